@@ -1,0 +1,43 @@
+//! `artel clean --temp`: put back what dead members left behind, never live work.
+
+use std::time::{Duration, Instant};
+
+use artel::{Fleet, Notice};
+
+use crate::exit::{FAILURE, Failure, OK};
+use crate::printer;
+use crate::settings::Place;
+
+/// How long the judging of dead members may take beside their lease.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
+    // A member that neither leads nor works: it only judges, like all others, and puts back.
+    let mut fleet = Fleet::builder().redis(&place.redis).name(&place.fleet).start().await?;
+    let mut notices = fleet.notices();
+    let start = Instant::now();
+    loop {
+        fleet.clean().await?;
+        let status = fleet.status().await?;
+        let dead = status.members.iter().any(|member| member.left_ms < 0);
+        let patience = PATIENCE + Duration::from_millis(status.lease_ms);
+        if !dead || start.elapsed() > patience {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    fleet.clean().await?;
+    fleet.stop();
+    fleet.stopped().await;
+    let (mut members, mut messages) = (0, 0);
+    while let Some(notice) = notices.next().await {
+        match notice {
+            Notice::MemberDied { .. } => members += 1,
+            Notice::Adopted { returned, failed, .. } => messages += returned + failed,
+            _ => {}
+        }
+    }
+    printer::data(&format!("dead members removed: {members}\nmessages put back: {messages}\n"))
+        .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    Ok(OK)
+}

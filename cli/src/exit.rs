@@ -1,0 +1,77 @@
+//! The documented exit codes, and what is said when one of them is not 0.
+
+/// All went well; also after a clean drain on SIGTERM or Ctrl-C.
+pub(crate) const OK: u8 = 0;
+/// Something failed.
+pub(crate) const FAILURE: u8 = 1;
+/// The command line is wrong.
+pub(crate) const USAGE: u8 = 2;
+/// Redis cannot be reached.
+pub(crate) const UNREACHABLE: u8 = 3;
+/// The fleet has no generator.
+pub(crate) const UNHEALTHY: u8 = 6;
+
+/// What did not happen, why, and what to try.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) error: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, error: impl Into<String>) -> Failure {
+        Failure { code, error: error.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<artel::Error> for Failure {
+    fn from(error: artel::Error) -> Failure {
+        use artel::Error;
+        let text = error.to_string();
+        match error {
+            Error::Config { field: "fleet", .. } => {
+                Failure::new(USAGE, format!("--{text}")).hint("try `--fleet orders`")
+            }
+            Error::Config { field: "redis", .. } => Failure::new(USAGE, format!("--{text}"))
+                .hint("try `--redis redis://127.0.0.1:6379`"),
+            Error::Config { field, .. } => {
+                let flag = field.replace('_', "-");
+                Failure::new(USAGE, format!("--{}", text.replacen(field, &flag, 1)))
+                    .hint("`artel run --help` shows the defaults")
+            }
+            Error::Unreachable { .. } => {
+                Failure::new(UNREACHABLE, text).hint("start Redis, or pass `--redis <URL>`")
+            }
+            Error::NoAnswer { .. } => Failure::new(UNREACHABLE, text)
+                .hint("is it busy, frozen or behind a firewall? `redis-cli ping` should answer"),
+            Error::Denied { .. } => Failure::new(FAILURE, text).hint(
+                "put user and password into the address, redis://user:password@host:port, \
+                 and give that user the rights named above",
+            ),
+            Error::Conflict { ref field, ref theirs, .. } => {
+                let flag = field.trim_end_matches("_ms").replace('_', "-");
+                let hint = format!(
+                    "leave out `--{flag}` to take the fleet's {theirs}, or stop all members first"
+                );
+                Failure::new(FAILURE, text).hint(hint)
+            }
+            Error::Unfit { ref reason, .. } => {
+                let hint = if reason.contains("policy") {
+                    "`redis-cli config set maxmemory-policy noeviction`"
+                } else if reason.contains("older") {
+                    "Artel needs Redis 7.0 or Valkey 7.2, or later"
+                } else {
+                    "use another `--fleet` name or another `--db`"
+                };
+                Failure::new(FAILURE, text).hint(hint)
+            }
+            _ => Failure::new(FAILURE, text),
+        }
+    }
+}

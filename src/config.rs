@@ -1,0 +1,189 @@
+//! [`Config`]: every limit and duration, its default, and what is allowed.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// What is kept of settled messages, for looking things up later.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Ledger {
+    /// Nothing: the counters are enough.
+    #[default]
+    Off,
+    /// An entry per message, for ever. For tests and audits.
+    All,
+    /// About this many of the latest.
+    Last(u64),
+}
+
+impl Ledger {
+    /// As the scripts want it.
+    pub(crate) fn arg(self) -> i64 {
+        match self {
+            Ledger::Off => 0,
+            Ledger::All => -1,
+            Ledger::Last(n) => n as i64,
+        }
+    }
+}
+
+/// The settings of a member. Start from `Config::default()` and assign.
+///
+/// ```
+/// use std::time::Duration;
+/// let mut config = artel::Config::default();
+/// config.interval = Duration::from_millis(20);
+/// config.concurrency = 8;
+/// assert!(config.validate().is_ok());
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// How long a session lasts without a refresh. One value for the whole fleet, set by its first
+    /// member; `None` takes the fleet's (default 3 s).
+    pub lease: Option<Duration>,
+    /// How long presence must be missing before a member counts as dead. One value for the fleet;
+    /// `None` takes the fleet's (default 300 ms).
+    pub grace: Option<Duration>,
+    /// Workers that may die over a message before it goes to the error store. One value for the
+    /// fleet; `None` takes the fleet's (default 5).
+    pub attempts_max: Option<u32>,
+    /// Time between two ticks of the generator.
+    pub interval: Duration,
+    /// How long each further standby waits before it tries to take over.
+    pub takeover_timeout: Duration,
+    /// Messages handled at the same time by this process.
+    pub concurrency: usize,
+    /// A handler that runs longer is stopped and its message fails.
+    pub handler_timeout: Duration,
+    /// Messages the generator adds, over the life of the fleet; then it keeps its lease and rests.
+    pub messages_max: Option<u64>,
+    /// Waiting generated messages; beyond, the generator waits.
+    pub backlog_max: usize,
+    /// Messages per push and per fetch.
+    pub batch_max: usize,
+    /// Bytes of messages per fetch.
+    pub block_bytes_max: usize,
+    /// Bytes of one payload.
+    pub payload_bytes_max: usize,
+    /// How long a graceful stop waits for running handlers.
+    pub stop_grace: Duration,
+    /// What is kept of settled messages.
+    pub ledger: Ledger,
+    /// What people call this process.
+    pub label: String,
+}
+
+/// Fleet-wide defaults, used by a first member that asks for nothing else.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const GRACE: Duration = Duration::from_millis(300);
+pub(crate) const ATTEMPTS_MAX: u32 = 5;
+
+const MS: Duration = Duration::from_millis(1);
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            lease: None,
+            grace: None,
+            attempts_max: None,
+            interval: Duration::from_millis(500),
+            takeover_timeout: Duration::from_millis(50),
+            concurrency: std::thread::available_parallelism().map_or(2, usize::from),
+            handler_timeout: Duration::from_secs(300),
+            messages_max: None,
+            backlog_max: 1_000_000,
+            batch_max: 500,
+            block_bytes_max: 1 << 20,
+            payload_bytes_max: 1 << 20,
+            stop_grace: Duration::from_secs(10),
+            ledger: Ledger::Off,
+            label: String::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Checks every setting against its range.
+    pub fn validate(&self) -> Result<(), Error> {
+        if let Some(lease) = self.lease {
+            within("lease", lease, 500 * MS, Duration::from_secs(3600))?;
+        }
+        if let Some(grace) = self.grace {
+            within("grace", grace, 100 * MS, Duration::from_secs(3600))?;
+        }
+        if let Some(attempts) = self.attempts_max {
+            counted("attempts_max", attempts as usize, 1, 1_000_000)?;
+        }
+        within("interval", self.interval, MS, Duration::from_secs(86_400))?;
+        within("takeover_timeout", self.takeover_timeout, MS, Duration::from_secs(10))?;
+        within("handler_timeout", self.handler_timeout, MS, Duration::from_secs(7 * 86_400))?;
+        counted("concurrency", self.concurrency, 1, 10_000)?;
+        counted("backlog_max", self.backlog_max, 1, usize::MAX)?;
+        counted("batch_max", self.batch_max, 1, 5_000)?;
+        counted("block_bytes_max", self.block_bytes_max, 1, 256 << 20)?;
+        counted("payload_bytes_max", self.payload_bytes_max, 1, 256 << 20)?;
+        if self.label.len() > 200 {
+            return Err(bad("label", "is longer than 200 bytes"));
+        }
+        Ok(())
+    }
+}
+
+/// Fleet names stand in every key between braces and in shell commands, so they are plain words.
+pub(crate) fn check_fleet_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() || name.len() > 100 {
+        return Err(bad("fleet", "must have 1 to 100 characters"));
+    }
+    match name.chars().find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c)) {
+        Some(odd) => Err(bad(
+            "fleet",
+            format!("must consist of letters, digits, `.`, `_` and `-`, and has {odd:?}"),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn within(field: &'static str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
+    if value < min || value > max {
+        return Err(bad(field, format!("must be between {min:?} and {max:?}, not {value:?}")));
+    }
+    Ok(())
+}
+
+fn counted(field: &'static str, value: usize, min: usize, max: usize) -> Result<(), Error> {
+    if value < min || value > max {
+        return Err(bad(field, format!("must be between {min} and {max}, not {value}")));
+    }
+    Ok(())
+}
+
+fn bad(field: &'static str, problem: impl Into<String>) -> Error {
+    Error::Config { field, problem: problem.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        assert!(Config::default().validate().is_ok());
+    }
+
+    #[test]
+    fn out_of_range_is_named() {
+        let config = Config { interval: Duration::ZERO, ..Config::default() };
+        let error = config.validate().expect_err("zero").to_string();
+        assert!(error.starts_with("interval must be between 1ms"), "{error}");
+    }
+
+    #[test]
+    fn fleet_names_are_plain_words() {
+        assert!(check_fleet_name("orders-2.eu_west").is_ok());
+        for bad in ["", "a b", "a{b}", "ü", &"x".repeat(300)] {
+            assert!(check_fleet_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The only public error type.
+
+use std::time::Duration;
+
+/// What did not happen, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is out of its range, so nothing was started.
+    #[error("{field} {problem}")]
+    Config {
+        /// The setting, as it is called in [`Config`](crate::Config).
+        field: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+    },
+
+    /// The fleet already runs with another value, so this member did not join.
+    #[error("fleet {fleet:?} runs with {field} = {theirs}, not {yours}")]
+    Conflict {
+        /// The fleet's name.
+        fleet: String,
+        /// The setting that must be the same for all members.
+        field: String,
+        /// The value the fleet was started with.
+        theirs: String,
+        /// The value this member asked for.
+        yours: String,
+    },
+
+    /// Redis could not be reached, so nothing was done.
+    #[error("cannot reach Redis at {redis}: {reason}")]
+    Unreachable {
+        /// The address, without credentials.
+        redis: String,
+        /// What the network said.
+        reason: String,
+    },
+
+    /// Redis refused the credentials, or the user lacks a right, so nothing was done.
+    #[error("Redis at {redis} denies access: {reason}")]
+    Denied {
+        /// The address, without credentials.
+        redis: String,
+        /// What Redis said.
+        reason: String,
+    },
+
+    /// This Redis cannot keep the promise, so the member did not join.
+    #[error("Redis at {redis} cannot be used: {reason}")]
+    Unfit {
+        /// The address, without credentials.
+        redis: String,
+        /// What it lacks.
+        reason: String,
+    },
+
+    /// A payload is larger than allowed, so no message of its batch was added.
+    #[error("a payload of {bytes} bytes is larger than the limit of {max} bytes")]
+    PayloadTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit, [`Config::payload_bytes_max`](crate::Config::payload_bytes_max).
+        max: usize,
+    },
+
+    /// Redis did not answer in time; whether the call took effect is not known.
+    #[error("Redis did not answer within {after:?}")]
+    NoAnswer {
+        /// How long it was waited for.
+        after: Duration,
+    },
+
+    /// Redis answered with an error that Artel does not expect.
+    #[error("Redis refused: {reason}")]
+    Refused {
+        /// What Redis said.
+        reason: String,
+    },
+
+    /// The fleet was told to stop before it could do this.
+    #[error("the fleet is stopping")]
+    Stopping,
+}
+
+impl Error {
+    /// True if the same call may succeed later without any change: the network or Redis is away.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. })
+    }
+
+    /// True if Redis could not be reached or did not answer.
+    pub fn is_unreachable(&self) -> bool {
+        self.is_retryable()
+    }
+}

@@ -1,0 +1,80 @@
+//! A fleet of identical processes on nothing but Redis or Valkey: one elected **generator** makes
+//! messages, all the others are **workers**, and every message is completed exactly once.
+//!
+//! *Completed exactly once* means: exactly one outcome is recorded per message. A handler may start
+//! again if its process dies or is cut off; its late outcome is refused. Effects committed with the
+//! outcome ([`Outcome::with`]) happen exactly once, too.
+//!
+//! The way through the house is one way:
+//!
+//! | stage | module | takes | hands on |
+//! |---|---|---|---|
+//! | 0 who is here | `membership` | | a session |
+//! | 1 who leads | `election` | a session | a lease with its [`Term`] |
+//! | 2 what is made | `generator` | a lease | [`NewMessage`] |
+//! | 3 where it waits | `queue` | a lease, [`NewMessage`] | a claim on a [`Message`] |
+//! | 4 who handles it | `worker` | a claim | [`Outcome`] |
+//! | 5 how it ended | `outcome` | a claim, [`Outcome`] | |
+//!
+//! [`Fleet`] wires them and owns every task; what they have to tell goes to [`Notices`].
+//!
+//! ```
+//! # let server = artel_testkit::Server::any();
+//! # let redis = server.url();
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! use artel::{Context, Fleet, Message, Notice, Outcome, Tick};
+//!
+//! let member = || {
+//!     Fleet::builder()
+//!         .redis(redis.as_str())
+//!         .name("orders")
+//!         .generate(|tick: Tick| async move { format!("order {}", tick.seq) })
+//!         .handle(|message: Message, _: Context| async move {
+//!             if message.payload().is_empty() {
+//!                 return Outcome::failed("an empty order");
+//!             }
+//!             Outcome::done()
+//!         })
+//!         .start()
+//! };
+//! // Two copies, here in one process: one of them leads, the other works.
+//! let (one, two) = (member().await?, member().await?);
+//! while one.status().await?.messages.done == 0 {
+//!     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+//! }
+//! for fleet in [one, two] {
+//!     fleet.stop();
+//!     fleet.stopped().await;
+//! }
+//! # Ok::<(), artel::Error>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod config;
+mod election;
+mod error;
+mod fleet;
+mod generator;
+mod membership;
+mod notice;
+mod outcome;
+mod queue;
+mod store;
+mod term;
+mod worker;
+
+pub use config::{Config, Ledger};
+pub use error::Error;
+pub use fleet::{Fleet, FleetBuilder, Role};
+pub use generator::{BoxError, Generate, IntoBatch, Tick};
+pub use membership::MemberId;
+pub use notice::{Notice, Notices};
+pub use outcome::{
+    Books, Cause, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
+    MessageCounts, Outcome, Status, Taker,
+};
+pub use queue::{Lane, Message, MessageId, NewMessage};
+pub use term::Term;
+pub use worker::{Context, Handle, Json, json};

@@ -1,0 +1,91 @@
+//! The decisions of a session, as pure functions of times and ranks.
+//!
+//! **Invariant:** nothing here reads a clock or speaks to Redis.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// How often the members that watch over the fleet look.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// If nobody looked for this long, whoever hears of it does.
+const LOOK_OVERDUE: Duration = Duration::from_millis(300);
+/// How many of the lowest ranks watch beside the generator.
+const WATCHERS: usize = 2;
+
+/// What a session sends next.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Pulse {
+    /// Its reply refreshes the session.
+    Heartbeat,
+    /// Read-only: "am I still a member?".
+    Question,
+}
+
+/// Heartbeat while trusted, or once after a fresh answer to the question; otherwise only ask.
+pub(super) fn pulse(
+    now: Moment,
+    trusted_until: Moment,
+    confirmed: Option<Moment>,
+    beat: Duration,
+) -> Pulse {
+    let fresh = confirmed.is_some_and(|sent| now.since(sent) <= beat);
+    if now < trusted_until || fresh { Pulse::Heartbeat } else { Pulse::Question }
+}
+
+/// Is this member one of those that look every [`LOOK_EVERY`]?
+pub(super) fn watches(leads: bool, rank: usize) -> bool {
+    leads || rank < WATCHERS
+}
+
+/// Has nobody looked for so long that this member must?
+pub(super) fn look_overdue(looked_age: Duration) -> bool {
+    looked_age > LOOK_OVERDUE
+}
+
+/// Has a generator stopped producing although its session lives? Several ticks, and never less
+/// than a lease: a slow Redis alone must not depose it.
+pub(super) fn stalled(now: Moment, progress: Moment, interval: Duration, lease: Duration) -> bool {
+    now.since(progress) > (interval * 5).max(lease * 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEAT: Duration = Duration::from_millis(500);
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_micros(ms * 1000)
+    }
+
+    #[test]
+    fn past_trust_only_the_question_is_sent() {
+        assert_eq!(pulse(at(1999), at(2000), None, BEAT), Pulse::Heartbeat);
+        assert_eq!(pulse(at(2000), at(2000), None, BEAT), Pulse::Question);
+    }
+
+    #[test]
+    fn a_fresh_answer_allows_one_heartbeat_and_an_old_one_none() {
+        assert_eq!(pulse(at(9000), at(2000), Some(at(8900)), BEAT), Pulse::Heartbeat);
+        assert_eq!(pulse(at(9000), at(2000), Some(at(8400)), BEAT), Pulse::Question);
+    }
+
+    #[test]
+    fn the_generator_and_two_ranks_watch() {
+        assert!(watches(true, 40));
+        assert!(watches(false, 1));
+        assert!(!watches(false, 2));
+        assert!(!look_overdue(Duration::from_millis(300)));
+        assert!(look_overdue(Duration::from_millis(301)));
+    }
+
+    #[test]
+    fn a_generator_that_produces_nothing_is_stalled_after_several_ticks() {
+        let lease = Duration::from_secs(1);
+        let tick = Duration::from_millis(500);
+        assert!(!stalled(at(2500), at(0), tick, lease));
+        assert!(stalled(at(2501), at(0), tick, lease));
+        assert!(!stalled(at(2000), at(0), Duration::from_millis(1), lease));
+    }
+}

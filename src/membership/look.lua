@@ -1,0 +1,85 @@
+#!lua flags=allow-oom
+-- Judges who is dead. The only judge: everything else merely asks "in members?".
+-- KEYS[1] members ZSET  KEYS[2] watch HASH   KEYS[3] suspects HASH   KEYS[4] blind SET
+-- KEYS[5] orphans SET   KEYS[6] alive channel, `alive:<id>` beside it KEYS[7] ctl channel
+-- ARGV    me, lease_ms, grace_ms, ranked (number of members for which the caller knows its rank)
+-- Returns 'gone', {'early', members, rank}, or {'ok', members, rank, reaped ids …}; rank -1 = unchanged
+-- Why ranks are counted by id among the living: the set's own order puts the dead first.
+local me, lease, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function ms(x) return string.format('%.0f', x) end
+local watch = redis.call('HMGET', KEYS[2], 'run_id', 'looked', 'calm')
+local looked, calm = tonumber(watch[2]), tonumber(watch[3]) or 0
+local count = redis.call('ZCARD', KEYS[1])
+
+local function rank()
+  if redis.call('ZCARD', KEYS[1]) == tonumber(ARGV[4]) then return -1 end
+  local below = 0
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], ms(now), '+inf')) do
+    if id < me and redis.call('HEXISTS', KEYS[3], id) == 0 then below = below + 1 end
+  end
+  return below
+end
+
+-- 1. Somebody has just looked.
+if looked and now >= looked and now - looked < 90 then return {'early', count, rank()} end
+
+-- 2. The server is a new one, its clock went back, or nobody could look for a whole lease: what is on
+--    record says nothing about the members, so everybody gets one lease to be heard of again.
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+if run ~= watch[1] or not looked or now < looked or now - looked > lease then
+  redis.call('DEL', KEYS[3])
+  calm = now + lease
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms(now + lease), '+inf')) do
+    redis.call('ZADD', KEYS[1], 'XX', ms(now + lease), id)
+  end
+elseif now - looked > 1000 then
+  redis.call('DEL', KEYS[3]) -- suspicion holds only under continuous looks
+end
+redis.call('HSET', KEYS[2], 'run_id', run, 'looked', ms(now), 'calm', ms(calm))
+
+-- 3. Everybody is here: the common case, and it must stay cheap. Equality, not "at least": a half-open
+--    connection that Redis still counts must not hide a dead member behind it.
+local quick = redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[6])[2] == count - redis.call('SCARD', KEYS[4])
+  and redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. ms(now)) == 0
+  and redis.call('EXISTS', KEYS[3]) == 0
+if quick then return {'ok', count, rank()} end
+
+-- 4. Full scan.
+local all = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+local present = {}
+for from = 1, #all, 2000 do
+  local channels = {}
+  for i = from, math.min(from + 1999, #all), 2 do channels[#channels + 1] = KEYS[6] .. ':' .. all[i] end
+  for i, v in ipairs(redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))) do
+    if i % 2 == 0 then present[#present + 1] = v > 0 end
+  end
+end
+local reply = {'ok', count, -1}
+for i = 1, #all, 2 do
+  local id, deadline = all[i], tonumber(all[i + 1])
+  local reap = deadline < now
+  if present[(i + 1) / 2] or redis.call('SISMEMBER', KEYS[4], id) == 1 then
+    redis.call('HDEL', KEYS[3], id)
+  else
+    local since = tonumber(redis.call('HGET', KEYS[3], id))
+    if not since or deadline - lease > since then
+      redis.call('HSET', KEYS[3], id, ms(now)) -- new, or refreshed since: suspicion starts anew
+    elseif now - since >= grace then
+      reap = true
+    end
+  end
+  if reap and now >= calm and #reply < 131 then
+    redis.call('ZREM', KEYS[1], id)
+    redis.call('HDEL', KEYS[3], id)
+    redis.call('SREM', KEYS[4], id)
+    redis.call('SADD', KEYS[5], id)
+    redis.call('SPUBLISH', KEYS[7], 'dead|' .. id)
+    reply[#reply + 1] = id
+  end
+end
+reply[2] = redis.call('ZCARD', KEYS[1])
+reply[3] = rank()
+return reply

@@ -1,0 +1,55 @@
+//! Stage 0: who is here. Hands on: [`Session`].
+//!
+//! **Invariant:** only an id in the set `members` may lead, claim or settle. Only `join` adds one,
+//! only `look` (the judge) and `leave` (the member itself) remove one, and an id that was removed
+//! never comes back: a process that lost its session returns as a new member.
+//!
+//! ```text
+//!            join(new id)                    reply refreshed it
+//!   outside ──────────────▶ trusted ◀───────────────────────────┐
+//!      ▲                      │ 2/3 lease since the last answered │
+//!      │                      │ call was *sent*                   │
+//!      │        gone          ▼          still a member           │
+//!      └────────────────── in doubt ──────────────────────────────┘
+//! ```
+//!
+//! *In doubt* the process starts no handler, pushes nothing and refreshes nothing; it only asks
+//! "am I still a member?". So a link that loses only replies cannot keep a deaf leader in office.
+//!
+//! Failure cases: Redis away (doubt, then go on under the same id if nobody else could look);
+//! frozen past the lease (gone on waking: everything claimed belongs to somebody else by now);
+//! presence lost but Redis reachable (refreshes ten times a second until it is visible again).
+
+mod judge;
+mod keeper;
+mod session;
+
+use std::fmt;
+
+pub(crate) use keeper::{Keeper, Profile, resign_call};
+pub(crate) use session::{End, Exercise, Holder, Session, Standing};
+
+/// A session's name: random, and new for every session, so that an id is itself a claim token.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
+pub struct MemberId(String);
+
+impl MemberId {
+    pub(crate) fn random() -> MemberId {
+        MemberId(format!("{:024x}", rand::random::<u128>() >> 32))
+    }
+
+    pub(crate) fn from_redis(text: &str) -> MemberId {
+        MemberId(text.to_owned())
+    }
+
+    /// The id as it stands in Redis.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}

@@ -1,0 +1,171 @@
+//! [`Notice`]: what the stages tell whoever listens.
+//!
+//! **Invariant:** publishing never waits and never fails. A listener that is too slow is told how
+//! many notices it missed; it cannot slow a stage down.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use crate::membership::MemberId;
+use crate::queue::MessageId;
+use crate::term::Term;
+
+/// How many notices a slow listener may be behind before it misses some.
+const KEPT: usize = 1024;
+
+/// Something that happened in this process or that it learnt about the fleet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// This process has a session and takes part.
+    Joined {
+        /// Its new id.
+        member: MemberId,
+    },
+    /// This process generates from now on.
+    BecameGenerator {
+        /// Under this term.
+        term: Term,
+    },
+    /// This process no longer generates.
+    LeaseLost {
+        /// The term that ended.
+        term: Term,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Redis refused a write of a generator whose term no longer leads. Nothing was added.
+    Fenced {
+        /// The stale term.
+        term: Term,
+    },
+    /// The generator leads and nobody works: messages only pile up.
+    NoWorker,
+    /// The backlog bound is reached or Redis is out of memory: generating waits, nothing is dropped.
+    Full {
+        /// What Redis said.
+        reason: String,
+    },
+    /// There is room again.
+    Flowing,
+    /// A member was found dead and its session was ended.
+    MemberDied {
+        /// The dead one.
+        member: MemberId,
+    },
+    /// Messages that dead members held were put back.
+    Adopted {
+        /// The dead one.
+        member: MemberId,
+        /// How many will be handled again.
+        returned: u64,
+        /// How many had used up their attempts and went to the error store.
+        failed: u64,
+    },
+    /// A message ended in the error store.
+    MessageFailed {
+        /// Which one.
+        id: MessageId,
+        /// Why.
+        reason: String,
+    },
+    /// This process handled a message that was no longer its own; the outcome was not recorded.
+    ClaimLost {
+        /// Which one.
+        id: MessageId,
+    },
+    /// This process lost its session; what it held belongs to others now.
+    SessionLost {
+        /// The id that is no member any more.
+        member: MemberId,
+    },
+    /// Redis does not answer. Nothing new is started until it does.
+    Disconnected {
+        /// What the network said.
+        reason: String,
+    },
+    /// Redis answers again.
+    Reconnected {
+        /// How long it did not.
+        after: Duration,
+    },
+    /// Redis lost acknowledged writes. The fleet goes on; messages may be missing or repeated.
+    DataLossSeen {
+        /// What did not fit.
+        what: &'static str,
+    },
+    /// This process handed back messages it had not started; no attempt was counted.
+    GaveBack {
+        /// How many.
+        messages: u64,
+    },
+    /// The generator's own code failed; the tick was skipped.
+    GenerateFailed {
+        /// What it said.
+        reason: String,
+    },
+    /// The listener was too slow and missed this many notices.
+    Missed {
+        /// How many.
+        notices: u64,
+    },
+}
+
+/// Where the stages publish.
+#[derive(Clone, Debug)]
+pub(crate) struct Board {
+    sender: broadcast::Sender<Notice>,
+}
+
+impl Board {
+    pub(crate) fn new() -> Board {
+        Board { sender: broadcast::Sender::new(KEPT) }
+    }
+
+    pub(crate) fn publish(&self, notice: Notice) {
+        tracing::debug!(?notice, "notice");
+        let _ = self.sender.send(notice);
+    }
+
+    pub(crate) fn listen(&self) -> Notices {
+        Notices { receiver: self.sender.subscribe() }
+    }
+}
+
+/// A bounded stream of [`Notice`]s, from the moment it was made.
+#[derive(Debug)]
+pub struct Notices {
+    receiver: broadcast::Receiver<Notice>,
+}
+
+impl Notices {
+    /// The next notice; `None` when the fleet has stopped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a notice is either returned or still to come.
+    pub async fn next(&mut self) -> Option<Notice> {
+        match self.receiver.recv().await {
+            Ok(notice) => Some(notice),
+            Err(broadcast::error::RecvError::Lagged(notices)) => Some(Notice::Missed { notices }),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_listener_is_told_what_it_missed() {
+        let board = Board::new();
+        let mut notices = board.listen();
+        for _ in 0..KEPT + 7 {
+            board.publish(Notice::NoWorker);
+        }
+        assert!(matches!(notices.next().await, Some(Notice::Missed { notices: 7 })));
+        assert!(matches!(notices.next().await, Some(Notice::NoWorker)));
+    }
+}

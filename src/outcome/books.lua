@@ -1,0 +1,22 @@
+#!lua flags=no-writes
+-- Reads the books of the fleet in one piece, so that they never tear.
+-- KEYS[1] members ZSET  KEYS[2] lease STRING  KEYS[3] counts HASH  KEYS[4] errors STREAM
+-- KEYS[5…9] lane:returned, high, generated, normal, low   KEYS[10…] drain:<token> STREAM, as known to the caller
+-- ARGV    none
+-- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
+--         message or '', stored errors, members as id, deadline_ms …}
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local lanes, oldest = {}, false
+for i = 5, 9 do
+  lanes[#lanes + 1] = redis.call('LLEN', KEYS[i])
+  local head = redis.call('LINDEX', KEYS[i], 0)
+  local ms = head and tonumber(string.match(head, '^...|[^|]+|%d+|(%d+)|'))
+  if ms and (not oldest or ms < oldest) then oldest = ms end
+end
+local stored = redis.call('XLEN', KEYS[4])
+for i = 10, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
+local lease = redis.call('GET', KEYS[2])
+if lease and not redis.call('ZSCORE', KEYS[1], string.match(lease, '^[^|]+')) then lease = false end
+return {string.format('%.0f', now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,
+  oldest and string.format('%.0f', oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}

@@ -1,0 +1,315 @@
+//! The books: what was generated, where it is, how it ended.
+//!
+//! **Invariant:** `generated + sent = waiting + scheduled + claimed + done + failed`, at every
+//! moment. They are read by one script, so they never tear; [`Books::balance`] is the difference.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::error_store::drains;
+use crate::Error;
+use crate::membership::MemberId;
+use crate::store::{Call, Script, Store, StoreError, list, number, text};
+
+static BOOKS: Script = Script::new("books", include_str!("books.lua"));
+
+/// Where the messages of a fleet are.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MessageCounts {
+    /// Added by generators.
+    pub generated: u64,
+    /// Added by anybody else.
+    pub sent: u64,
+    /// In a lane.
+    pub waiting: u64,
+    /// To be added later.
+    pub scheduled: u64,
+    /// With a worker.
+    pub claimed: u64,
+    /// Completed.
+    pub done: u64,
+    /// Found in error.
+    pub failed: u64,
+    /// What does not add up: always 0.
+    pub balance: i64,
+}
+
+/// The counts by themselves.
+pub type Books = MessageCounts;
+
+impl MessageCounts {
+    /// Nothing is waiting, scheduled or claimed.
+    pub fn is_settled(&self) -> bool {
+        self.waiting + self.scheduled + self.claimed == 0
+    }
+}
+
+/// Waiting messages by lane.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LaneLengths {
+    /// What dead workers left.
+    pub returned: u64,
+    /// Sent, urgent.
+    pub high: u64,
+    /// Of the generator.
+    pub generated: u64,
+    /// Sent.
+    pub normal: u64,
+    /// Sent, can wait.
+    pub low: u64,
+}
+
+/// One member, as the others see it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MemberStatus {
+    /// Its session.
+    pub id: String,
+    /// What people call it.
+    pub label: String,
+    /// `generator` or `worker`.
+    pub role: &'static str,
+    /// Where it runs.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Completed by this session.
+    pub done: u64,
+    /// Found in error by this session.
+    pub failed: u64,
+    /// Being handled.
+    pub in_flight: u64,
+    /// Milliseconds since its session was refreshed.
+    pub seen_ms: u64,
+    /// Milliseconds until its session ends unless it is refreshed; negative: it is overdue.
+    pub left_ms: i64,
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct GeneratorStatus {
+    /// Its session.
+    pub member: String,
+    /// What people call it.
+    pub label: String,
+    /// Its fencing token.
+    pub term: u64,
+    /// How long its lease would last without a refresh.
+    pub lease_ms: i64,
+}
+
+/// The server.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RedisStatus {
+    /// What it says it is.
+    pub version: String,
+    /// Round trip.
+    pub rtt_ms: f64,
+}
+
+/// Stored failures.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ErrorsStatus {
+    /// Not taken yet.
+    pub stored: u64,
+}
+
+/// A fleet at one moment. Serialized, it is the documented `status --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Status {
+    /// Version of this document.
+    pub v: u8,
+    /// Redis time, RFC 3339.
+    pub time: String,
+    /// The fleet's name.
+    pub fleet: String,
+    /// How long a session of this fleet lasts without a refresh.
+    pub lease_ms: u64,
+    /// The server.
+    pub redis: RedisStatus,
+    /// Who leads, if anybody does.
+    pub generator: Option<GeneratorStatus>,
+    /// Who is here.
+    pub members: Vec<MemberStatus>,
+    /// The books.
+    pub messages: MessageCounts,
+    /// Waiting messages by lane.
+    pub lanes: LaneLengths,
+    /// Age of the oldest waiting message.
+    pub oldest_waiting_ms: Option<u64>,
+    /// Stored failures.
+    pub errors: ErrorsStatus,
+}
+
+impl Status {
+    /// Reads the status of a fleet without joining it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn read(redis: &str, fleet: &str) -> Result<Status, Error> {
+        crate::config::check_fleet_name(fleet)?;
+        read_status(&Store::open(redis, fleet)?).await
+    }
+}
+
+pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
+    let server = store.server().await?;
+    let keys = &store.keys;
+    let mut all = vec![
+        keys.members(),
+        keys.lease(),
+        keys.counts(),
+        keys.errors(),
+        keys.returned(),
+        keys.high(),
+        keys.generated(),
+        keys.normal(),
+        keys.low(),
+    ];
+    all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));
+    let raw = parse(store.once(&BOOKS.call(&all)).await?).map_err(|error| store.explain(error))?;
+    let lease_ms = match store.once(&Call::plain("HGET").arg(keys.config()).arg("lease_ms")).await?
+    {
+        redis::Value::Nil => 0,
+        value => number(&value).map_err(|error| store.explain(error))?,
+    };
+    let mut members = Vec::new();
+    for (id, deadline) in &raw.members {
+        let profile = store.once(&Call::plain("HGETALL").arg(keys.member(id))).await?;
+        let profile = map(profile).map_err(|error| store.explain(error))?;
+        let word = |name: &str| profile.get(name).cloned().unwrap_or_default();
+        let count = |name: &str| word(name).parse().unwrap_or(0);
+        let leads = raw.lease.as_ref().is_some_and(|(holder, _)| holder == id);
+        members.push(MemberStatus {
+            id: id.to_string(),
+            label: word("label"),
+            role: if leads { "generator" } else { "worker" },
+            host: word("host"),
+            pid: count("pid") as u32,
+            done: count("done"),
+            failed: count("failed"),
+            in_flight: count("in_flight"),
+            seen_ms: (raw.now_ms - (deadline - lease_ms)).max(0) as u64,
+            left_ms: deadline - raw.now_ms,
+        });
+    }
+    let generator = raw.lease.map(|(member, term)| {
+        let deadline = raw.members.iter().find(|(id, _)| *id == member).map_or(0, |(_, at)| *at);
+        let label = members.iter().find(|other| other.id == member.as_str());
+        GeneratorStatus {
+            label: label.map_or_else(String::new, |member| member.label.clone()),
+            member: member.to_string(),
+            term,
+            lease_ms: deadline - raw.now_ms,
+        }
+    });
+    Ok(Status {
+        v: 1,
+        time: rfc3339(raw.now_ms as u64),
+        fleet: store.fleet().to_owned(),
+        lease_ms: lease_ms as u64,
+        redis: RedisStatus { version: server.version, rtt_ms: server.rtt_ms },
+        generator,
+        members,
+        messages: raw.messages,
+        lanes: raw.lanes,
+        oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
+        errors: ErrorsStatus { stored: raw.stored },
+    })
+}
+
+struct Raw {
+    now_ms: i64,
+    lease: Option<(MemberId, u64)>,
+    messages: MessageCounts,
+    lanes: LaneLengths,
+    oldest_ms: Option<i64>,
+    stored: u64,
+    members: Vec<(MemberId, i64)>,
+}
+
+fn map(value: redis::Value) -> Result<HashMap<String, String>, StoreError> {
+    let items = list(value)?;
+    items.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?))).collect()
+}
+
+fn parse(value: redis::Value) -> Result<Raw, StoreError> {
+    let mut items = list(value)?.into_iter();
+    let mut next = || items.next().ok_or_else(|| StoreError::odd("the books are too short"));
+    let now_ms = number(&next()?)?;
+    let lease = text(&next()?)?;
+    let lease = lease
+        .split_once('|')
+        .and_then(|(member, term)| Some((MemberId::from_redis(member), term.parse().ok()?)));
+    let counts = map(next()?)?;
+    let lanes: Vec<u64> =
+        list(next()?)?.iter().map(|n| number(n).map(|n| n as u64)).collect::<Result<_, _>>()?;
+    let [returned, high, generated_lane, normal, low] = lanes[..] else {
+        return Err(StoreError::odd("the books have other lanes"));
+    };
+    let oldest_ms = number(&next()?).ok();
+    let stored = number(&next()?)? as u64;
+    let members = list(next()?)?
+        .chunks_exact(2)
+        .map(|pair| Ok((MemberId::from_redis(&text(&pair[0])?), number(&pair[1])?)))
+        .collect::<Result<_, StoreError>>()?;
+    let signed = |name: &str| counts.get(name).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
+    let waiting = returned + high + generated_lane + normal + low;
+    let (generated, sent) = (signed("generated"), signed("sent"));
+    let (claimed, done, failed) = (signed("claimed"), signed("done"), signed("failed"));
+    let messages = MessageCounts {
+        generated: generated as u64,
+        sent: sent as u64,
+        waiting,
+        scheduled: 0,
+        claimed: claimed.max(0) as u64,
+        done: done as u64,
+        failed: failed as u64,
+        balance: generated + sent - (waiting as i64 + claimed + done + failed),
+    };
+    let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
+    Ok(Raw { now_ms, lease, messages, lanes, oldest_ms, stored, members })
+}
+
+/// Milliseconds since 1970 as RFC 3339 in UTC.
+fn rfc3339(ms: u64) -> String {
+    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // Days since 0000-03-01, so that the leap day is the last of its year.
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!(
+        "{:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        year + era * 400 + carry,
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        ms % 1000
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rfc3339;
+
+    #[test]
+    fn times_are_written_as_people_read_them() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(rfc3339(951_825_600_000), "2000-02-29T12:00:00.000Z");
+        assert_eq!(rfc3339(1_794_711_600_000), "2026-11-15T03:00:00.000Z");
+    }
+}

@@ -1,0 +1,19 @@
+#!lua flags=allow-oom
+-- Deletes records whose bytes were written out, keeps the drain alive, drops it when nothing is left.
+-- KEYS[1] drains HASH token -> `owner|deadline_ms`   KEYS[2] drain:<token> STREAM   KEYS[3] counts HASH
+-- ARGV    token, owner, life_ms (0 = the caller stops: whoever comes next may inherit at once), then ids
+-- Returns {'ok', records left}, 'gone' (another taker inherited the drain: it prints the rest)
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 'gone' end
+local taken = 0
+if #ARGV > 3 then taken = redis.call('XDEL', KEYS[2], unpack(ARGV, 4)) end
+if taken > 0 then redis.call('HINCRBY', KEYS[3], 'taken', taken) end
+local left = redis.call('XLEN', KEYS[2])
+if left == 0 then
+  redis.call('DEL', KEYS[2])
+  redis.call('HDEL', KEYS[1], ARGV[1])
+else
+  local t = redis.call('TIME')
+  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
+end
+return {'ok', left}

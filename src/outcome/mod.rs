@@ -1,0 +1,115 @@
+//! Stage 5: how it ended. Takes: a claim by value and an [`Outcome`]. The end of the line.
+//!
+//! **Invariant:** exactly one outcome is recorded per message. A handler may start again if its
+//! process dies or is cut off; the late outcome is refused (`lost`). Whatever belongs to an outcome
+//! (counters, error record, ledger entry, effects) is recorded with it in one script or not at all.
+
+mod books;
+mod effect;
+mod error_store;
+mod settlement;
+
+pub(crate) use books::read_status;
+pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status};
+pub use effect::Effect;
+pub use error_store::{Cause, ErrorRecord, ErrorStore, Taker};
+pub(crate) use settlement::{Sender, Settled, Settlement, settled};
+
+/// How a message ended.
+///
+/// ```
+/// # use artel::{Effect, Outcome};
+/// let done = Outcome::done().with(Effect::incr_by("sold", 3));
+/// let failed = Outcome::failed("no such customer");
+/// assert!(done.is_done() && !failed.is_done());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub(crate) failure: Option<Failure>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    pub(crate) cause: Cause,
+    pub(crate) reason: String,
+}
+
+/// A reason longer than this is cut.
+const REASON_BYTES_MAX: usize = 4096;
+
+impl Outcome {
+    /// The message is completed.
+    pub fn done() -> Outcome {
+        Outcome { failure: None, effects: Vec::new() }
+    }
+
+    /// The message is found in error: it goes to the error store, with this reason.
+    pub fn failed(reason: impl Into<String>) -> Outcome {
+        Outcome::failed_by(Cause::Handler, reason)
+    }
+
+    pub(crate) fn failed_by(cause: Cause, reason: impl Into<String>) -> Outcome {
+        let mut reason = reason.into();
+        if reason.len() > REASON_BYTES_MAX {
+            let end = (0..=REASON_BYTES_MAX).rev().find(|&at| reason.is_char_boundary(at));
+            reason.truncate(end.unwrap_or(0));
+            reason.push('…');
+        }
+        Outcome { failure: Some(Failure { cause, reason }), effects: Vec::new() }
+    }
+
+    /// Adds a write that happens exactly once, together with this outcome, or not at all.
+    pub fn with(mut self, effect: Effect) -> Outcome {
+        self.effects.push(effect);
+        self
+    }
+
+    /// Is it completed (and not failed)?
+    pub fn is_done(&self) -> bool {
+        self.failure.is_none()
+    }
+}
+
+/// What a handler may return.
+pub trait IntoOutcome {
+    /// The outcome it stands for.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::done()
+    }
+}
+
+impl<T: IntoOutcome, E: std::fmt::Display> IntoOutcome for Result<T, E> {
+    fn into_outcome(self) -> Outcome {
+        self.map_or_else(|error| Outcome::failed(error.to_string()), T::into_outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_at_a_character() {
+        let outcome = Outcome::failed("ä".repeat(4000));
+        let reason = outcome.failure.expect("failed").reason;
+        assert!(reason.len() <= REASON_BYTES_MAX + '…'.len_utf8());
+        assert!(reason.ends_with('…'));
+    }
+
+    #[test]
+    fn results_are_outcomes() {
+        assert!(Ok::<(), String>(()).into_outcome().is_done());
+        assert!(!Err::<(), _>("no").into_outcome().is_done());
+    }
+}

@@ -1,0 +1,119 @@
+#!lua flags=allow-oom
+-- Records outcomes of the caller's block, once each, with everything that belongs to them.
+-- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] block:<me>:<n> LIST   KEYS[4] counts HASH
+-- KEYS[5] errors STREAM KEYS[6] ledger STREAM      KEYS[7…] data:<name> keys that the effects write
+-- ARGV    me, n, stamp, lease_ms, rest (how many unnamed are declared done; '-' = the block stays open),
+--         ledger (0 off, -1 all, else its cap), k, then k times: position, 'd' or 'f', error info (JSON),
+--         then for each effect: position, op, index of its key from KEYS[7], two arguments
+-- Returns {'ok', lost positions …}, 'already' (the block is closed), 'gone',
+--         'gap' (number, stamp or rest do not fit: Redis lost data), {'effect', position, why it cannot be applied}
+-- Why rest is a number: if it differs from what is left, somebody settled what the caller thinks it holds.
+local me, n = ARGV[1], ARGV[2]
+if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local block = redis.call('HGET', KEYS[2], n)
+if not block then
+  if tonumber(n) <= tonumber(redis.call('HGET', KEYS[2], 'hi') or '0') then return 'already' end
+  return 'gap'
+end
+local left, stamp = string.match(block, '^(%d+):(.+)$')
+if stamp ~= ARGV[3] then return 'gap' end
+left = tonumber(left)
+
+-- Check everything before the first write: Lua has no rollback.
+local reply, named, order, settled, failed = {'ok'}, {}, {}, 0, 0
+local k = tonumber(ARGV[7])
+for i = 8, 7 + 3 * k, 3 do
+  local message = redis.call('LINDEX', KEYS[3], ARGV[i])
+  if not message then return 'gap' end
+  if message == '-' then
+    reply[#reply + 1] = ARGV[i]
+  elseif message ~= '' and not named[ARGV[i]] then
+    named[ARGV[i]] = {message, ARGV[i + 1], ARGV[i + 2]}
+    order[#order + 1] = ARGV[i]
+    settled = settled + 1
+    if ARGV[i + 1] == 'f' then failed = failed + 1 end
+  end
+end
+local closing = ARGV[5] ~= '-'
+if closing and tonumber(ARGV[5]) ~= left - settled then return 'gap' end
+
+local OPS = { -- op -> type of the key it needs, may the arguments overflow
+  SET = {'string'}, INCRBY = {'string', 1}, HSET = {'hash'}, HINCRBY = {'hash', 2},
+  SADD = {'set'}, RPUSH = {'list'},
+}
+local types, numbers, effects = {}, {}, {}
+for i = 8 + 3 * k, #ARGV, 5 do
+  local at, op, key, a, b = ARGV[i], ARGV[i + 1], KEYS[6 + tonumber(ARGV[i + 2])], ARGV[i + 3], ARGV[i + 4]
+  if named[at] then
+    local rule = OPS[op]
+    if not rule then return {'effect', at, op .. ' is not an effect'} end
+    local call = (op == 'HSET' or op == 'HINCRBY') and {op, key, a, b} or {op, key, a}
+    if not redis.acl_check_cmd(unpack(call)) then return {'effect', at, 'no right to ' .. op .. ' ' .. key} end
+    local kind = types[key] or redis.call('TYPE', key).ok
+    if kind ~= 'none' and kind ~= rule[1] and op ~= 'SET' then
+      return {'effect', at, key .. ' holds a ' .. kind .. ', not a ' .. rule[1]}
+    end
+    types[key] = rule[1]
+    local slot = rule[1] == 'hash' and key .. '\0' .. a or key
+    if op == 'SET' then numbers[slot] = a elseif op == 'HSET' then numbers[slot] = b end
+    if rule[2] then
+      local now, add = numbers[slot], rule[2] == 1 and a or b
+      if now == nil then
+        now = rule[2] == 1 and redis.call('GET', key) or rule[2] == 2 and redis.call('HGET', key, a) or '0'
+      end
+      if not string.match(now, '^-?%d+$') or not string.match(add, '^-?%d+$') then
+        return {'effect', at, key .. ' is not a whole number'}
+      end
+      local sum = tonumber(now) + tonumber(add)
+      if math.abs(tonumber(now)) > 2 ^ 53 or math.abs(sum) > 2 ^ 53 then
+        return {'effect', at, key .. ' would pass 2^53'}
+      end
+      numbers[slot] = string.format('%.0f', sum)
+    end
+    effects[#effects + 1] = call
+  end
+end
+
+local t = redis.call('TIME')
+redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
+local function ledger(message, outcome)
+  local id, attempt = string.match(message, '^...|([^|]+)|(%d+)|')
+  if not id then id, attempt = 'unreadable', '1' end
+  if ARGV[6] == '-1' then
+    redis.call('XADD', KEYS[6], '*', 'id', id, 'outcome', outcome, 'member', me, 'attempt', attempt)
+  else
+    redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[6], '*',
+      'id', id, 'outcome', outcome, 'member', me, 'attempt', attempt)
+  end
+end
+if closing and ARGV[6] ~= '0' then
+  for i, message in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+    if message ~= '' and message ~= '-' and not named[tostring(i - 1)] then ledger(message, 'done') end
+  end
+end
+for _, at in ipairs(order) do
+  local it = named[at]
+  if it[2] == 'f' then redis.call('XADD', KEYS[5], '*', 'm', it[1], 'e', it[3]) end
+  if ARGV[6] ~= '0' then ledger(it[1], it[2] == 'f' and 'failed' or 'done') end
+  if not closing then redis.call('LSET', KEYS[3], at, '') end
+end
+for _, call in ipairs(effects) do redis.call(unpack(call)) end
+if closing then
+  settled = left
+  left = 0
+else
+  left = left - settled
+end
+if left == 0 then
+  redis.call('DEL', KEYS[3])
+  redis.call('HDEL', KEYS[2], n)
+elseif settled > 0 then
+  redis.call('HSET', KEYS[2], n, string.format('%.0f:%s', left, stamp))
+end
+if settled > 0 then
+  redis.call('HINCRBY', KEYS[4], 'claimed', string.format('%.0f', -settled))
+  if settled > failed then redis.call('HINCRBY', KEYS[4], 'done', settled - failed) end
+  if failed > 0 then redis.call('HINCRBY', KEYS[4], 'failed', failed) end
+end
+if #reply > 1 then redis.call('HINCRBY', KEYS[4], 'lost', #reply - 1) end
+return reply

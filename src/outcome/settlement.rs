@@ -1,0 +1,210 @@
+//! [`Settlement`]: the outcomes of one block on their way to Redis.
+//!
+//! **Invariant:** an outcome is sent until it is acknowledged. A block is closed by one call that
+//! names every outcome Redis does not know yet and says how many are simply done; parts of a block
+//! are settled early only around stragglers.
+
+use std::time::{Duration, Instant};
+
+use crate::membership::Session;
+use crate::queue::{Claim, MessageId};
+use crate::store::{Call, Reply, Script, Store, StoreError};
+
+use super::Outcome;
+use super::error_store::Cause;
+
+static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
+
+/// An outcome that waits for stragglers of its block no longer than this.
+const WAIT_MAX: Duration = Duration::from_millis(25);
+/// Positions named in one call: a bound on how long Redis is busy with it.
+const NAMED_MAX: usize = 500;
+
+/// One open block, seen from its end.
+#[derive(Debug)]
+pub(crate) struct Settlement {
+    pub(crate) n: u64,
+    pub(crate) stamp: String,
+    /// Claims of this block that have no outcome yet.
+    open: usize,
+    pending: Vec<(Claim, Outcome)>,
+    oldest: Option<Instant>,
+    /// How many of `pending` the call in flight carries, and whether it closes the block.
+    sent: Option<(usize, bool)>,
+}
+
+/// What Redis answered to a settle.
+#[derive(Debug)]
+pub(crate) enum Settled {
+    /// Recorded, now or by an earlier copy of the call; these positions were not ours.
+    Recorded(Vec<u32>),
+    Gone,
+    DataLoss,
+    /// An effect of the message at this position cannot be applied; nothing was recorded.
+    BadEffect(u32, String),
+}
+
+impl Settlement {
+    pub(crate) fn new(n: u64, stamp: String, open: usize) -> Settlement {
+        Settlement { n, stamp, open, pending: Vec::new(), oldest: None, sent: None }
+    }
+
+    /// Uses up a claim.
+    pub(crate) fn settle(&mut self, claim: Claim, outcome: Outcome) {
+        debug_assert_eq!(claim.block, self.n);
+        self.open -= 1;
+        self.oldest.get_or_insert_with(Instant::now);
+        self.pending.push((claim, outcome));
+    }
+
+    /// Gives up claims that were returned to their lane.
+    pub(crate) fn give_back(&mut self, claims: usize) {
+        self.open -= claims;
+    }
+
+    /// Nothing of this block is left with us.
+    pub(crate) fn is_over(&self) -> bool {
+        self.open == 0 && self.pending.is_empty()
+    }
+
+    /// Claims that have no outcome yet.
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// When the next call of this block is due; `None` while there is nothing to send.
+    pub(crate) fn due_in(&self, now: Instant) -> Option<Duration> {
+        if self.pending.is_empty() || self.sent.is_some() {
+            return None;
+        }
+        if self.open == 0 {
+            return Some(Duration::ZERO);
+        }
+        let waited = self.oldest.map_or(Duration::ZERO, |since| now.duration_since(since));
+        Some(WAIT_MAX.saturating_sub(waited))
+    }
+
+    /// The ids of outcomes Redis has not acknowledged.
+    pub(crate) fn unrecorded(self) -> impl Iterator<Item = MessageId> {
+        self.pending.into_iter().map(|(claim, _)| claim.id)
+    }
+
+    /// The next call. It closes the block if every claim has its outcome.
+    pub(crate) fn call(&mut self, store: &Store, session: &Session, sender: &Sender<'_>) -> Call {
+        let (keys, me) = (&store.keys, &session.id);
+        let named = |(_, outcome): &&(Claim, Outcome)| {
+            outcome.failure.is_some() || !outcome.effects.is_empty()
+        };
+        let special = self.pending.iter().filter(named).count();
+        let closing = self.open == 0 && special <= NAMED_MAX;
+        let count = if closing { self.pending.len() } else { self.pending.len().min(NAMED_MAX) };
+        self.sent = Some((count, closing));
+        let batch = &self.pending[..count];
+
+        let mut all = vec![
+            keys.members(),
+            keys.blocks(me),
+            keys.block(me, self.n),
+            keys.counts(),
+            keys.errors(),
+            keys.ledger(),
+        ];
+        let mut data: Vec<&str> = Vec::new();
+        for effect in batch.iter().flat_map(|(_, outcome)| &outcome.effects) {
+            if !data.contains(&effect.name.as_str()) {
+                data.push(&effect.name);
+                all.push(keys.data(&effect.name));
+            }
+        }
+        let mut call = SETTLE
+            .call(&all)
+            .arg(me.as_str())
+            .arg(self.n)
+            .arg(&self.stamp)
+            .arg(session.lease.as_millis() as u64);
+        let names: Vec<_> = batch.iter().filter(|entry| !closing || named(entry)).collect();
+        if closing {
+            call.push_arg(count - names.len());
+        } else {
+            call.push_arg("-");
+        }
+        call = call.arg(sender.ledger).arg(names.len());
+        for (claim, outcome) in &names {
+            let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
+                sender.info(failure.cause, &failure.reason, session)
+            });
+            let word = if outcome.failure.is_some() { "f" } else { "d" };
+            call = call.arg(claim.position).arg(word).arg(info);
+        }
+        for (claim, outcome) in names {
+            for effect in &outcome.effects {
+                let index = data.iter().position(|name| *name == effect.name).unwrap_or(0) + 1;
+                call = call.arg(claim.position).arg(effect.op).arg(index);
+                call = call.arg(&effect.first[..]).arg(&effect.second[..]);
+            }
+        }
+        call
+    }
+
+    /// Takes in the answer to the call in flight, and hands out what it settled.
+    pub(crate) fn answered(&mut self, answer: &Settled) -> Vec<(Claim, Outcome)> {
+        let Some((count, _)) = self.sent.take() else { return Vec::new() };
+        match answer {
+            Settled::Recorded(_) => {
+                let rest = self.pending.split_off(count);
+                self.oldest = (!rest.is_empty()).then(Instant::now);
+                std::mem::replace(&mut self.pending, rest)
+            }
+            Settled::BadEffect(position, why) => {
+                if let Some((_, outcome)) =
+                    self.pending.iter_mut().find(|(claim, _)| claim.position == *position)
+                {
+                    *outcome = Outcome::failed_by(
+                        Cause::Handler,
+                        format!("its effect cannot be applied: {why}"),
+                    );
+                }
+                Vec::new()
+            }
+            Settled::Gone | Settled::DataLoss => Vec::new(),
+        }
+    }
+}
+
+/// Who settles: what error records and the ledger say beside the outcome.
+pub(crate) struct Sender<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) ledger: i64,
+}
+
+impl Sender<'_> {
+    fn info(&self, cause: Cause, reason: &str, session: &Session) -> String {
+        serde_json::json!({
+            "v": 1,
+            "cause": cause.as_str(),
+            "reason": reason,
+            "member": session.id.as_str(),
+            "label": self.label,
+        })
+        .to_string()
+    }
+}
+
+/// Reads the answer to a settle.
+pub(crate) fn settled(value: redis::Value) -> Result<Settled, StoreError> {
+    let reply = Reply::parse(value)?;
+    match reply.tag.as_str() {
+        "ok" => {
+            let mut lost = Vec::new();
+            for index in 0..reply.items.len() {
+                lost.push(reply.number(index)? as u32);
+            }
+            Ok(Settled::Recorded(lost))
+        }
+        "already" => Ok(Settled::Recorded(Vec::new())),
+        "gone" => Ok(Settled::Gone),
+        "gap" => Ok(Settled::DataLoss),
+        "effect" => Ok(Settled::BadEffect(reply.number(0)? as u32, reply.text(1)?)),
+        _ => Err(reply.unexpected()),
+    }
+}

@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Moves all stored errors into the caller's own drain, or inherits the drain of a taker that stopped.
+-- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`
+-- KEYS[3] drain:<token>   KEYS[4] drain:<heir of> STREAM (only to inherit)
+-- ARGV    token, owner, life_ms, token to inherit from ('' = take from the error store)
+-- Returns 'ok', 'same' (the drain is the caller's already: a repeat), 'empty' (nothing to take),
+--         'alive' (its taker still refreshes it)
+-- Why same: RENAME would put newer errors over the ones the caller has not printed yet.
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return 'same' end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local from = KEYS[1]
+if ARGV[4] ~= '' then
+  local held = redis.call('HGET', KEYS[2], ARGV[4])
+  if not held then return 'empty' end
+  if tonumber(string.match(held, '|(%d+)$')) > now then return 'alive' end
+  from = KEYS[4]
+  redis.call('HDEL', KEYS[2], ARGV[4])
+end
+if redis.call('EXISTS', from) == 0 then return 'empty' end
+redis.call('RENAME', from, KEYS[3])
+redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
+return 'ok'

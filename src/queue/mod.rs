@@ -1,0 +1,22 @@
+//! Stage 3: where messages wait. Takes: `&Lease` and [`NewMessage`]s. Hands on: [`Claim`]s.
+//!
+//! **Invariant:** a message is in exactly one place: a lane, a block, or counted as done or failed.
+//! Scripts move it whole, so nothing falls between two steps.
+//!
+//! ```text
+//!             push                fetch                   settle
+//! generator ───────▶ generated ──────────▶ block of a ──────────────▶ done | failed
+//!                        ▲       ▲          worker                        ▲
+//!                        │       │             │ the worker died          │ attempts
+//!              give back │       └─ returned ◀─┴──────── adopt ───────────┘ used up
+//! ```
+
+mod adopt;
+mod block;
+mod message;
+mod push;
+
+pub(crate) use adopt::{adopt_all, disown_strays};
+pub(crate) use block::{Block, Claim, Fetched, fetch_call, fetched, give_back_call};
+pub use message::{Lane, Message, MessageId, NewMessage};
+pub(crate) use push::{Pushed, push_call, pushed};

@@ -1,0 +1,69 @@
+//! Adding the generator's messages.
+//!
+//! **Invariant:** a push adds all of its numbered messages or none, once, however often it is
+//! repeated, and only while its term leads.
+
+use crate::election::Lease;
+use crate::store::{Call, Reply, Script, Store, StoreError};
+
+use super::message::{Lane, MessageId, NewMessage};
+
+static PUSH: Script = Script::new("push", include_str!("push.lua"));
+
+/// What Redis answered to a push.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Pushed {
+    /// They are in the queue, from this call or from an earlier copy of it.
+    Accepted,
+    /// The backlog bound is reached; nothing was added and no number used.
+    Full,
+    /// Another term leads.
+    Fenced,
+    Gone,
+    /// Redis lost data.
+    Gap,
+}
+
+/// Numbers `messages` from `from` on, and adds them.
+pub(crate) fn push_call(
+    store: &Store,
+    lease: &Lease,
+    from: u64,
+    messages: &[NewMessage],
+    backlog_max: usize,
+) -> Call {
+    let keys = &store.keys;
+    let mut call = PUSH
+        .call(&[
+            keys.members(),
+            keys.lease(),
+            keys.last(),
+            keys.generated(),
+            keys.counts(),
+            keys.wake(),
+        ])
+        .arg(lease.session.id.as_str())
+        .arg(lease.term.get())
+        .arg(from)
+        .arg(lease.session.lease.as_millis() as u64)
+        .arg(backlog_max);
+    let ms = lease.redis_ms();
+    for (seq, message) in (from..).zip(messages) {
+        let id = MessageId::generated(lease.term, seq);
+        call.push_arg(message.envelope(Lane::Generated, &id, ms));
+    }
+    call
+}
+
+/// Reads the answer to a push.
+pub(crate) fn pushed(value: redis::Value) -> Result<Pushed, StoreError> {
+    let reply = Reply::parse(value)?;
+    match reply.tag.as_str() {
+        "ok" | "already" => Ok(Pushed::Accepted),
+        "full" => Ok(Pushed::Full),
+        "fenced" => Ok(Pushed::Fenced),
+        "gone" => Ok(Pushed::Gone),
+        "gap" => Ok(Pushed::Gap),
+        _ => Err(reply.unexpected()),
+    }
+}

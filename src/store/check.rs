@@ -1,0 +1,87 @@
+//! What a Redis must be before a member joins on it.
+//!
+//! **Invariant:** a server that could break the promise silently is refused at the start, with the
+//! reason, before anything is written to it.
+
+use std::time::Instant;
+
+use super::{Call, Script, Store, list, text};
+use crate::Error;
+
+static RIGHTS: Script = Script::new("rights", include_str!("rights.lua"));
+
+/// The server a fleet lives on.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) version: String,
+    pub(crate) rtt_ms: f64,
+}
+
+impl Store {
+    /// Asks the server who it is and refuses it if it cannot keep the promise.
+    pub(crate) async fn check(&self) -> Result<Server, Error> {
+        let server = self.server().await?;
+        let unfit = |reason| Error::Unfit { redis: self.address().to_owned(), reason };
+        let major: u32 = server.version.split('.').next().and_then(|x| x.parse().ok()).unwrap_or(0);
+        if major < 7 {
+            return Err(unfit(format!("version {} is older than 7.0", server.version)));
+        }
+        let memory = text(&self.once(&Call::plain("INFO").arg("memory")).await?)
+            .map_err(|error| self.explain(error))?;
+        if let Some(policy) = field(&memory, "maxmemory_policy")
+            && policy.starts_with("allkeys")
+        {
+            return Err(unfit(format!(
+                "maxmemory-policy {policy} lets it drop messages silently; set noeviction"
+            )));
+        }
+        for (key, expected) in self.keys.typed() {
+            let found = text(&self.once(&Call::plain("TYPE").arg(&key)).await?)
+                .map_err(|error| self.explain(error))?;
+            if found != "none" && found != expected {
+                return Err(unfit(format!("key {key} holds a {found}, Artel needs a {expected}")));
+            }
+        }
+        let keys = [self.keys.counts(), self.keys.ctl()];
+        let missing = list(self.once(&RIGHTS.call(&keys)).await?)
+            .map_err(|error| self.explain(error))?
+            .iter()
+            .map(text)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| self.explain(error))?;
+        if !missing.is_empty() {
+            return Err(Error::Denied {
+                redis: self.address().to_owned(),
+                reason: format!("this user lacks the right to {}", missing.join(", ")),
+            });
+        }
+        Ok(server)
+    }
+
+    /// Version and round-trip time of the server.
+    pub(crate) async fn server(&self) -> Result<Server, Error> {
+        let info = text(&self.once(&Call::plain("INFO").arg("server")).await?)
+            .map_err(|error| self.explain(error))?;
+        let version = field(&info, "valkey_version").or_else(|| field(&info, "redis_version"));
+        let version = version.unwrap_or("0").to_owned();
+        let sent = Instant::now();
+        self.once(&Call::plain("PING")).await?;
+        Ok(Server { version, rtt_ms: sent.elapsed().as_secs_f64() * 1e3 })
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::field;
+
+    #[test]
+    fn a_field_of_info_is_found_by_its_whole_name() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n";
+        assert_eq!(field(info, "redis_version"), Some("7.0.15"));
+        assert_eq!(field(info, "redis"), None);
+    }
+}

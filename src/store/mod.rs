@@ -1,0 +1,167 @@
+//! The only code that speaks to Redis.
+//!
+//! **Invariant:** every call ends within its own deadline, answered or not, and is repeated by
+//! nobody but its caller. The client library's retries are off: a repeat is ours, byte-identical.
+//!
+//! A process has three connections: *session* (heartbeat, presence, hints; on a thread of its own),
+//! *work* (everything else) and *wait* (the blocking wait for a wake token).
+
+mod check;
+mod keys;
+mod link;
+mod script;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+
+pub(crate) use keys::Keys;
+pub(crate) use link::{Hint, Link};
+pub(crate) use script::{Call, Reply, Script, list, number, text};
+
+use crate::Error;
+
+/// How long a start-up or one-off command waits for Redis.
+const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a call has no usable answer.
+#[derive(Clone, Debug)]
+pub(crate) enum StoreError {
+    /// No answer in time: the call may or may not have taken effect, now or later.
+    Silent(Duration),
+    /// The connection broke or could not be made: as above.
+    Broken(String),
+    /// Redis answered with an error; the call had no effect.
+    Server {
+        /// The first word of the error, such as `OOM`.
+        code: String,
+        /// All of it.
+        text: String,
+    },
+    /// An answer that this version does not understand.
+    Odd(String),
+}
+
+impl StoreError {
+    pub(crate) fn odd(text: impl Into<String>) -> StoreError {
+        StoreError::Odd(text.into())
+    }
+
+    /// Redis is out of memory, so it refuses new messages; everything else goes on.
+    pub(crate) fn is_oom(&self) -> bool {
+        matches!(self, StoreError::Server { code, .. } if code == "OOM")
+    }
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StoreError::Silent(after) => write!(f, "no answer within {after:?}"),
+            StoreError::Broken(reason) => write!(f, "{reason}"),
+            StoreError::Server { text, .. } => write!(f, "{text}"),
+            StoreError::Odd(text) => write!(f, "{text}"),
+        }
+    }
+}
+
+impl From<redis::RedisError> for StoreError {
+    fn from(error: redis::RedisError) -> StoreError {
+        if error.is_unrecoverable_error() || error.is_io_error() {
+            return StoreError::Broken(reason(&error));
+        }
+        match error.code() {
+            Some(code) => StoreError::Server {
+                code: code.to_owned(),
+                text: format!("{code} {}", error.detail().unwrap_or_default()),
+            },
+            None => StoreError::Server { code: String::new(), text: reason(&error) },
+        }
+    }
+}
+
+/// What went wrong, without the client library's decoration.
+fn reason(error: &redis::RedisError) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    text.strip_suffix("- io-err").unwrap_or(text).trim().to_lowercase()
+}
+
+/// One fleet's place in one Redis.
+#[derive(Clone)]
+pub(crate) struct Store {
+    pub(crate) keys: Keys,
+    pub(crate) work: Arc<Link>,
+    pub(crate) wait: Arc<Link>,
+    client: redis::Client,
+    address: String,
+    fleet: String,
+}
+
+impl Store {
+    /// Reads the address; connects to nothing yet.
+    pub(crate) fn open(url: &str, fleet: &str) -> Result<Store, Error> {
+        let bad = |problem: String| Error::Config { field: "redis", problem };
+        let info = url
+            .into_connection_info()
+            .map_err(|_| bad("is not a Redis address such as redis://host:port/db".to_owned()))?;
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
+        let address = match info.addr() {
+            redis::ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
+            addr => format!("redis://{addr}"),
+        };
+        let client = redis::Client::open(info).map_err(|error| bad(reason(&error)))?;
+        Ok(Store {
+            keys: Keys::new(fleet),
+            work: Arc::new(Link::new("work", client.clone())),
+            wait: Arc::new(Link::new("wait", client.clone())),
+            client,
+            address,
+            fleet: fleet.to_owned(),
+        })
+    }
+
+    /// The connection for heartbeats and hints, with the stream of hints it hears.
+    pub(crate) fn session_link(&self) -> (Link, tokio::sync::mpsc::UnboundedReceiver<Hint>) {
+        Link::hearing("session", self.client.clone())
+    }
+
+    pub(crate) fn fleet(&self) -> &str {
+        &self.fleet
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends a one-off call from a command or at start-up, and says what went wrong in full.
+    pub(crate) async fn once(&self, call: &Call) -> Result<redis::Value, Error> {
+        self.work.call(call, ONCE_TIMEOUT).await.map_err(|error| self.explain(error))
+    }
+
+    pub(crate) async fn once_reply(&self, call: &Call) -> Result<Reply, Error> {
+        let value = self.once(call).await?;
+        Reply::parse(value).map_err(|error| self.explain(error))
+    }
+
+    pub(crate) fn explain(&self, error: StoreError) -> Error {
+        let redis = self.address.clone();
+        match error {
+            StoreError::Silent(after) => Error::NoAnswer { after },
+            StoreError::Broken(reason) => Error::Unreachable { redis, reason },
+            StoreError::Server { code, text } => match code.as_str() {
+                "NOAUTH" | "WRONGPASS" | "NOPERM" => Error::Denied { redis, reason: text },
+                _ if text.contains("ACL failure") || text.contains("AUTH") => {
+                    Error::Denied { redis, reason: text }
+                }
+                _ if text.to_lowercase().contains("password") => {
+                    Error::Denied { redis, reason: text }
+                }
+                _ => Error::Refused { reason: text },
+            },
+            StoreError::Odd(text) => Error::Refused { reason: text },
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A script, its hash, one call of it, and the small tagged values scripts answer with.
+//!
+//! **Invariant:** a [`Call`] is built once and sent byte for byte the same every time it is
+//! repeated. A number once sent is bound to its bytes.
+
+use std::sync::OnceLock;
+
+use redis::{ToRedisArgs, Value};
+
+use super::StoreError;
+
+/// A Lua file that is part of this crate.
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    hash: OnceLock<String>,
+}
+
+impl Script {
+    pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
+        Script { name, source, hash: OnceLock::new() }
+    }
+
+    fn hash(&self) -> &str {
+        self.hash.get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+    }
+
+    /// Begins a call with the keys it declares.
+    pub(crate) fn call(&'static self, keys: &[String]) -> Call {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(self.hash()).arg(keys.len());
+        for key in keys {
+            cmd.arg(key);
+        }
+        Call { script: Some(self), cmd }
+    }
+}
+
+/// One command, ready to be sent and sent again.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(super) script: Option<&'static Script>,
+    pub(super) cmd: redis::Cmd,
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Call {
+    /// A plain command.
+    pub(crate) fn plain(name: &str) -> Call {
+        Call { script: None, cmd: redis::cmd(name) }
+    }
+
+    pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call {
+        self.cmd.arg(arg);
+        self
+    }
+
+    pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {
+        self.cmd.arg(arg);
+    }
+}
+
+/// The answer of a script: a tag, and what came with it.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) tag: String,
+    pub(crate) items: Vec<Value>,
+}
+
+impl Reply {
+    pub(crate) fn parse(value: Value) -> Result<Reply, StoreError> {
+        match value {
+            Value::BulkString(_) | Value::SimpleString(_) => {
+                Ok(Reply { tag: text(&value)?, items: Vec::new() })
+            }
+            Value::Array(mut items) if !items.is_empty() => {
+                let tag = text(&items[0])?;
+                items.remove(0);
+                Ok(Reply { tag, items })
+            }
+            other => Err(StoreError::odd(format!("unexpected reply {other:?}"))),
+        }
+    }
+
+    pub(crate) fn number(&self, index: usize) -> Result<i64, StoreError> {
+        self.items.get(index).ok_or_else(|| StoreError::odd("reply too short")).and_then(number)
+    }
+
+    pub(crate) fn text(&self, index: usize) -> Result<String, StoreError> {
+        self.items.get(index).ok_or_else(|| StoreError::odd("reply too short")).and_then(text)
+    }
+
+    /// An answer this version does not know.
+    pub(crate) fn unexpected(self) -> StoreError {
+        StoreError::odd(format!("unexpected answer {:?}", self.tag))
+    }
+}
+
+pub(crate) fn text(value: &Value) -> Result<String, StoreError> {
+    match value {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Ok(text.clone()),
+        Value::Okay => Ok("OK".to_owned()),
+        Value::Int(n) => Ok(n.to_string()),
+        other => Err(StoreError::odd(format!("expected text, got {other:?}"))),
+    }
+}
+
+pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
+    match value {
+        Value::Int(n) => Ok(*n),
+        Value::Double(x) => Ok(*x as i64),
+        other => {
+            let text = text(other)?;
+            // A score may come as `1794710083943` or in exponent form.
+            text.parse()
+                .or_else(|_| text.parse::<f64>().map(|x| x as i64))
+                .map_err(|_| StoreError::odd(format!("expected a number, got {text:?}")))
+        }
+    }
+}
+
+pub(crate) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
+    match value {
+        Value::Array(items) | Value::Set(items) => Ok(items),
+        Value::Map(pairs) => Ok(pairs.into_iter().flat_map(|(k, v)| [k, v]).collect()),
+        Value::Nil => Ok(Vec::new()),
+        other => Err(StoreError::odd(format!("expected a list, got {other:?}"))),
+    }
+}

@@ -1,0 +1,124 @@
+//! Stage 4: who handles it. Takes: claims. Hands on: [`Outcome`]s.
+//!
+//! **Invariant:** a handler is started only while this process trusts its session, and its outcome
+//! is recorded only if the claim is still its own. A panic or a time-out is a failed message, never
+//! a dead worker.
+
+mod plan;
+mod runner;
+mod slots;
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
+
+use crate::outcome::{Cause, IntoOutcome, Outcome};
+use crate::queue::{Message, MessageId};
+use crate::term::Term;
+
+pub(crate) use runner::{Mode, Worker};
+
+/// What a handler may know about the message beside its payload.
+///
+/// For effects outside Redis, `id` is an idempotency key (the same over all attempts) and
+/// `(term, attempt)` a fencing pair (a later attempt compares greater within a message).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Context {
+    /// The message's name.
+    pub id: MessageId,
+    /// The term under which it was generated, if it was.
+    pub term: Option<Term>,
+    /// 1 for the first time it is handed out.
+    pub attempt: u32,
+    /// When the handler is stopped and the message fails.
+    pub deadline: Instant,
+}
+
+/// Handles messages. Async closures implement it.
+///
+/// ```
+/// use artel::{Context, Handle, Message, Outcome};
+///
+/// fn takes(_: impl Handle) {}
+/// takes(|message: Message, _: Context| async move {
+///     if message.payload().is_empty() { Outcome::failed("empty") } else { Outcome::done() }
+/// });
+/// takes(|message: Message, _: Context| async move {
+///     String::from_utf8(message.into_payload()).map(|_| ())
+/// });
+/// ```
+pub trait Handle: Send + Sync + 'static {
+    /// Works on one message. It may be called for the same message again if a process died or was
+    /// cut off; the last sentence of the promise is [`Outcome`]'s: one outcome is recorded.
+    fn handle(&self, message: Message, context: Context) -> impl Future<Output = Outcome> + Send;
+}
+
+impl<F, Fut, R> Handle for F
+where
+    F: Fn(Message, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = R> + Send,
+    R: IntoOutcome,
+{
+    async fn handle(&self, message: Message, context: Context) -> Outcome {
+        self(message, context).await.into_outcome()
+    }
+}
+
+/// A handler of typed messages; made by [`json`].
+#[derive(Debug)]
+pub struct Json<F, T> {
+    handler: F,
+    payload: PhantomData<fn(T)>,
+}
+
+/// Makes a handler that takes its payload as JSON. What does not decode goes to the error store
+/// (cause `decode`), not into a retry loop.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// struct Order { amount: u32 }
+///
+/// fn takes(_: impl artel::Handle) {}
+/// takes(artel::json(|order: Order, _: artel::Context| async move {
+///     if order.amount > 0 { Ok(()) } else { Err("nothing ordered") }
+/// }));
+/// ```
+pub fn json<F, T, Fut, R>(handler: F) -> Json<F, T>
+where
+    F: Fn(T, Context) -> Fut + Send + Sync + 'static,
+    T: DeserializeOwned + Send + 'static,
+    Fut: Future<Output = R> + Send,
+    R: IntoOutcome,
+{
+    Json { handler, payload: PhantomData }
+}
+
+impl<F, T, Fut, R> Handle for Json<F, T>
+where
+    F: Fn(T, Context) -> Fut + Send + Sync + 'static,
+    T: DeserializeOwned + Send + 'static,
+    Fut: Future<Output = R> + Send,
+    R: IntoOutcome,
+{
+    async fn handle(&self, message: Message, context: Context) -> Outcome {
+        match message.json() {
+            Ok(payload) => (self.handler)(payload, context).await.into_outcome(),
+            Err(error) => Outcome::failed_by(Cause::Decode, error.to_string()),
+        }
+    }
+}
+
+/// [`Handle`] behind a pointer, so that a fleet has no type parameters.
+pub(crate) trait DynHandle: Send + Sync {
+    fn handle(&self, message: Message, context: Context) -> BoxFuture<'_, Outcome>;
+}
+
+impl<H: Handle> DynHandle for H {
+    fn handle(&self, message: Message, context: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin(Handle::handle(self, message, context))
+    }
+}

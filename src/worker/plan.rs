@@ -1,0 +1,84 @@
+//! How much to ask for, as a pure function of the load.
+//!
+//! **Invariant:** a worker asks for what its free slots can start now, plus about 25 ms of work:
+//! hundreds of tiny messages, or none beyond the free slots when they are slow. It never hoards
+//! what an idle worker could start.
+
+use std::time::Duration;
+
+/// Work kept at hand, so that slots do not wait for Redis.
+const AHEAD: Duration = Duration::from_millis(25);
+
+/// What a worker has in hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) slots: usize,
+    /// Claimed and not started.
+    pub(super) queued: usize,
+    /// Being handled.
+    pub(super) running: usize,
+    /// Mean handler time, if any message was handled yet.
+    pub(super) mean: Option<Duration>,
+    pub(super) batch_max: usize,
+}
+
+/// How many messages to ask for; 0 for none.
+pub(super) fn ask(load: Load) -> usize {
+    let free = load.slots.saturating_sub(load.running);
+    let ahead = match load.mean {
+        None => 0,
+        Some(mean) => {
+            let ahead = AHEAD.as_nanos() * load.slots as u128 / mean.as_nanos().max(1);
+            usize::try_from(ahead).unwrap_or(usize::MAX).min(load.batch_max)
+        }
+    };
+    if load.queued > ahead / 2 {
+        return 0;
+    }
+    (free + ahead).saturating_sub(load.queued).min(load.batch_max)
+}
+
+/// The mean after one more handler run: recent runs weigh more.
+pub(super) fn mean_with(mean: Option<Duration>, took: Duration) -> Duration {
+    mean.map_or(took, |mean| (mean * 15 + took) / 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(queued: usize, running: usize, mean: Option<Duration>) -> Load {
+        Load { slots: 4, queued, running, mean, batch_max: 500 }
+    }
+
+    #[test]
+    fn slow_messages_are_claimed_only_by_free_slots() {
+        let slow = Some(Duration::from_secs(2));
+        assert_eq!(ask(load(0, 0, slow)), 4);
+        assert_eq!(ask(load(0, 3, slow)), 1);
+        assert_eq!(ask(load(0, 4, slow)), 0);
+        assert_eq!(ask(load(2, 2, slow)), 0);
+    }
+
+    #[test]
+    fn tiny_messages_are_claimed_by_the_hundred() {
+        let tiny = Some(Duration::from_micros(2));
+        assert_eq!(ask(load(0, 0, tiny)), 500);
+        assert_eq!(ask(load(250, 4, tiny)), 250);
+        assert_eq!(ask(load(251, 4, tiny)), 0);
+    }
+
+    #[test]
+    fn before_anything_is_known_only_free_slots_are_filled() {
+        assert_eq!(ask(load(0, 1, None)), 3);
+    }
+
+    #[test]
+    fn the_mean_follows_recent_runs() {
+        let mut mean = Some(Duration::from_millis(100));
+        for _ in 0..100 {
+            mean = Some(mean_with(mean, Duration::from_millis(1)));
+        }
+        assert!(mean < Some(Duration::from_millis(2)));
+    }
+}

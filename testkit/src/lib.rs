@@ -1,0 +1,15 @@
+//! What Artel's own tests are made of: private servers, a proxy that misbehaves on command, handles
+//! on real processes, waiting for conditions, and an auditor that finds gaps and doubles without
+//! trusting any counter.
+
+mod audit;
+mod process;
+mod proxy;
+mod server;
+mod wait;
+
+pub use audit::{Audit, Snapshot};
+pub use process::Program;
+pub use proxy::{Fault, Proxy};
+pub use server::{Kind, Server};
+pub use wait::{DEADLINE, eventually, wait_for};

@@ -1,0 +1,140 @@
+//! A real process of the program under test, and real signals to it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::wait::wait_for;
+
+/// A running program whose output is read as it comes.
+pub struct Program {
+    child: Child,
+    stdout: Arc<Mutex<Vec<String>>>,
+    stderr: Arc<Mutex<Vec<String>>>,
+    readers: Vec<JoinHandle<()>>,
+    status: Option<ExitStatus>,
+}
+
+impl Program {
+    /// Starts `program` with these arguments and nothing of this process's `ARTEL_*` settings.
+    pub fn start<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Program {
+        let mut command = Command::new(program.as_ref());
+        command.args(args.iter().map(AsRef::as_ref));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("ARTEL_") || name == "REDIS_URL" {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (stdout, stderr) = (Arc::default(), Arc::default());
+        let readers = vec![
+            read(child.stdout.take().expect("piped"), &stdout),
+            read(child.stderr.take().expect("piped"), &stderr),
+        ];
+        Program { child, stdout, stderr, readers, status: None }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal; the process must still be there.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("the process is there");
+    }
+
+    /// `kill -9`, and waits for its end.
+    pub fn kill(&mut self) {
+        if self.status.is_none() {
+            let _ = self.child.kill();
+            self.status = self.child.wait().ok();
+        }
+    }
+
+    /// `SIGTERM`: a graceful stop.
+    pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    /// `SIGSTOP`.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// `SIGCONT`.
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Has it not ended?
+    pub fn is_alive(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status.is_none()
+    }
+
+    /// Waits for its end and returns its exit code.
+    #[track_caller]
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let what = format!("process {} to end; it said:\n{}", self.id(), self.stderr());
+        wait_for(&what, || (!self.is_alive()).then_some(()));
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+        self.status.and_then(|status| status.code())
+    }
+
+    /// What it wrote to stdout so far.
+    pub fn stdout(&self) -> String {
+        self.stdout.lock().expect("never poisoned").concat()
+    }
+
+    /// What it wrote to stderr so far.
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().expect("never poisoned").concat()
+    }
+
+    /// Waits until a line of stderr contains `text`, and returns that line.
+    #[track_caller]
+    pub fn says(&self, text: &str) -> String {
+        wait_for(&format!("{text:?} on the screen; so far:\n{}", self.stderr()), || {
+            self.stderr().lines().find(|line| line.contains(text)).map(str::to_owned)
+        })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // A frozen process must be able to die.
+        self.kill();
+    }
+}
+
+fn read(
+    stream: impl std::io::Read + Send + 'static,
+    lines: &Arc<Mutex<Vec<String>>>,
+) -> JoinHandle<()> {
+    let lines = lines.clone();
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(stream);
+        let mut line = Vec::new();
+        while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
+            let text = String::from_utf8_lossy(&line).into_owned();
+            lines.lock().expect("never poisoned").push(text);
+            line.clear();
+        }
+    })
+}

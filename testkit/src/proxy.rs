@@ -1,0 +1,188 @@
+//! A TCP proxy that cuts, stalls, delays, goes deaf in one direction, or swallows exactly one reply.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// What the proxy does to every connection through it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// Nothing: bytes pass.
+    Pass,
+    /// Breaks every connection and refuses new ones.
+    Cut,
+    /// Keeps connections open and passes nothing, in either direction.
+    Stall,
+    /// Passes requests and no replies.
+    DropReplies,
+    /// Passes replies and no requests.
+    DropRequests,
+    /// Holds every chunk back for so long.
+    Delay(Duration),
+    /// Passes the next request that contains these bytes, swallows what the server answers, and
+    /// breaks that connection: the request took effect, its sender cannot know. Then passes.
+    DropReplyTo(Vec<u8>),
+}
+
+struct State {
+    fault: Mutex<Fault>,
+    changed: Condvar,
+    /// Replies swallowed by [`Fault::DropReplyTo`].
+    swallowed: Mutex<u64>,
+    over: AtomicBool,
+    streams: Mutex<Vec<TcpStream>>,
+}
+
+/// A running proxy.
+pub struct Proxy {
+    port: u16,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    /// Starts a proxy to a port on this machine.
+    pub fn start(target: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let state = Arc::new(State {
+            fault: Mutex::new(Fault::Pass),
+            changed: Condvar::new(),
+            swallowed: Mutex::new(0),
+            over: AtomicBool::new(false),
+            streams: Mutex::default(),
+        });
+        let accepting = state.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if accepting.over.load(Ordering::Acquire) {
+                    return;
+                }
+                if accepting.fault() == Fault::Cut {
+                    continue; // dropped: closed at once
+                }
+                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+                accepting.join(client, server);
+            }
+        });
+        Proxy { port, state }
+    }
+
+    /// The address of whatever is behind it.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on, this happens.
+    pub fn set(&self, fault: Fault) {
+        let cut = fault == Fault::Cut;
+        *self.state.fault.lock().expect("never poisoned") = fault;
+        self.state.changed.notify_all();
+        if cut {
+            self.state.break_all();
+        }
+    }
+
+    /// How many replies were swallowed one by one.
+    pub fn swallowed(&self) -> u64 {
+        *self.state.swallowed.lock().expect("never poisoned")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.over.store(true, Ordering::Release);
+        self.state.changed.notify_all();
+        self.state.break_all();
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl State {
+    fn fault(&self) -> Fault {
+        self.fault.lock().expect("never poisoned").clone()
+    }
+
+    fn break_all(&self) {
+        for stream in self.streams.lock().expect("never poisoned").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn join(self: &Arc<State>, client: TcpStream, server: TcpStream) {
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let copies =
+            (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
+        let (Ok(c1), Ok(s1), Ok(c2), Ok(s2)) = copies else { return };
+        self.streams.lock().expect("never poisoned").extend([c1, s1]);
+        // Set by the request side, obeyed by the reply side of the same connection.
+        let swallow = Arc::new(AtomicBool::new(false));
+        let (state, flag) = (self.clone(), swallow.clone());
+        std::thread::spawn(move || state.requests(client, s2, &flag));
+        let state = self.clone();
+        std::thread::spawn(move || state.replies(server, c2, &swallow));
+    }
+
+    /// Waits while nothing may pass; false when the proxy is over.
+    fn hold(&self, blocked: impl Fn(&Fault) -> bool) -> bool {
+        let mut fault = self.fault.lock().expect("never poisoned");
+        while blocked(&fault) && !self.over.load(Ordering::Acquire) {
+            fault = self.changed.wait(fault).expect("never poisoned");
+        }
+        !self.over.load(Ordering::Acquire)
+    }
+
+    fn requests(&self, mut from: TcpStream, mut to: TcpStream, swallow: &AtomicBool) {
+        let mut buffer = vec![0; 1 << 16];
+        let mut tail: Vec<u8> = Vec::new();
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            if !self.hold(|fault| *fault == Fault::Stall) {
+                break;
+            }
+            match self.fault() {
+                Fault::DropRequests => continue,
+                Fault::Delay(by) => std::thread::sleep(by),
+                Fault::DropReplyTo(pattern) => {
+                    tail.extend_from_slice(&buffer[..n]);
+                    if tail.windows(pattern.len()).any(|window| window == pattern) {
+                        *self.fault.lock().expect("never poisoned") = Fault::Pass;
+                        swallow.store(true, Ordering::Release);
+                    }
+                    let keep = tail.len().saturating_sub(pattern.len());
+                    tail.drain(..keep);
+                }
+                _ => {}
+            }
+            if to.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    }
+
+    fn replies(&self, mut from: TcpStream, mut to: TcpStream, swallow: &AtomicBool) {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            if swallow.load(Ordering::Acquire) {
+                *self.swallowed.lock().expect("never poisoned") += 1;
+                break;
+            }
+            if !self.hold(|fault| *fault == Fault::Stall) {
+                break;
+            }
+            match self.fault() {
+                Fault::DropReplies => continue,
+                Fault::Delay(by) => std::thread::sleep(by),
+                _ => {}
+            }
+            if to.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    }
+}
