@@ -25,7 +25,7 @@ impl Effect {
         Effect::new("SET", name, value.into(), Vec::new())
     }
 
-    /// Adds to a whole number, between −2⁵³ and 2⁵³.
+    /// Adds to a whole number, strictly between −2⁵³ and 2⁵³.
     pub fn incr_by(name: impl Into<String>, by: i64) -> Effect {
         Effect::new("INCRBY", name, by.to_string().into_bytes(), Vec::new())
     }
@@ -39,7 +39,7 @@ impl Effect {
         Effect::new("HSET", name, field.into(), value.into())
     }
 
-    /// Adds to a whole number in a field of a hash, between −2⁵³ and 2⁵³.
+    /// Adds to a whole number in a field of a hash, strictly between −2⁵³ and 2⁵³.
     pub fn hincr_by(name: impl Into<String>, field: impl Into<Vec<u8>>, by: i64) -> Effect {
         Effect::new("HINCRBY", name, field.into(), by.to_string().into_bytes())
     }

@@ -65,8 +65,8 @@ for i = 8 + 3 * k, #ARGV, 5 do
         return {'effect', at, key .. ' is not a whole number'}
       end
       local sum = tonumber(now) + tonumber(add)
-      if math.abs(tonumber(now)) > 2 ^ 53 or math.abs(sum) > 2 ^ 53 then
-        return {'effect', at, key .. ' would pass 2^53'}
+      if math.abs(tonumber(now)) >= 2 ^ 53 or math.abs(sum) >= 2 ^ 53 then
+        return {'effect', at, key .. ' would reach 2^53, where whole numbers end'}
       end
       numbers[slot] = string.format('%.0f', sum)
     end

@@ -1,0 +1,192 @@
+//! Artel against plain Redis loops, on this machine, in the same run.
+//!
+//! Absolute figures of a shared machine say little; so every round measures the raw loop and Artel
+//! one after the other, and the goals are about their ratio. Ends with 1 if a goal is missed.
+
+mod idle;
+mod load;
+mod member;
+mod raw;
+mod report;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use artel_testkit::{Kind, Server};
+
+use crate::idle::Part;
+use crate::load::{BYTES, Gauge, MESSAGES, Result, WAITING, own_cpu, percentiles};
+use crate::report::{Goal, Series, Table};
+
+const USAGE: &str = "usage: artel-bench [--rounds N]   (default 5, at least 1)";
+
+/// One side's figures, a value per round each.
+#[derive(Default)]
+struct Side {
+    push_rate: Series,
+    push_redis_cpu: Series,
+    push_own_cpu: Series,
+    drain_rate: Series,
+    drain_redis_cpu: Series,
+    drain_own_cpu: Series,
+    p50: Series,
+    p99: Series,
+    memory: Series,
+}
+
+/// What one run of many messages cost.
+struct Cost {
+    rate: f64,
+    redis_cpu: f64,
+    own_cpu: f64,
+}
+
+fn main() -> ExitCode {
+    let Some(rounds) = rounds() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match tokio::runtime::Runtime::new().map_err(Into::into).and_then(|rt| rt.block_on(run(rounds)))
+    {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn rounds() -> Option<usize> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Some(5),
+        ["--rounds", n] => n.parse().ok().filter(|&n| n > 0),
+        _ => None,
+    }
+}
+
+async fn run(rounds: usize) -> Result<bool> {
+    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+    let server = Server::with(kind, &["--appendonly", "no"]);
+    let mut gauge = Gauge::new(&server);
+    let cores = std::thread::available_parallelism()?;
+    let name = gauge.server()?;
+    let (mut raw, mut artel) = (Side::default(), Side::default());
+    // What is only allocated once is not a matter of messages: scripts, the server's own tables.
+    raw::push(&server.url(), WAITING).await?;
+    member::push(&server.url(), "warm-up", WAITING).await?;
+    let start = Instant::now();
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}, {:.0} s", start.elapsed().as_secs_f64());
+        measure_raw(&server, &mut gauge, &mut raw).await?;
+        measure_artel(&server, &mut gauge, &mut artel).await?;
+    }
+    eprintln!("idle fleets, {:.0} s", start.elapsed().as_secs_f64());
+    gauge.flush()?;
+    let eight = idle::measure(&server, "eight", &[Part::Both; 8]).await?;
+    let pair = idle::measure(&server, "pair", &[Part::Generate, Part::Handle]).await?;
+
+    println!("{name}, {cores} cores, rounds: {rounds}, {MESSAGES} messages of {BYTES} bytes each");
+    println!("median (min..max); the ratio is the median of the rounds' ratios\n");
+    let table = table(raw, artel, eight, pair);
+    print!("{}", table.show());
+    Ok(table.met())
+}
+
+async fn measure_raw(server: &Server, gauge: &mut Gauge, side: &mut Side) -> Result<()> {
+    let url = server.url();
+    gauge.flush()?;
+    let before = gauge.memory()?;
+    raw::push(&url, WAITING).await?;
+    side.memory.push(beside_payload(gauge.memory()? - before));
+
+    gauge.flush()?;
+    let cost = cost(gauge, raw::push(&url, MESSAGES)).await?;
+    side.pushed(cost);
+    let cost = crate::cost(gauge, raw::drain(&url, MESSAGES)).await?;
+    side.drained(cost);
+
+    gauge.flush()?;
+    side.waited(&raw::latency(&url).await?);
+    Ok(())
+}
+
+async fn measure_artel(server: &Server, gauge: &mut Gauge, side: &mut Side) -> Result<()> {
+    let url = server.url();
+    gauge.flush()?;
+    let before = gauge.memory()?;
+    member::push(&url, "waiting", WAITING).await?;
+    side.memory.push(beside_payload(gauge.memory()? - before));
+
+    gauge.flush()?;
+    let cost = cost(gauge, member::push(&url, "speed", MESSAGES)).await?;
+    side.pushed(cost);
+    let cost = crate::cost(gauge, member::drain(&url, "speed", MESSAGES)).await?;
+    side.drained(cost);
+
+    gauge.flush()?;
+    side.waited(&member::latency(&url, "latency").await?);
+    Ok(())
+}
+
+fn beside_payload(bytes: f64) -> f64 {
+    bytes / WAITING as f64 - BYTES as f64
+}
+
+/// Runs [`MESSAGES`] messages one way, and adds up what that took of both processes. A member's
+/// coming and going is in the CPU times, not in the rate.
+async fn cost(gauge: &mut Gauge, run: impl Future<Output = Result<Duration>>) -> Result<Cost> {
+    let (redis, own) = (gauge.cpu()?, own_cpu()?);
+    let took = run.await?;
+    let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / MESSAGES as f64;
+    Ok(Cost {
+        rate: MESSAGES as f64 / took.as_secs_f64(),
+        redis_cpu: each(gauge.cpu()?.saturating_sub(redis)),
+        own_cpu: each(own_cpu()?.saturating_sub(own)),
+    })
+}
+
+impl Side {
+    fn pushed(&mut self, cost: Cost) {
+        self.push_rate.push(cost.rate);
+        self.push_redis_cpu.push(cost.redis_cpu);
+        self.push_own_cpu.push(cost.own_cpu);
+    }
+
+    fn drained(&mut self, cost: Cost) {
+        self.drain_rate.push(cost.rate);
+        self.drain_redis_cpu.push(cost.redis_cpu);
+        self.drain_own_cpu.push(cost.own_cpu);
+    }
+
+    fn waited(&mut self, latencies: &[Duration]) {
+        let (p50, p99) = percentiles(latencies);
+        self.p50.push(p50);
+        self.p99.push(p99);
+    }
+}
+
+fn table(raw: Side, artel: Side, eight: idle::Idle, pair: idle::Idle) -> Table {
+    let mut table = Table::new();
+    let mut row = |name, of: fn(&Side) -> &Series, goal| {
+        table.compare(name, of(&raw), of(&artel), goal);
+    };
+    row("in, messages/s", |side| &side.push_rate, Goal::RatioAtLeast(0.5));
+    row("in, Redis CPU us/message", |side| &side.push_redis_cpu, Goal::None);
+    row("in, own CPU us/message", |side| &side.push_own_cpu, Goal::None);
+    row("out, messages/s", |side| &side.drain_rate, Goal::RatioAtLeast(0.5));
+    row("out, Redis CPU us/message", |side| &side.drain_redis_cpu, Goal::None);
+    row("out, own CPU us/message", |side| &side.drain_own_cpu, Goal::None);
+    row("latency at 200/s, p50 ms", |side| &side.p50, Goal::RatioAtMost(1.5));
+    row("latency at 200/s, p99 ms", |side| &side.p99, Goal::None);
+    row("memory beside payload, bytes", |side| &side.memory, Goal::AtMost(56.0));
+    let (workers, watchers) = (eight.workers.into(), eight.watchers.into());
+    table.alone("idle worker of 8, commands/s", &workers, Goal::AtMost(5.0));
+    table.alone("watcher of 8, commands/s", &watchers, Goal::AtMost(16.0));
+    table.alone("member of 8, mean commands/s", &vec![eight.mean].into(), Goal::None);
+    // In a fleet of two both watch.
+    let pair_watchers = pair.watchers.into();
+    table.alone("generator + worker, commands/s", &pair_watchers, Goal::AtMost(16.0));
+    table
+}

@@ -1,0 +1,135 @@
+//! The raw limit: what the plain client does on this machine with the same payloads. It batches,
+//! leases and fences like a queue that loses nothing while its workers live, and does nothing else:
+//! no members, no election, no books, no recovery.
+
+use std::time::{Duration, Instant};
+
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinSet;
+
+use crate::load::{Clock, LOOPS, PACE, Result, SAMPLES, WARM_UP, payloads};
+
+const QUEUE: &str = "raw:queue";
+const LEASES: &str = "raw:leases";
+/// Messages per push and per claim.
+const BATCH: usize = 100;
+/// How long a batch would be leased; only its presence is checked.
+const LEASE_MS: u64 = 30_000;
+
+/// Acknowledges the last batch, fenced by its lease, and claims the next: one round trip a batch.
+const TURN: &str = r"
+if ARGV[1] ~= '' then
+  if redis.call('ZREM', KEYS[2], ARGV[1]) ~= 1 then return redis.error_reply('LOST the lease') end
+  redis.call('DEL', KEYS[3])
+end
+local batch = redis.call('LPOP', KEYS[1], ARGV[4])
+if not batch then return {} end
+redis.call('RPUSH', KEYS[4], unpack(batch))
+redis.call('ZADD', KEYS[2], ARGV[3], ARGV[2])
+return batch
+";
+
+/// Adds `count` messages; says how long that took.
+pub(crate) async fn push(url: &str, count: usize) -> Result<Duration> {
+    let connection = connect(url).await?;
+    let start = Instant::now();
+    let mut loops = JoinSet::new();
+    for _ in 0..LOOPS {
+        let mut connection = connection.clone();
+        loops.spawn(async move {
+            let mut payloads = payloads();
+            for _ in 0..count / LOOPS / BATCH {
+                let mut push = redis::cmd("RPUSH");
+                push.arg(QUEUE);
+                for payload in payloads.by_ref().take(BATCH) {
+                    push.arg(payload);
+                }
+                push.exec_async(&mut connection).await?;
+            }
+            redis::RedisResult::Ok(())
+        });
+    }
+    while let Some(ended) = loops.join_next().await {
+        ended??;
+    }
+    Ok(start.elapsed())
+}
+
+/// Claims and acknowledges everything that waits; says how long that took.
+pub(crate) async fn drain(url: &str, count: usize) -> Result<Duration> {
+    let connection = connect(url).await?;
+    let start = Instant::now();
+    let mut loops = JoinSet::new();
+    for number in 0..LOOPS {
+        loops.spawn(turns(connection.clone(), number));
+    }
+    let mut taken = 0;
+    while let Some(ended) = loops.join_next().await {
+        taken += ended??;
+    }
+    let took = start.elapsed();
+    if taken != count {
+        return Err(format!("the raw loops took {taken} messages, not {count}").into());
+    }
+    Ok(took)
+}
+
+async fn turns(mut connection: MultiplexedConnection, number: usize) -> Result<usize> {
+    let turn = redis::Script::new(TURN);
+    let (mut last, mut taken) = (String::new(), 0);
+    for batch in 0.. {
+        let next = format!("{number}-{batch}");
+        let claimed: redis::Value = turn
+            .key(QUEUE)
+            .key(LEASES)
+            .key(format!("raw:batch:{last}"))
+            .key(format!("raw:batch:{next}"))
+            .arg(&last)
+            .arg(&next)
+            .arg(LEASE_MS)
+            .arg(BATCH)
+            .invoke_async(&mut connection)
+            .await?;
+        let redis::Value::Array(messages) = claimed else {
+            return Err("a claim that is no list".into());
+        };
+        if messages.is_empty() {
+            break;
+        }
+        // The no-op handler: the payloads are here, and are dropped.
+        taken += messages.len();
+        last = next;
+    }
+    Ok(taken)
+}
+
+/// From just before a push to the return of the blocking pop on another connection.
+pub(crate) async fn latency(url: &str) -> Result<Vec<Duration>> {
+    let (mut sender, mut receiver) = (connect(url).await?, connect(url).await?);
+    let clock = Clock::start();
+    let sending = tokio::spawn(async move {
+        let mut pace = tokio::time::interval(PACE);
+        for _ in 0..WARM_UP + SAMPLES {
+            pace.tick().await;
+            redis::cmd("RPUSH").arg(QUEUE).arg(clock.stamp()).exec_async(&mut sender).await?;
+        }
+        redis::RedisResult::Ok(())
+    });
+    let mut latencies = Vec::with_capacity(WARM_UP + SAMPLES);
+    while latencies.len() < WARM_UP + SAMPLES {
+        let popped: Option<(String, Vec<u8>)> =
+            redis::cmd("BLPOP").arg(QUEUE).arg(10).query_async(&mut receiver).await?;
+        let (_, payload) = popped.ok_or("the raw sender is silent")?;
+        latencies.push(clock.since(&payload)?);
+    }
+    sending.await??;
+    Ok(latencies)
+}
+
+async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    // No response timeout: a blocking pop may wait.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(url)?;
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+}

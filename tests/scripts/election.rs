@@ -1,0 +1,102 @@
+use crate::lab::{Lab, on_each_server, proves};
+
+#[test]
+fn one_member_leads_and_terms_only_grow() {
+    on_each_server(|lab| {
+        for id in ["a", "b"] {
+            lab.join(id);
+        }
+        let first = lab.acquire("a");
+        assert_eq!(first, "won");
+        let refused = lab.acquire("b");
+        assert_eq!(refused, "held");
+        assert!(refused.at(1).starts_with("a|"));
+        lab.reap("a");
+        let second = lab.acquire("b");
+        assert_eq!(second, "won");
+        assert!(term(second.at(1)) > term(first.at(1)));
+        assert_eq!(lab.acquire("a"), "gone");
+    });
+}
+
+#[test]
+fn a_term_grows_even_when_the_clock_stands_far_behind() {
+    on_each_server(|lab| {
+        lab.join("a");
+        let key = lab.key("term");
+        let () = lab.redis(&["SET", &key, "8999999999999999"]);
+        assert_eq!(lab.acquire("a").at(1), "9000000000000000");
+    });
+}
+
+/// ⚑ Always a new term, also when the lease is already mine: otherwise a late copy of a push that
+/// was numbered under it is accepted a second time.
+#[test]
+fn acquiring_again_gives_a_new_term() {
+    let rule = "local term = string.format('%.0f', math.max(stored + 1, t[1] * 1000000 + t[2]))";
+    let off = "local term = lease and string.match(lease, '|(%d+)$') or \
+               string.format('%.0f', math.max(stored + 1, t[1] * 1000000 + t[2]))";
+    proves("acquire", rule, off, |lab| {
+        lab.join("a");
+        let term = lab.acquire("a").at(1).to_owned();
+        let push = lab.push_call("a", &term, 1, &["x"], 1000);
+        assert_eq!(lab.send(&push), "ok");
+        lab.acquire("a"); // the reply to the first one was lost
+        lab.send(&push); // a late copy
+        lab.lane("generated").len() == 1
+    });
+}
+
+#[test]
+fn a_stale_generator_is_refused() {
+    on_each_server(|lab| {
+        let old = lab.leader_with("a", &["x"]);
+        lab.join("b");
+        lab.reap("a");
+        assert_eq!(lab.push("a", &old, 2, &["y"]), "gone");
+        lab.acquire("b");
+        lab.join("a2");
+        assert_eq!(lab.push("a2", &old, 2, &["y"]), "fenced");
+        assert_eq!(lab.lane("generated").len(), 1);
+        lab.assert_clean();
+    });
+}
+
+/// The check of the lease is what refuses it.
+#[test]
+fn without_the_lease_check_two_generators_are_accepted() {
+    let rule = "if redis.call('GET', KEYS[2]) ~= me .. '|' .. term then return 'fenced' end";
+    proves("push", rule, "", |lab| {
+        let old = lab.leader_with("a", &["x"]);
+        let resign = lab.resign_call("a", &old);
+        assert_eq!(lab.send(&resign), "ok");
+        lab.push("a", &old, 2, &["y"]);
+        lab.lane("generated").len() == 1
+    });
+}
+
+/// A late copy from a member's first term must not end its second.
+#[test]
+fn resigning_names_its_term() {
+    let rule =
+        "if redis.call('GET', KEYS[2]) ~= ARGV[1] .. '|' .. ARGV[2] then return 'fenced' end";
+    proves("resign", rule, "", |lab| {
+        lab.join("a");
+        let first = lab.acquire("a").at(1).to_owned();
+        let resign = lab.resign_call("a", &first);
+        assert_eq!(lab.send(&resign), "ok");
+        lab.acquire("a");
+        lab.send(&resign);
+        leads(lab, "a")
+    });
+}
+
+fn leads(lab: &mut Lab, id: &str) -> bool {
+    let key = lab.key("lease");
+    let lease: Option<String> = lab.redis(&["GET", &key]);
+    lease.is_some_and(|lease| lease.starts_with(&format!("{id}|")))
+}
+
+fn term(text: &str) -> u64 {
+    text.parse().expect("a term")
+}

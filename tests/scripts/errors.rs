@@ -1,0 +1,93 @@
+use crate::lab::{Lab, NOBODY, on_each_server, proves};
+
+/// ⚑ A repeated take must not put newer errors over the ones that are not printed yet.
+#[test]
+fn a_repeated_take_loses_nothing() {
+    let rule = "if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return 'same' end";
+    proves("take", rule, "", |lab| {
+        fail(lab, "w1", "first");
+        let take = lab.take_call("t", "");
+        lab.send(&take);
+        fail(lab, "w2", "second");
+        lab.send(&take);
+        stored(lab) == 2
+    });
+}
+
+#[test]
+fn two_takers_never_share_a_record() {
+    on_each_server(|lab| {
+        fail(lab, "w1", "first");
+        let (one, two) = (lab.take_call("one", ""), lab.take_call("two", ""));
+        assert_eq!(lab.send(&one), "ok");
+        assert_eq!(lab.send(&two), "empty");
+        fail(lab, "w2", "second");
+        assert_eq!(lab.send(&two), "ok");
+        assert_eq!((length(lab, "drain:one"), length(lab, "drain:two")), (1, 1));
+    });
+}
+
+#[test]
+fn a_page_is_deleted_once_and_the_drain_with_its_last_record() {
+    on_each_server(|lab| {
+        fail(lab, "w1", "first");
+        fail(lab, "w2", "second");
+        let take = lab.take_call("t", "");
+        lab.send(&take);
+        let drain = lab.key("drain:t");
+        let page: Vec<(String, Vec<String>)> = lab.redis(&["XRANGE", &drain, "-", "+"]);
+        let confirm = lab.confirm_call("t", "60000", &[&page[0].0]);
+        assert_eq!(lab.send(&confirm).at(1), "1");
+        assert_eq!(lab.send(&confirm).at(1), "1", "repeated: nothing more");
+        assert_eq!(lab.count("taken"), 1);
+        let confirm = lab.confirm_call("t", "60000", &[&page[1].0]);
+        assert_eq!(lab.send(&confirm).at(1), "0");
+        assert_eq!(lab.send(&confirm), "gone");
+        assert_eq!(lab.count("taken"), 2);
+    });
+}
+
+#[test]
+fn a_drain_is_inherited_only_past_its_deadline_and_whole() {
+    on_each_server(|lab| {
+        fail(lab, "w1", "first");
+        let take = lab.take_call("old", "");
+        lab.send(&take);
+        let inherit = lab.take_call("heir", "old");
+        assert_eq!(lab.send(&inherit), "alive");
+        let release = lab.confirm_call("old", "0", &[]);
+        assert_eq!(lab.send(&release), "ok");
+        artel_testkit::eventually("the deadline", || lab.send(&inherit) != "alive");
+        assert_eq!(lab.send(&inherit), "same");
+        assert_eq!(stored(lab), 1);
+        assert_eq!(lab.send(&release), "gone", "the old taker learns that it is not its own");
+    });
+}
+
+#[test]
+fn nothing_stored_is_nothing_taken() {
+    on_each_server(|lab| {
+        let take = lab.take_call("t", "");
+        assert_eq!(lab.send(&take), "empty");
+        let inherit = lab.take_call("t", "nobody");
+        assert_eq!(lab.send(&inherit), "empty");
+    });
+}
+
+fn fail(lab: &mut Lab, worker: &str, payload: &str) {
+    lab.join("gen");
+    let term = lab.acquire("gen").at(1).to_owned();
+    lab.push("gen", &term, 1, &[payload]);
+    lab.join(worker);
+    let block = lab.fetch(worker, 1, 1, NOBODY);
+    assert_eq!(lab.settle(worker, 1, block.at(1), "0", &[(0, "f")]), "ok");
+}
+
+fn length(lab: &mut Lab, name: &str) -> u64 {
+    let key = lab.key(name);
+    lab.redis(&["XLEN", &key])
+}
+
+fn stored(lab: &mut Lab) -> u64 {
+    ["errors", "drain:t", "drain:old", "drain:heir"].iter().map(|name| length(lab, name)).sum()
+}

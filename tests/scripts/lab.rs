@@ -1,0 +1,414 @@
+//! A server, the scripts as they are (or with one rule switched off), and one function per script.
+//! Key names are spelled out here a second time on purpose: the library must not be its own witness.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use artel_testkit::{Kind, Server};
+use redis::{Connection, Value};
+
+pub const LEASE: u64 = 60_000;
+pub const NOBODY: &str = ",";
+
+macro_rules! sources {
+    ($($name:literal => $path:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../src/", $path)))),*]
+    };
+}
+
+/// Every script of the library.
+pub const SOURCES: [(&str, &str); 14] = sources! {
+    "join" => "membership/join.lua",
+    "heartbeat" => "membership/heartbeat.lua",
+    "look" => "membership/look.lua",
+    "leave" => "membership/leave.lua",
+    "resign" => "membership/resign.lua",
+    "acquire" => "election/acquire.lua",
+    "push" => "queue/push.lua",
+    "fetch" => "queue/fetch.lua",
+    "give_back" => "queue/give_back.lua",
+    "adopt" => "queue/adopt.lua",
+    "disown" => "queue/disown.lua",
+    "settle" => "outcome/settle.lua",
+    "take" => "outcome/take.lua",
+    "confirm" => "outcome/confirm.lua",
+};
+
+/// The scripts, possibly with a rule switched off.
+#[derive(Clone)]
+pub struct Rules(BTreeMap<&'static str, String>);
+
+impl Rules {
+    pub fn all() -> Rules {
+        Rules(SOURCES.iter().map(|(name, source)| (*name, (*source).to_owned())).collect())
+    }
+
+    /// Switches a rule off: `rule` must stand in the script exactly once.
+    pub fn without(mut self, script: &'static str, rule: &str, instead: &str) -> Rules {
+        let source = &self.0[script];
+        assert_eq!(source.matches(rule).count(), 1, "{script}.lua has the rule {rule:?} once");
+        let source = source.replace(rule, instead);
+        self.0.insert(script, source);
+        self
+    }
+}
+
+/// What a script answered: its tag and the rest, all as text.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Answer(pub Vec<String>);
+
+impl Answer {
+    pub fn tag(&self) -> &str {
+        &self.0[0]
+    }
+
+    pub fn at(&self, index: usize) -> &str {
+        &self.0[index]
+    }
+}
+
+impl PartialEq<&str> for Answer {
+    fn eq(&self, other: &&str) -> bool {
+        self.tag() == *other
+    }
+}
+
+/// One call, ready to be repeated byte for byte.
+#[derive(Clone, Debug)]
+pub struct Late {
+    pub script: &'static str,
+    pub keys: Vec<String>,
+    pub args: Vec<String>,
+}
+
+pub struct Lab {
+    pub server: Server,
+    pub connection: Connection,
+    pub rules: Rules,
+    pub prefix: String,
+}
+
+impl Lab {
+    pub fn new(kind: Kind) -> Lab {
+        let server = Server::with(kind, &["--appendonly", "no"]);
+        let connection = server.connect();
+        Lab { server, connection, rules: Rules::all(), prefix: "artel:{lab}:".to_owned() }
+    }
+
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    pub fn call(&mut self, script: &'static str, keys: &[&str], args: &[&str]) -> Answer {
+        let late = self.late(script, keys, args);
+        self.send(&late)
+    }
+
+    pub fn late(&self, script: &'static str, keys: &[&str], args: &[&str]) -> Late {
+        Late {
+            script,
+            keys: keys.iter().map(|key| self.key(key)).collect(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        }
+    }
+
+    pub fn send(&mut self, late: &Late) -> Answer {
+        self.try_send(late).unwrap_or_else(|error| panic!("{}: {error}", late.script))
+    }
+
+    pub fn try_send(&mut self, late: &Late) -> redis::RedisResult<Answer> {
+        let script = redis::Script::new(&self.rules.0[late.script]);
+        let mut call = script.prepare_invoke();
+        for key in &late.keys {
+            call.key(key);
+        }
+        for arg in &late.args {
+            call.arg(arg);
+        }
+        call.invoke::<Value>(&mut self.connection).map(|value| Answer(flatten(value)))
+    }
+
+    pub fn redis<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let mut cmd = redis::cmd(words[0]);
+        for word in &words[1..] {
+            cmd.arg(*word);
+        }
+        cmd.query(&mut self.connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    // One function per script.
+
+    pub fn join(&mut self, id: &str) -> Answer {
+        let call = self.join_call(id);
+        self.send(&call)
+    }
+
+    pub fn join_call(&self, id: &str) -> Late {
+        let (member, alive) = (format!("member:{id}"), format!("alive:{id}"));
+        let lease = LEASE.to_string();
+        self.late(
+            "join",
+            &["members", &member, "watch", "blind", "config", &alive, "ctl"],
+            &[id, "60000", "", "", "", &lease, "300", "3", "label", id],
+        )
+    }
+
+    pub fn heartbeat(&mut self, me: &str, held: &str, hi: &str) -> Answer {
+        let call = self.heartbeat_call(me, held, hi);
+        self.send(&call)
+    }
+
+    pub fn heartbeat_call(&self, me: &str, held: &str, hi: &str) -> Late {
+        let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
+        let lease = LEASE.to_string();
+        self.late(
+            "heartbeat",
+            &["members", "lease", "watch", "orphans", &member, &blocks],
+            &[me, &lease, held, hi, "60000"],
+        )
+    }
+
+    pub fn look(&mut self, me: &str, lease: u64, grace: u64) -> Answer {
+        let (lease, grace) = (lease.to_string(), grace.to_string());
+        self.call(
+            "look",
+            &["members", "watch", "suspects", "blind", "orphans", "alive", "ctl"],
+            &[me, &lease, &grace, "-1"],
+        )
+    }
+
+    pub fn leave_call(&self, me: &str) -> Late {
+        let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
+        let keys = ["members", "suspects", "blind", "orphans", "lease", &member, &blocks, "ctl"];
+        self.late("leave", &keys, &[me])
+    }
+
+    pub fn acquire(&mut self, me: &str) -> Answer {
+        let call = self.acquire_call(me);
+        self.send(&call)
+    }
+
+    pub fn acquire_call(&self, me: &str) -> Late {
+        let keys = ["members", "lease", "term", "last", "ctl", "counts"];
+        self.late("acquire", &keys, &[me, &LEASE.to_string()])
+    }
+
+    pub fn resign_call(&self, me: &str, term: &str) -> Late {
+        self.late("resign", &["members", "lease", "ctl"], &[me, term])
+    }
+
+    pub fn push(&mut self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Answer {
+        let call = self.push_call(me, term, from, payloads, 1000);
+        self.send(&call)
+    }
+
+    pub fn push_call(
+        &self,
+        me: &str,
+        term: &str,
+        from: u64,
+        payloads: &[&str],
+        backlog_max: u64,
+    ) -> Late {
+        let envelopes: Vec<String> = (from..)
+            .zip(payloads)
+            .map(|(seq, payload)| format!("1g-|{term}-{seq}|1|1794710083950|{payload}"))
+            .collect();
+        let (from, lease) = (from.to_string(), LEASE.to_string());
+        let backlog_max = backlog_max.to_string();
+        let mut args = vec![me, term, &from, &lease, &backlog_max];
+        args.extend(envelopes.iter().map(String::as_str));
+        let keys = ["members", "lease", "last", "lane:generated", "counts", "wake"];
+        self.late("push", &keys, &args)
+    }
+
+    pub fn fetch(&mut self, me: &str, n: u64, max: u64, held: &str) -> Answer {
+        let call = self.fetch_call(me, n, max, held);
+        self.send(&call)
+    }
+
+    pub fn fetch_call(&self, me: &str, n: u64, max: u64, held: &str) -> Late {
+        let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
+        let (n, max, lease) = (n.to_string(), max.to_string(), LEASE.to_string());
+        let keys =
+            ["members", &blocks, &block, "counts", "wake", "lane:returned", "lane:generated"];
+        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held])
+    }
+
+    /// `rest` is `-` to keep the block open; `named` are `(position, 'd' | 'f')`.
+    pub fn settle(
+        &mut self,
+        me: &str,
+        n: u64,
+        stamp: &str,
+        rest: &str,
+        named: &[(u64, &str)],
+    ) -> Answer {
+        let call = self.settle_call(me, n, stamp, rest, named, &[]);
+        self.send(&call)
+    }
+
+    /// `effects` are `(position, op, name, first, second)`.
+    pub fn settle_call(
+        &self,
+        me: &str,
+        n: u64,
+        stamp: &str,
+        rest: &str,
+        named: &[(u64, &str)],
+        effects: &[(u64, &str, &str, &str, &str)],
+    ) -> Late {
+        let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
+        let mut keys = vec!["members", &blocks, &block, "counts", "errors", "ledger"];
+        let data: Vec<String> = effects.iter().map(|effect| format!("data:{}", effect.2)).collect();
+        keys.extend(data.iter().map(String::as_str));
+        let (n, lease, count) = (n.to_string(), LEASE.to_string(), named.len().to_string());
+        let mut args: Vec<String> =
+            [me, &n, stamp, &lease, rest, "-1", &count].map(str::to_owned).to_vec();
+        for (position, word) in named {
+            args.extend([position.to_string(), (*word).to_owned(), "{}".to_owned()]);
+        }
+        for (index, effect) in effects.iter().enumerate() {
+            args.extend([effect.0.to_string(), effect.1.to_owned(), (index + 1).to_string()]);
+            args.extend([effect.3.to_owned(), effect.4.to_owned()]);
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.late("settle", &keys, &args)
+    }
+
+    pub fn give_back_call(&self, me: &str, n: u64, stamp: &str, positions: &[u64]) -> Late {
+        let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
+        let keys =
+            ["members", &blocks, &block, "counts", "wake", "lane:returned", "lane:generated"];
+        let (n, lease) = (n.to_string(), LEASE.to_string());
+        let positions: Vec<String> = positions.iter().map(u64::to_string).collect();
+        let mut args = vec![me, &n, stamp, &lease, "g"];
+        args.extend(positions.iter().map(String::as_str));
+        self.late("give_back", &keys, &args)
+    }
+
+    pub fn adopt_call(&self, me: &str, dead: &str, n: u64, chunk: u64) -> Late {
+        let (blocks, block) = (format!("blocks:{dead}"), format!("block:{dead}:{n}"));
+        let keys = [
+            "members",
+            "orphans",
+            &blocks,
+            &block,
+            "lane:returned",
+            "errors",
+            "counts",
+            "wake",
+            "ledger",
+        ];
+        let (n, chunk) = (n.to_string(), chunk.to_string());
+        self.late("adopt", &keys, &[me, dead, &n, "3", &chunk, "-1"])
+    }
+
+    pub fn take_call(&self, token: &str, from: &str) -> Late {
+        let (drain, old) = (format!("drain:{token}"), format!("drain:{from}"));
+        let mut keys = vec!["errors", "drains", &drain];
+        if !from.is_empty() {
+            keys.push(&old);
+        }
+        self.late("take", &keys, &[token, "lab", "60000", from])
+    }
+
+    pub fn confirm_call(&self, token: &str, life: &str, ids: &[&str]) -> Late {
+        let drain = format!("drain:{token}");
+        let mut args = vec![token, "lab", life];
+        args.extend(ids);
+        self.late("confirm", &["drains", &drain, "counts"], &args)
+    }
+
+    /// What `look` does to a member it judges dead, done by the adversary, rightly or wrongly.
+    pub fn reap(&mut self, id: &str) {
+        let reap = "#!lua flags=allow-oom\n\
+            if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 then redis.call('SADD', KEYS[2], ARGV[1]) end";
+        let script = redis::Script::new(reap);
+        let mut call = script.prepare_invoke();
+        call.key(self.key("members")).key(self.key("orphans")).arg(id);
+        let () = call.invoke(&mut self.connection).expect("reaps");
+    }
+
+    /// Joins, acquires and pushes: the shortest way to messages in the lane.
+    pub fn leader_with(&mut self, id: &str, payloads: &[&str]) -> String {
+        assert_eq!(self.join(id), "ok");
+        let term = self.acquire(id).at(1).to_owned();
+        assert_eq!(self.push(id, &term, 1, payloads), "ok");
+        term
+    }
+
+    /// Makes `id` present, as its session connection would; dropped, the presence ends.
+    pub fn presence(&self, id: &str) -> Presence {
+        let stream = TcpStream::connect(("127.0.0.1", self.server.port())).expect("connects");
+        let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+        let mut presence = Presence(stream);
+        for channel in [self.key("alive"), self.key(&format!("alive:{id}"))] {
+            write!(presence.0, "SSUBSCRIBE {channel}\r\n").expect("writes");
+            // *3, $10 ssubscribe, $n channel, :count
+            for _ in 0..6 {
+                reader.read_line(&mut String::new()).expect("a confirmation");
+            }
+        }
+        presence
+    }
+
+    pub fn lane(&mut self, name: &str) -> Vec<String> {
+        let key = self.key(&format!("lane:{name}"));
+        self.redis(&["LRANGE", &key, "0", "-1"])
+    }
+
+    pub fn count(&mut self, name: &str) -> i64 {
+        let key = self.key("counts");
+        let count: Option<i64> = self.redis(&["HGET", &key, name]);
+        count.unwrap_or(0)
+    }
+
+    pub fn ledger_ids(&mut self) -> Vec<String> {
+        let snapshot = artel_testkit::Snapshot::read(&mut self.connection, "lab");
+        snapshot.ledger.into_iter().map(|(id, ..)| id).collect()
+    }
+
+    /// Nothing is in two places, nothing is missing, every counter is right.
+    #[track_caller]
+    pub fn assert_clean(&mut self) {
+        let snapshot = artel_testkit::Snapshot::read(&mut self.connection, "lab");
+        artel_testkit::Audit::of(&snapshot, &[]).assert_clean();
+    }
+}
+
+pub struct Presence(TcpStream);
+
+fn flatten(value: Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.into_iter().flat_map(flatten).collect(),
+        Value::Nil => vec!["nil".to_owned()],
+        Value::Int(n) => vec![n.to_string()],
+        Value::BulkString(bytes) => vec![String::from_utf8_lossy(&bytes).into_owned()],
+        Value::SimpleString(text) => vec![text],
+        other => vec![format!("{other:?}")],
+    }
+}
+
+/// Runs a test on every kind of server there is.
+pub fn on_each_server(test: impl Fn(&mut Lab)) {
+    let mut ran = 0;
+    for kind in [Kind::Redis, Kind::Valkey] {
+        if kind.program().is_some() {
+            test(&mut Lab::new(kind));
+            ran += 1;
+        }
+    }
+    assert!(ran > 0, "no server found: run `./dev test`, which installs one");
+}
+
+/// Proves a rule: with it `holds` is true, with it switched off the same schedule breaks it.
+pub fn proves(script: &'static str, rule: &str, instead: &str, holds: impl Fn(&mut Lab) -> bool) {
+    on_each_server(|lab| {
+        assert!(holds(lab), "the rule is there and does not hold");
+        let () = lab.redis(&["FLUSHALL"]);
+        lab.rules = Rules::all().without(script, rule, instead);
+        assert!(!holds(lab), "the schedule does not need the rule {rule:?} of {script}.lua");
+    });
+}

@@ -1,0 +1,13 @@
+//! Proves each rule of the protocol script by script, against real servers: repeats after a lost
+//! reply, late copies, refusals; and that each rule is needed: switched off, its test fails.
+#![allow(missing_docs, unreachable_pub)]
+
+mod election; // one generator, terms only grow
+mod errors; // taken once, never lost
+mod lab; // the bench on which all of this is done
+mod membership; // only `join` adds a member, only the judge ends one
+mod memory; // a full Redis can still elect, drain and settle
+mod outcomes; // one outcome per message, effects included
+mod queue; // accepted once, claimed by one
+mod repeats; // every script: the reply lost, a late copy
+mod schedule; // all of it at random, checked after every step

@@ -1,0 +1,323 @@
+use crate::lab::{Lab, NOBODY, on_each_server, proves};
+
+#[test]
+fn a_push_is_accepted_once() {
+    proves("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1", |lab| {
+        let term = lab.leader_with("a", &["x", "y"]);
+        let push = lab.push_call("a", &term, 3, &["z"], 1000);
+        lab.send(&push);
+        lab.send(&push);
+        lab.lane("generated").len() == 3
+    });
+}
+
+/// ⚑ A number once sent is bound to its bytes: other bytes under it are not accepted, and whoever
+/// sent them is told that the number is taken, so they would be lost without a word.
+#[test]
+fn a_number_with_other_bytes_is_never_accepted() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["x"]);
+        assert_eq!(lab.push("a", &term, 1, &["other"]), "already");
+        assert!(lab.lane("generated")[0].ends_with("|x"));
+    });
+}
+
+#[test]
+fn missing_numbers_are_noticed() {
+    proves("push", "if from ~= last + 1 then return 'gap' end", "", |lab| {
+        let term = lab.leader_with("a", &["x"]);
+        lab.push("a", &term, 3, &["z"]) == "gap"
+    });
+}
+
+#[test]
+fn lost_numbers_are_noticed() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["x"]);
+        let last = lab.key("last");
+        let () = lab.redis(&["DEL", &last]);
+        assert_eq!(lab.push("a", &term, 2, &["y"]), "gap");
+    });
+}
+
+#[test]
+fn a_full_backlog_takes_nothing_and_uses_no_number() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["1", "2", "3"]);
+        let push = lab.push_call("a", &term, 4, &["4", "5"], 4);
+        assert_eq!(lab.send(&push), "full");
+        assert_eq!(lab.lane("generated").len(), 3, "all or nothing");
+        lab.join("w");
+        lab.fetch("w", 1, 2, NOBODY);
+        assert_eq!(lab.send(&push), "ok");
+        lab.assert_clean();
+    });
+}
+
+#[test]
+fn messages_are_claimed_in_order_by_one_worker_each() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1", "2", "3"]);
+        lab.join("w1");
+        lab.join("w2");
+        let one = lab.fetch("w1", 1, 2, NOBODY);
+        let two = lab.fetch("w2", 1, 2, NOBODY);
+        assert!(one.at(2).ends_with("|1") && one.at(3).ends_with("|2"));
+        assert!(two.at(2).ends_with("|3") && two.0.len() == 3);
+        assert_eq!(lab.fetch("w1", 2, 2, ",1,"), "empty");
+        assert_eq!(lab.count("claimed"), 3);
+        lab.assert_clean();
+    });
+}
+
+#[test]
+fn a_repeated_fetch_returns_the_same_block() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1", "2", "3"]);
+        lab.join("w");
+        let fetch = lab.fetch_call("w", 1, 2, NOBODY);
+        assert_eq!(lab.send(&fetch), lab.send(&fetch));
+        assert_eq!(lab.count("claimed"), 2);
+    });
+}
+
+/// ⚑ A late copy of a fetch whose block is closed takes nothing.
+#[test]
+fn a_late_fetch_of_a_closed_block_takes_nothing() {
+    proves(
+        "fetch",
+        "if not open then return 'closed' end",
+        "if not open then hi = n - 1 end",
+        |lab| {
+            lab.leader_with("gen", &["1", "2"]);
+            lab.join("w");
+            let fetch = lab.fetch_call("w", 1, 1, NOBODY);
+            let block = lab.send(&fetch);
+            lab.settle("w", 1, block.at(1), "1", &[]);
+            lab.try_send(&fetch).is_ok_and(|answer| answer == "closed")
+        },
+    );
+}
+
+/// ⚑ A block that is open in Redis and unknown to its owner: Redis lost data.
+#[test]
+fn a_block_nobody_holds_is_noticed() {
+    proves("fetch", "    return 'stray'", "    hi = hi", |lab| {
+        lab.leader_with("gen", &["1", "2"]);
+        lab.join("w");
+        lab.fetch("w", 1, 1, NOBODY);
+        lab.fetch("w", 2, 1, NOBODY) == "stray" && lab.lane("generated").len() == 1
+    });
+}
+
+#[test]
+fn a_number_too_far_ahead_is_noticed() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1"]);
+        lab.join("w");
+        assert_eq!(lab.fetch("w", 2, 1, NOBODY), "gap");
+        assert_eq!(lab.lane("generated").len(), 1);
+    });
+}
+
+#[test]
+fn an_empty_fetch_keeps_its_number_and_a_burnt_one_does_not() {
+    on_each_server(|lab| {
+        lab.join("w");
+        let fetch = lab.fetch_call("w", 1, 5, NOBODY);
+        assert_eq!(lab.send(&fetch), "empty");
+        assert_eq!(lab.fetch("w", 1, 0, NOBODY), "burnt");
+        lab.leader_with("gen", &["1"]);
+        assert_eq!(lab.send(&fetch), "closed", "a late copy, after the worker was elected");
+        assert_eq!(lab.lane("generated").len(), 1);
+    });
+}
+
+#[test]
+fn a_block_is_bounded_by_bytes_and_never_empty() {
+    on_each_server(|lab| {
+        let big = "x".repeat(700_000);
+        lab.leader_with("gen", &[&big, &big, "small"]);
+        lab.join("w");
+        assert_eq!(lab.fetch("w", 1, 10, NOBODY).0.len(), 3, "one of them fits");
+        assert_eq!(lab.fetch("w", 2, 10, ",1,").0.len(), 4, "the second, and the small one");
+        lab.assert_clean();
+    });
+}
+
+/// ⚑ A message that was returned travels alone: poison must not take innocents with it.
+#[test]
+fn a_returned_message_travels_alone() {
+    proves(
+        "fetch",
+        "local returned = redis.call('LPOP', KEYS[6])\nif returned then\n  reply[3] = returned\nelse",
+        "for _, m in ipairs(redis.call('LPOP', KEYS[6], max) or {}) do reply[#reply + 1] = m end\ndo",
+        |lab| {
+            lab.leader_with("gen", &["1", "2", "3"]);
+            die_with_block(lab, "w1", 2);
+            lab.join("w2");
+            let first = lab.fetch("w2", 1, 10, NOBODY);
+            first.0.len() == 3
+        },
+    );
+}
+
+#[test]
+fn what_a_dead_worker_held_comes_back_in_order_one_attempt_on() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1", "2", "3"]);
+        die_with_block(lab, "w1", 3);
+        let returned = lab.lane("returned");
+        let tails: Vec<&str> =
+            returned.iter().map(|m| m.rsplit('|').next().unwrap_or("")).collect();
+        assert_eq!(tails, ["1", "2", "3"]);
+        assert!(returned.iter().all(|message| message.contains("|2|")), "attempt 2: {returned:?}");
+        assert_eq!((lab.count("returned"), lab.count("claimed")), (3, 0));
+        lab.assert_clean();
+    });
+}
+
+#[test]
+fn adopting_goes_in_chunks_and_is_safe_to_repeat_and_to_race() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1", "2", "3", "4", "5"]);
+        lab.join("w1");
+        lab.join("heir");
+        let block = lab.fetch("w1", 1, 5, NOBODY);
+        lab.settle("w1", 1, block.at(1), "-", &[(1, "d")]);
+        lab.reap("w1");
+        let adopt = lab.adopt_call("heir", "w1", 1, 2);
+        let mut done = false;
+        for _ in 0..3 {
+            done = lab.send(&adopt).at(3) == "1";
+            lab.assert_clean();
+        }
+        assert!(done);
+        assert_eq!(lab.send(&adopt), "already");
+        assert_eq!(lab.lane("returned").len(), 4, "the settled one is not put back");
+        let tails: Vec<String> =
+            lab.lane("returned").iter().map(|m| m[m.len() - 1..].to_owned()).collect();
+        assert_eq!(tails, ["1", "3", "4", "5"]);
+    });
+}
+
+#[test]
+fn a_living_member_is_never_adopted() {
+    proves("adopt", " or redis.call('ZSCORE', KEYS[1], dead)", "", |lab| {
+        lab.leader_with("gen", &["1"]);
+        lab.join("w");
+        lab.fetch("w", 1, 1, NOBODY);
+        let orphans = lab.key("orphans");
+        let () = lab.redis(&["SADD", &orphans, "w"]); // as after a late copy of its join
+        let adopt = lab.adopt_call("gen", "w", 1, 100);
+        lab.send(&adopt) == "already"
+    });
+}
+
+#[test]
+fn a_message_whose_workers_keep_dying_goes_to_the_error_store() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["poison"]);
+        for (worker, n) in [("w1", 1), ("w2", 2), ("w3", 3)] {
+            die_with_block(lab, worker, n);
+        }
+        assert_eq!(lab.lane("returned"), Vec::<String>::new());
+        assert_eq!((lab.count("failed"), lab.count("claimed")), (1, 0));
+        lab.assert_clean();
+    });
+}
+
+#[test]
+fn what_was_not_started_goes_back_to_the_head_uncounted() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1", "2", "3", "4"]);
+        lab.join("w");
+        let block = lab.fetch("w", 1, 3, NOBODY);
+        let back = lab.give_back_call("w", 1, block.at(1), &[1, 2]);
+        assert_eq!(lab.send(&back).at(1), "2");
+        assert_eq!(lab.send(&back).at(1), "0", "repeated: nothing more");
+        let lane = lab.lane("generated");
+        assert!(lane[0].ends_with("|1|1794710083950|2") && lane[1].ends_with("|3"));
+        lab.settle("w", 1, block.at(1), "1", &[]);
+        assert_eq!(lab.send(&back), "already");
+        lab.assert_clean();
+    });
+}
+
+#[test]
+fn what_was_returned_before_is_given_back_to_the_returned() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1"]);
+        die_with_block(lab, "w1", 1);
+        lab.join("w2");
+        let block = lab.fetch("w2", 1, 3, NOBODY);
+        let back = lab.give_back_call("w2", 1, block.at(1), &[0]);
+        lab.send(&back);
+        assert_eq!(lab.lane("returned").len(), 1);
+        lab.assert_clean();
+    });
+}
+
+/// One token at most; and a fetch that leaves messages leaves a token for the next worker.
+#[test]
+fn workers_are_woken_one_by_one() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("gen", &["1", "2"]);
+        lab.push("gen", &term, 3, &["3"]);
+        let wake = lab.key("wake");
+        let tokens: u64 = lab.redis(&["LLEN", &wake]);
+        assert_eq!(tokens, 1);
+        lab.join("w");
+        let () = lab.redis(&["DEL", &wake]);
+        lab.fetch("w", 1, 1, NOBODY);
+        let tokens: u64 = lab.redis(&["LLEN", &wake]);
+        assert_eq!(tokens, 1, "two more wait");
+        let () = lab.redis(&["DEL", &wake]);
+        lab.fetch("w", 2, 9, ",1,");
+        let tokens: u64 = lab.redis(&["LLEN", &wake]);
+        assert_eq!(tokens, 0, "nothing waits");
+    });
+}
+
+#[test]
+fn blocks_of_nobody_become_orphans() {
+    on_each_server(|lab| {
+        lab.leader_with("gen", &["1"]);
+        lab.join("w");
+        lab.fetch("w", 1, 1, NOBODY);
+        let disown = lab.late("disown", &["members", "orphans", "blocks:w"], &["gen", "w"]);
+        assert_eq!(lab.send(&disown), "already", "it is alive");
+        let members = lab.key("members");
+        let () = lab.redis(&["ZREM", &members, "w"]); // somebody deleted it by hand
+        assert_eq!(lab.send(&disown), "ok");
+        let adopt = lab.adopt_call("gen", "w", 1, 100);
+        assert_eq!(lab.send(&adopt).at(1), "1");
+        lab.assert_clean();
+    });
+}
+
+/// Something in the lane that is no message of ours must not stop anybody.
+#[test]
+fn a_foreign_element_ends_in_the_error_store() {
+    on_each_server(|lab| {
+        lab.join("gen");
+        let lane = lab.key("lane:generated");
+        let () = lab.redis(&["RPUSH", &lane, "what is this"]);
+        die_with_block(lab, "w", 1);
+        assert_eq!(lab.count("failed"), 1);
+        lab.join("w2");
+        let () = lab.redis(&["RPUSH", &lane, "and this"]);
+        let block = lab.fetch("w2", 1, 1, NOBODY);
+        assert_eq!(lab.settle("w2", 1, block.at(1), "0", &[(0, "f")]), "ok");
+        assert_eq!(lab.count("failed"), 2);
+    });
+}
+
+/// A worker joins, claims, dies; what it held is put back.
+fn die_with_block(lab: &mut Lab, worker: &str, max: u64) {
+    lab.join(worker);
+    lab.fetch(worker, 1, max, NOBODY);
+    lab.reap(worker);
+    let adopt = lab.adopt_call("gen", worker, 1, 100);
+    assert_eq!(lab.send(&adopt).at(3), "1");
+}

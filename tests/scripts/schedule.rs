@@ -1,0 +1,509 @@
+//! A randomized adversary over the bare scripts: crash, freeze, lost reply, late copy, wrong reap,
+//! Redis restored from an older state. The whole state is checked after every step, by a script of
+//! its own that trusts no counter. A failure prints its seed; seeds that ever failed are kept.
+
+use std::collections::BTreeMap;
+
+use artel_testkit::Kind;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::lab::{Answer, Lab, Late, Rules};
+
+/// Seeds that once showed a fault, or a fault of the adversary itself.
+const SEEDS: [u64; 3] = [1, 42, 20_261_115];
+const STEPS_PER_WORLD: u64 = 150;
+
+/// Every message in one place, dense numbers, counters true, one leader, ledger and errors agree.
+const CHECK: &str = r"
+local p, seen, terms = ARGV[1], {}, {}
+local where = {waiting = 0, claimed = 0, done = 0, failed = 0}
+local function put(id, place)
+  if seen[id] then return id .. ' in ' .. seen[id] .. ' and ' .. place end
+  seen[id] = place
+  local term, seq = string.match(id, '^(%d+)-(%d+)$')
+  terms[term] = terms[term] or {max = 0, n = 0}
+  terms[term].n = terms[term].n + 1
+  terms[term].max = math.max(terms[term].max, tonumber(seq))
+end
+for _, key in ipairs(redis.call('KEYS', p .. '*')) do
+  local rest = string.sub(key, #p + 1)
+  local kind = string.match(rest, '^(%a+):')
+  if kind == 'lane' or kind == 'block' then
+    local left = 0
+    for _, message in ipairs(redis.call('LRANGE', key, 0, -1)) do
+      if message ~= '' and message ~= '-' then
+        left = left + 1
+        local wrong = put(string.match(message, '^...|([^|]+)|'), rest)
+        if wrong then return wrong end
+        local field = kind == 'lane' and 'waiting' or 'claimed'
+        where[field] = where[field] + 1
+      end
+    end
+    if kind == 'block' then
+      local member, n = string.match(rest, '^block:(.*):(%d+)$')
+      local entry = redis.call('HGET', p .. 'blocks:' .. member, n)
+      if not entry then return rest .. ' is not on record' end
+      if tonumber(string.match(entry, '^%d+')) ~= left then return rest .. ' has ' .. left .. ', on record ' .. entry end
+      if not redis.call('ZSCORE', p .. 'members', member) and redis.call('SISMEMBER', p .. 'orphans', member) == 0 then
+        return rest .. ' has no owner and is no orphan'
+      end
+    end
+  end
+end
+local failed = {}
+for _, entry in ipairs(redis.call('XRANGE', p .. 'ledger', '-', '+')) do
+  local wrong = put(entry[2][2], 'the ledger, ' .. entry[2][4])
+  if wrong then return wrong end
+  where[entry[2][4]] = where[entry[2][4]] + 1
+  if entry[2][4] == 'failed' then failed[entry[2][2]] = true end
+end
+local kept = 0
+for _, key in ipairs({p .. 'errors', p .. 'drain:t1', p .. 'drain:t2'}) do
+  for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+    local id = string.match(entry[2][2], '^...|([^|]+)|')
+    if not failed[id] then return id .. ' is stored as an error and did not fail, or is stored twice' end
+    failed[id] = nil
+    kept = kept + 1
+  end
+end
+local taken = 0
+for _ in pairs(failed) do taken = taken + 1 end
+for term, seen_of in pairs(terms) do
+  if seen_of.n ~= seen_of.max then return 'term ' .. term .. ' has ' .. seen_of.n .. ' of ' .. seen_of.max end
+end
+local function count(name) return tonumber(redis.call('HGET', p .. 'counts', name) or '0') end
+for _, name in ipairs({'claimed', 'done', 'failed'}) do
+  if count(name) ~= where[name] then return name .. ' is ' .. where[name] .. ', counted ' .. count(name) end
+end
+if count('taken') ~= taken then return taken .. ' taken, counted ' .. count('taken') end
+local total = where.waiting + where.claimed + where.done + where.failed
+if count('generated') ~= total then return total .. ' messages, counted ' .. count('generated') end
+if redis.call('LLEN', p .. 'wake') > 1 then return 'two wake tokens' end
+return 'ok'
+";
+
+/// A simulated process: what it knows, which may be wrong.
+#[derive(Clone, Default)]
+struct Process {
+    id: Option<String>,
+    term: Option<(String, u64)>,
+    next: u64,
+    /// Open blocks: stamp and, per position, whether it is still to be settled.
+    blocks: BTreeMap<u64, (String, Vec<bool>)>,
+    /// A call whose reply was lost: it is repeated before anything else.
+    unanswered: Option<(Late, Meaning)>,
+}
+
+/// What a call means to its sender once it is answered.
+#[derive(Clone, Debug)]
+enum Meaning {
+    Acquire,
+    Push(u64),
+    Fetch(u64),
+    Settle { n: u64, positions: Vec<usize>, closing: bool },
+    GiveBack { n: u64, positions: Vec<usize> },
+    Nothing,
+}
+
+struct World<'a> {
+    lab: &'a mut Lab,
+    rng: ChaCha8Rng,
+    processes: Vec<Process>,
+    history: Vec<Late>,
+    born: u64,
+    stored: Option<Vec<(String, Vec<u8>)>>,
+    /// How often each kind of thing happened: a run that never did it proves nothing.
+    tally: &'a mut BTreeMap<String, u64>,
+}
+
+impl World<'_> {
+    fn pick(&mut self, below: u64) -> u64 {
+        self.rng.next_u64() % below
+    }
+
+    fn note(&mut self, what: &str) {
+        *self.tally.entry(what.to_owned()).or_default() += 1;
+    }
+
+    fn step(&mut self) {
+        let at = self.pick(self.processes.len() as u64) as usize;
+        match self.pick(100) {
+            0..=2 => self.crash(at),
+            3..=4 => self.wrong_reap(at),
+            5..=14 => self.late_copy(),
+            15..=16 => self.restore_or_store(),
+            17..=22 => self.take_errors(),
+            23..=32 => self.adopt(at),
+            _ => self.act(at),
+        }
+    }
+
+    /// The process dies; its session is judged dead some time later, or at once.
+    fn crash(&mut self, at: usize) {
+        let id = self.processes[at].id.clone();
+        self.processes[at] = Process::default();
+        if let Some(id) = id
+            && self.pick(2) == 0
+        {
+            self.lab.reap(&id);
+        }
+        self.note("crash");
+    }
+
+    fn wrong_reap(&mut self, at: usize) {
+        if let Some(id) = self.processes[at].id.clone() {
+            self.lab.reap(&id);
+            self.note("wrong reap");
+        }
+    }
+
+    fn late_copy(&mut self) {
+        if !self.history.is_empty() {
+            let index = self.pick(self.history.len() as u64) as usize;
+            let late = self.history[index].clone();
+            if let Ok(answer) = self.lab.try_send(&late) {
+                self.note(&format!("late {} {}", late.script, answer.tag()));
+            }
+        }
+    }
+
+    /// Keeps a copy of all keys, or puts the copy back: acknowledged writes are lost.
+    fn restore_or_store(&mut self) {
+        if self.pick(3) > 0 || self.stored.is_none() {
+            let keys: Vec<String> = self.lab.redis(&["KEYS", "*"]);
+            let mut copy = Vec::new();
+            for key in keys {
+                let dump: Option<Vec<u8>> = self.lab.redis(&["DUMP", &key]);
+                copy.extend(dump.map(|dump| (key, dump)));
+            }
+            self.stored = Some(copy);
+        } else if let Some(copy) = self.stored.take() {
+            let () = self.lab.redis(&["FLUSHALL"]);
+            for (key, dump) in copy {
+                let mut restore = redis::cmd("RESTORE");
+                restore.arg(key).arg(0).arg(dump);
+                let () = restore.query(&mut self.lab.connection).expect("restores");
+            }
+            // A restored Redis has lost its connections: commands on their way died with them.
+            self.history.clear();
+            self.note("restore");
+        }
+    }
+
+    fn take_errors(&mut self) {
+        let token = if self.pick(2) == 0 { "t1" } else { "t2" };
+        let call = self.lab.take_call(token, "");
+        let answer = self.lab.send(&call);
+        self.history.push(call);
+        self.note(&format!("take {}", answer.tag()));
+        if answer == "ok" || answer == "same" {
+            let drain = self.lab.key(&format!("drain:{token}"));
+            let page: Vec<(String, Vec<String>)> =
+                self.lab.redis(&["XRANGE", &drain, "-", "+", "COUNT", "2"]);
+            let ids: Vec<&str> = page.iter().map(|(id, _)| id.as_str()).collect();
+            let call = self.lab.confirm_call(token, "60000", &ids);
+            self.lab.send(&call);
+            self.history.push(call);
+        }
+    }
+
+    fn adopt(&mut self, at: usize) {
+        let Some(me) = self.processes[at].id.clone() else { return };
+        let orphans = self.lab.key("orphans");
+        let orphan: Option<String> = self.lab.redis(&["SRANDMEMBER", &orphans]);
+        let Some(orphan) = orphan else { return };
+        let blocks = self.lab.key(&format!("blocks:{orphan}"));
+        let fields: Vec<String> = self.lab.redis(&["HKEYS", &blocks]);
+        let highest = fields.iter().filter_map(|n| n.parse().ok()).max().unwrap_or(0);
+        let chunk = 1 + self.pick(3);
+        let call = self.lab.adopt_call(&me, &orphan, highest, chunk);
+        let answer = self.lab.send(&call);
+        self.note(&format!("adopt {}", answer.tag()));
+        self.history.push(call);
+    }
+
+    fn act(&mut self, at: usize) {
+        let Some(me) = self.processes[at].id.clone() else { return self.join(at) };
+        if let Some((call, meaning)) = self.processes[at].unanswered.clone() {
+            return self.send(at, call, meaning);
+        }
+        match self.pick(20) {
+            0 => {
+                let call = self.lab.leave_call(&me);
+                self.send(at, call, Meaning::Nothing);
+                self.processes[at] = Process::default();
+            }
+            1..=3 => {
+                let call = self.lab.acquire_call(&me);
+                self.send(at, call, Meaning::Acquire);
+            }
+            4..=8 => self.push(at, &me),
+            9..=12 => self.fetch(at, &me),
+            13..=16 => self.settle(at, &me),
+            17 => self.give_back(at, &me),
+            18 => {
+                if let Some((term, _)) = self.processes[at].term.take() {
+                    let call = self.lab.resign_call(&me, &term);
+                    self.send(at, call, Meaning::Nothing);
+                }
+            }
+            _ => self.heartbeat(at, &me),
+        }
+    }
+
+    /// A join is sent once per id, answered or not.
+    fn join(&mut self, at: usize) {
+        self.born += 1;
+        let id = format!("p{}", self.born);
+        let call = self.lab.join_call(&id);
+        let answer = self.lab.send(&call);
+        self.history.push(call);
+        if answer == "ok" && self.pick(5) > 0 {
+            self.processes[at] = Process { id: Some(id), next: 1, ..Process::default() };
+        }
+    }
+
+    fn push(&mut self, at: usize, me: &str) {
+        let Some((term, next)) = self.processes[at].term.clone() else { return };
+        let payloads = vec!["x"; 1 + self.pick(3) as usize];
+        let call = self.lab.push_call(me, &term, next, &payloads, 5);
+        self.send(at, call, Meaning::Push(payloads.len() as u64));
+    }
+
+    fn held(&self, at: usize) -> String {
+        let mut held = String::from(",");
+        for n in self.processes[at].blocks.keys() {
+            held.push_str(&format!("{n},"));
+        }
+        held
+    }
+
+    fn fetch(&mut self, at: usize, me: &str) {
+        let (n, max, held) = (self.processes[at].next, self.pick(4), self.held(at));
+        let call = self.lab.fetch_call(me, n, max, &held);
+        self.send(at, call, Meaning::Fetch(n));
+    }
+
+    fn heartbeat(&mut self, at: usize, me: &str) {
+        let next = self.processes[at].next;
+        let held = format!(",{next}{}", self.held(at));
+        let call = self.lab.heartbeat_call(me, &held, &(next - 1).to_string());
+        let answer = self.lab.send(&call);
+        if answer == "gone" || answer.at(6) == "1" {
+            self.end_session(at, me);
+        }
+    }
+
+    /// What a member does that learns that it, or Redis, is not what it thought.
+    fn end_session(&mut self, at: usize, me: &str) {
+        let leave = self.lab.leave_call(me);
+        self.lab.send(&leave);
+        self.processes[at] = Process::default();
+    }
+
+    fn settle(&mut self, at: usize, me: &str) {
+        let Some((&n, (stamp, open))) = self.processes[at].blocks.iter().next() else { return };
+        let (stamp, open) = (stamp.clone(), open.clone());
+        let left: Vec<usize> = (0..open.len()).filter(|&position| open[position]).collect();
+        let closing = self.pick(3) > 0;
+        let mut named = Vec::new();
+        let mut positions = Vec::new();
+        for position in left {
+            let fails = self.pick(4) == 0;
+            if closing {
+                positions.push(position);
+                if fails {
+                    named.push((position as u64, "f"));
+                }
+            } else if self.pick(2) == 0 {
+                positions.push(position);
+                named.push((position as u64, if fails { "f" } else { "d" }));
+            }
+        }
+        let rest = if closing { (positions.len() - named.len()).to_string() } else { "-".into() };
+        let call = self.lab.settle_call(me, n, &stamp, &rest, &named, &[]);
+        self.send(at, call, Meaning::Settle { n, positions, closing });
+    }
+
+    fn give_back(&mut self, at: usize, me: &str) {
+        let Some((&n, (stamp, open))) = self.processes[at].blocks.iter().next() else { return };
+        let (stamp, open) = (stamp.clone(), open.clone());
+        let positions: Vec<usize> = (0..open.len()).filter(|&position| open[position]).collect();
+        let numbers: Vec<u64> = positions.iter().map(|&position| position as u64).collect();
+        let call = self.lab.give_back_call(me, n, &stamp, &numbers);
+        self.send(at, call, Meaning::GiveBack { n, positions });
+    }
+
+    fn send(&mut self, at: usize, call: Late, meaning: Meaning) {
+        let answer = self.lab.send(&call);
+        self.note(&format!("{} {}", call.script, answer.tag()));
+        self.history.push(call.clone());
+        if self.history.len() > 64 {
+            self.history.remove(0);
+        }
+        if self.pick(6) == 0 {
+            self.processes[at].unanswered = Some((call, meaning));
+            self.note("lost reply");
+            return;
+        }
+        self.processes[at].unanswered = None;
+        self.take_in(at, &answer, meaning);
+    }
+
+    fn take_in(&mut self, at: usize, answer: &Answer, meaning: Meaning) {
+        let me = self.processes[at].id.clone().unwrap_or_default();
+        let process = &mut self.processes[at];
+        match (answer.tag(), meaning) {
+            ("gone" | "stray", _) => self.end_session(at, &me),
+            ("won", Meaning::Acquire) => process.term = Some((answer.at(1).to_owned(), 1)),
+            ("ok" | "already", Meaning::Push(n)) => {
+                if let Some((_, next)) = &mut process.term {
+                    *next += n;
+                }
+            }
+            ("fenced" | "gap", Meaning::Push(_)) => process.term = None,
+            ("ok", Meaning::Fetch(n)) => {
+                let open = answer.0[2..].iter().map(|m| !m.is_empty() && m != "-").collect();
+                process.blocks.insert(n, (answer.at(1).to_owned(), open));
+                process.next = n + 1;
+            }
+            ("burnt" | "closed", Meaning::Fetch(n)) => process.next = n + 1,
+            ("ok" | "already", Meaning::Settle { n, positions, closing }) => {
+                forget(process, n, &positions, closing);
+            }
+            ("ok" | "already", Meaning::GiveBack { n, positions }) => {
+                forget(process, n, &positions, false);
+            }
+            ("gap", _) => self.end_session(at, &me),
+            _ => {}
+        }
+    }
+}
+
+fn forget(process: &mut Process, n: u64, positions: &[usize], closing: bool) {
+    if let Some((_, open)) = process.blocks.get_mut(&n) {
+        for &position in positions {
+            open[position] = false;
+        }
+        if closing || open.iter().all(|open| !open) {
+            process.blocks.remove(&n);
+        }
+    }
+}
+
+/// Runs one world; what went wrong, if anything did.
+fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<(), String> {
+    let () = lab.redis(&["FLUSHALL"]);
+    let check = redis::Script::new(CHECK);
+    let prefix = lab.prefix.clone();
+    let mut world = World {
+        lab,
+        rng: ChaCha8Rng::seed_from_u64(seed),
+        processes: vec![Process::default(); 4],
+        history: Vec::new(),
+        born: 0,
+        stored: None,
+        tally,
+    };
+    for step in 0..STEPS_PER_WORLD {
+        world.step();
+        let verdict: String = check
+            .arg(&prefix)
+            .invoke(&mut world.lab.connection)
+            .map_err(|error| error.to_string())?;
+        if verdict != "ok" {
+            return Err(format!(
+                "seed {seed}, step {step}: {verdict}; last: {:?}",
+                world.history.last()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn run(kind: Kind, steps: u64, first_seed: u64) {
+    let mut lab = Lab::new(kind);
+    let mut tally = BTreeMap::new();
+    let worlds = steps / STEPS_PER_WORLD;
+    for seed in SEEDS.into_iter().chain(first_seed..first_seed + worlds) {
+        if let Err(wrong) = world(&mut lab, seed, &mut tally) {
+            panic!("{kind:?}: {wrong}");
+        }
+    }
+    // A search that never got there proves nothing.
+    let needed = [
+        "crash",
+        "wrong reap",
+        "restore",
+        "lost reply",
+        "push already",
+        "push fenced",
+        "push full",
+        "push gone",
+        "push gap",
+        "fetch closed",
+        "fetch stray",
+        "fetch gap",
+        "fetch gone",
+        "settle already",
+        "settle gone",
+        "settle gap",
+        "give_back already",
+        "adopt ok",
+        "adopt already",
+        "take same",
+        "late join ok",
+        "late acquire won",
+        "late fetch closed",
+        "late settle already",
+        "resign fenced",
+    ];
+    for what in needed {
+        assert!(tally.contains_key(what), "{kind:?}: {what} never happened: {tally:?}");
+    }
+}
+
+fn steps() -> u64 {
+    if std::env::var_os("ARTEL_SOAK").is_some() { 5_000_000 } else { 100_000 }
+}
+
+#[test]
+fn a_random_schedule_never_breaks_the_books_on_redis() {
+    if Kind::Redis.program().is_some() {
+        run(Kind::Redis, steps(), 1_000);
+    }
+}
+
+#[test]
+fn a_random_schedule_never_breaks_the_books_on_valkey() {
+    if Kind::Valkey.program().is_some() {
+        run(Kind::Valkey, steps(), 2_000_000);
+    }
+}
+
+/// The adversary is worth something: with a rule switched off it finds the fault.
+#[test]
+fn the_adversary_finds_a_missing_rule() {
+    let gone = "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end";
+    let faults = [
+        ("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1"),
+        ("fetch", "if not open then return 'closed' end", "hi = n - 1"),
+        ("settle", "elseif message ~= '' and not named", "elseif not named"),
+        ("fetch", gone, ""),
+    ];
+    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+    for (script, rule, instead) in faults {
+        let mut lab = Lab::new(kind);
+        lab.rules = Rules::all().without(script, rule, instead);
+        let found = (0..2_000).any(|seed| {
+            let lab = std::panic::AssertUnwindSafe(&mut lab);
+            // A script that was broken may also fail outright: that is a find, too.
+            std::panic::catch_unwind(move || world({ lab }.0, seed, &mut BTreeMap::new()))
+                .is_ok_and(|result| result.is_ok())
+                .then_some(())
+                .is_none()
+        });
+        assert!(found, "{script}.lua without {rule:?} went unnoticed");
+    }
+}
