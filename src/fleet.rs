@@ -126,8 +126,9 @@ impl FleetBuilder {
             role,
             stop: stop.clone(),
         };
+        let ledger = crew.config.ledger.arg();
         let task = tokio::spawn(crew.run(keeper));
-        Ok(Fleet { store, board, notices: Some(notices), roles, sessions, stop, task })
+        Ok(Fleet { store, ledger, board, notices: Some(notices), roles, sessions, stop, task })
     }
 }
 
@@ -152,6 +153,7 @@ impl FleetBuilder {
 /// ```
 pub struct Fleet {
     store: Store,
+    ledger: i64,
     board: Board,
     notices: Option<Notices>,
     roles: watch::Receiver<Role>,
@@ -210,7 +212,7 @@ impl Fleet {
         let session = self.sessions.borrow().clone().ok_or(Error::Stopping)?;
         let explain = |error| self.store.explain(error);
         disown_strays(&self.store, &session).await.map_err(explain)?;
-        adopt_all(&self.store, &session, 0, &self.board).await.map_err(explain)
+        adopt_all(&self.store, &session, self.ledger, &self.board).await.map_err(explain)
     }
 
     /// Begins a graceful stop. Returns at once.
@@ -291,7 +293,7 @@ impl Crew {
                 let drained = tokio::time::timeout(self.config.stop_grace, &mut *worker).await;
                 if drained.is_err() {
                     tracing::warn!("handlers still run at the deadline: their messages are left");
-                    worker.abort();
+                    mode.send_replace(Mode::Halt);
                 }
             }
         }
@@ -382,13 +384,12 @@ async fn adopt(store: Store, session: Arc<Session>, ledger: i64, board: Board) {
         if orphans {
             // Everybody hears of it; the lower ranks are usually done before the others begin.
             tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
-            match adopt_all(&store, &session, ledger, &board).await {
-                Ok(_) => session.update_standing(|standing| standing.orphans = false),
-                Err(error) => {
-                    tracing::debug!(%error, "adopting");
-                    tokio::time::sleep(ADOPT_RETRY).await;
-                    continue;
-                }
+            // Before, not after: what is heard of meanwhile must not be forgotten.
+            session.update_standing(|standing| standing.orphans = false);
+            if let Err(error) = adopt_all(&store, &session, ledger, &board).await {
+                tracing::debug!(%error, "adopting");
+                tokio::time::sleep(ADOPT_RETRY).await;
+                session.update_standing(|standing| standing.orphans = true);
             }
         }
         tokio::select! {

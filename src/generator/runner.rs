@@ -75,7 +75,8 @@ impl Runner {
             };
             lease.session.note_progress();
             while !batch.is_empty() {
-                let count = portion(&batch, self.config.batch_max);
+                let most = self.config.batch_max.min(self.config.backlog_max);
+                let count = portion(&batch, most);
                 let rest = batch.split_off(count);
                 let call = push_call(&self.store, lease, seq, &batch, self.config.backlog_max);
                 match self.push(lease, &call, stop, &mut full).await {

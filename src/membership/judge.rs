@@ -8,7 +8,8 @@ use crate::clock::Moment;
 
 /// How often the members that watch over the fleet look.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// If nobody looked for this long, whoever hears of it does.
+/// If nobody looked for this long, whoever hears of it does; sooner if the lease is short, so that
+/// the gap stays well below the half lease after which the judge begins anew.
 const LOOK_OVERDUE: Duration = Duration::from_millis(300);
 /// How many of the lowest ranks watch beside the generator.
 const WATCHERS: usize = 2;
@@ -39,8 +40,8 @@ pub(super) fn watches(leads: bool, rank: usize) -> bool {
 }
 
 /// Has nobody looked for so long that this member must?
-pub(super) fn look_overdue(looked_age: Duration) -> bool {
-    looked_age > LOOK_OVERDUE
+pub(super) fn look_overdue(looked_age: Duration, lease: Duration) -> bool {
+    looked_age > LOOK_OVERDUE.min(lease / 4)
 }
 
 /// Has a generator stopped producing although its session lives? Several ticks, and never less
@@ -76,8 +77,10 @@ mod tests {
         assert!(watches(true, 40));
         assert!(watches(false, 1));
         assert!(!watches(false, 2));
-        assert!(!look_overdue(Duration::from_millis(300)));
-        assert!(look_overdue(Duration::from_millis(301)));
+        let lease = Duration::from_secs(3);
+        assert!(!look_overdue(Duration::from_millis(300), lease));
+        assert!(look_overdue(Duration::from_millis(301), lease));
+        assert!(look_overdue(Duration::from_millis(251), lease / 3));
     }
 
     #[test]

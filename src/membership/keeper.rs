@@ -63,7 +63,18 @@ impl Keeper {
         let (ready, joined) = oneshot::channel();
         let stop = CancellationToken::new();
         let (link, hints) = store.session_link();
-        let keep = Keep { store, profile, board, link, hints, publish, stop: stop.clone() };
+        let keep = Keep {
+            store,
+            profile,
+            board,
+            link,
+            hints,
+            publish,
+            stop: stop.clone(),
+            seen_term: 0,
+            seen_born: None,
+            joined_on: 0,
+        };
         let thread = std::thread::Builder::new()
             .name("artel-session".to_owned())
             .spawn(move || {
@@ -74,7 +85,11 @@ impl Keeper {
                 }
             })
             .map_err(|error| Error::Config { field: "threads", problem: error.to_string() })?;
-        match joined.await {
+        // Dropped while waiting, the thread must not stay a member on nobody's behalf.
+        let abandoned = stop.clone().drop_guard();
+        let joined = joined.await;
+        abandoned.disarm();
+        match joined {
             Ok(Ok(())) => Ok(Keeper { sessions, stop, thread: Some(thread) }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::Stopping),
@@ -115,6 +130,13 @@ struct Keep {
     hints: UnboundedReceiver<Hint>,
     publish: watch::Sender<Option<Arc<Session>>>,
     stop: CancellationToken,
+    /// The highest term this process has seen. Terms only grow, so a Redis whose terms are lower
+    /// has lost acknowledged writes.
+    seen_term: u64,
+    /// The id of the fleet's first member ever.
+    seen_born: Option<String>,
+    /// The connection on which the present session subscribed before it joined.
+    joined_on: u64,
 }
 
 /// What one session's loop remembers between two turns.
@@ -126,7 +148,8 @@ struct Pace {
     ranked: i64,
     /// When the last answered "am I still a member?" was sent.
     confirmed: Option<Moment>,
-    present: bool,
+    /// The connection on which we are subscribed; any other one does not show our presence.
+    subscribed: Option<u64>,
     silent_since: Option<Instant>,
 }
 
@@ -167,8 +190,11 @@ impl Keep {
                     return;
                 }
             }
-            // A new connection for a new id: the old id's presence ends with the old one.
+            // New connections for a new id: the old id's presence ends with the old one, and if the
+            // old ones led to a server that is no longer the right one, this ends that, too.
             self.link.reset().await;
+            self.store.work.reset().await;
+            self.store.wait.reset().await;
         }
     }
 
@@ -204,6 +230,7 @@ impl Keep {
     async fn join_as(&mut self, id: &MemberId) -> Result<Result<Session, Error>, StoreError> {
         let timeout = Duration::from_secs(2);
         self.subscribe(id, timeout).await?;
+        self.joined_on = self.link.epoch();
         let keys = &self.store.keys;
         let (lease, grace, attempts) = self.profile.defaults;
         let wish = |d: Option<Duration>| d.map_or(String::new(), |d| d.as_millis().to_string());
@@ -216,6 +243,7 @@ impl Keep {
                 keys.config(),
                 keys.alive_of(id),
                 keys.ctl(),
+                keys.term(),
             ])
             .arg(id.as_str())
             .arg(PROFILE_TTL.as_millis() as u64)
@@ -232,6 +260,8 @@ impl Keep {
         let reply = Reply::parse(self.link.call(&call, timeout).await?)?;
         match reply.tag.as_str() {
             "ok" => {
+                self.compare_term(reply.number(0)? as u64);
+                self.compare_born(reply.text(5)?);
                 if reply.number(4)? == 1 {
                     tracing::debug!(%id, "our presence is not visible: judged by deadline only");
                 }
@@ -254,7 +284,7 @@ impl Keep {
     /// in one would shift other callers' replies.
     async fn subscribe(&self, id: &MemberId, timeout: Duration) -> Result<(), StoreError> {
         let keys = &self.store.keys;
-        for channel in [keys.ctl(), keys.alive(), keys.alive_of(id)] {
+        for channel in [keys.alive(), keys.alive_of(id), keys.ctl()] {
             self.link.call(&Call::plain("SSUBSCRIBE").arg(channel), timeout).await?;
         }
         Ok(())
@@ -268,10 +298,13 @@ impl Keep {
             next_look: Some(now),
             ranked: -1,
             confirmed: None,
-            present: true,
+            subscribed: Some(self.joined_on),
             silent_since: None,
         };
         loop {
+            if !self.present(&pace) {
+                pace.next_beat = pace.next_beat.min(Instant::now() + ABSENT_BEAT);
+            }
             let look_at = pace.next_look.unwrap_or(pace.next_beat + Duration::from_secs(3600));
             tokio::select! {
                 () = session.over.cancelled() => return,
@@ -286,11 +319,11 @@ impl Keep {
         }
     }
 
-    fn hear(&self, session: &Session, pace: &mut Pace, hint: Hint) {
+    fn hear(&mut self, session: &Session, pace: &mut Pace, hint: Hint) {
         let text = match hint {
             Hint::Lost => {
                 // Without presence we are suspects: be heard of at once, then keep being heard of.
-                pace.present = false;
+                pace.subscribed = None;
                 pace.next_beat = Instant::now();
                 return;
             }
@@ -309,6 +342,7 @@ impl Keep {
             "free" => session.update_standing(|standing| freed(&mut standing.lease)),
             "lead" => {
                 let term = parts.next().and_then(Term::parse);
+                self.seen_term = self.seen_term.max(term.map_or(0, Term::get));
                 let deadline = Moment::now() + session.lease;
                 session.update_standing(|standing| {
                     standing.lease = term.map(|term| Holder { member: id.clone(), term, deadline });
@@ -336,15 +370,12 @@ impl Keep {
 
     async fn beat(&mut self, session: &Session, pace: &mut Pace) {
         let beat = session.beat();
-        if !pace.present {
-            match self.subscribe(&session.id, session.call_timeout()).await {
-                Ok(()) => pace.present = true,
-                Err(error) => self.unheard(&mut pace.silent_since, &error),
-            }
+        if !self.present(pace) {
+            self.become_present(session, pace).await;
         }
         let recently = Moment::now().since(session.refreshed_at()) < beat;
         let told = pace.last_heartbeat.is_some_and(|at| at.elapsed() < session.lease / 2);
-        if pace.present && recently && told {
+        if self.present(pace) && recently && told {
             pace.next_beat =
                 Instant::now() + beat - Moment::now().since(session.refreshed_at()).min(beat);
             return;
@@ -366,7 +397,8 @@ impl Keep {
                 ABSENT_BEAT.min(beat)
             }
         };
-        pace.next_beat = Instant::now() + if pace.present { pause } else { pause.min(ABSENT_BEAT) };
+        let present = self.present(pace);
+        pace.next_beat = Instant::now() + if present { pause } else { pause.min(ABSENT_BEAT) };
         if let Exercise::Leading(term, over) = session.exercise()
             && judge::stalled(
                 Moment::now(),
@@ -381,12 +413,65 @@ impl Keep {
         }
     }
 
-    /// Refreshes the session and takes in what the reply tells.
-    async fn heartbeat(&self, session: &Session, pace: &mut Pace) -> Result<Duration, StoreError> {
+    fn present(&self, pace: &Pace) -> bool {
+        pace.subscribed == Some(self.link.epoch())
+    }
+
+    /// Without presence we are suspects: refresh over the work connection, at once and then ten
+    /// times a second, while a new session connection is made.
+    async fn become_present(&self, session: &Session, pace: &mut Pace) {
+        let subscribing = self.subscribe(&session.id, session.call_timeout());
+        let mut subscribing = std::pin::pin!(subscribing);
+        let mut heard = false;
+        loop {
+            if session.trusted() {
+                let (held, hi, _) = session.blocks();
+                let call = self.heartbeat_call(session, held, hi);
+                let sent = Moment::now();
+                let refreshing = self.store.work.call_live(&call, session.beat());
+                let answer = tokio::select! {
+                    answer = refreshing => answer,
+                    result = &mut subscribing => return self.subscribed(session, pace, result, heard),
+                };
+                match answer.and_then(Reply::parse) {
+                    Ok(reply) if reply.tag == "gone" => return session.end(End::Gone),
+                    Ok(_) => {
+                        heard = true;
+                        session.refresh(sent);
+                    }
+                    Err(_) => heard = false,
+                }
+            }
+            tokio::select! {
+                () = session.over.cancelled() => return,
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(ABSENT_BEAT) => {}
+                result = &mut subscribing => return self.subscribed(session, pace, result, heard),
+            }
+        }
+    }
+
+    fn subscribed(
+        &self,
+        session: &Session,
+        pace: &mut Pace,
+        result: Result<(), StoreError>,
+        heard: bool,
+    ) {
+        match result {
+            Ok(()) => pace.subscribed = Some(self.link.epoch()),
+            Err(error) => {
+                tracing::debug!(%error, member = %session.id, "not present yet");
+                if !heard {
+                    self.unheard(&mut pace.silent_since, &error);
+                }
+            }
+        }
+    }
+
+    fn heartbeat_call(&self, session: &Session, held: String, hi: u64) -> Call {
         let keys = &self.store.keys;
-        let (held, hi, mark) = session.blocks();
-        let exercise_before = session.exercise();
-        let call = HEARTBEAT
+        HEARTBEAT
             .call(&[
                 keys.members(),
                 keys.lease(),
@@ -399,7 +484,7 @@ impl Keep {
             .arg(session.lease.as_millis() as u64)
             .arg(held)
             .arg(hi)
-            .arg(PROFILE_TTL.as_millis() as u64)
+            .arg(PROFILE_TTL.max(session.lease * 2).as_millis() as u64)
             .arg("done")
             .arg(session.done.load(Ordering::Relaxed))
             .arg("failed")
@@ -411,15 +496,20 @@ impl Keep {
             .arg("host")
             .arg(&self.profile.host)
             .arg("pid")
-            .arg(std::process::id());
+            .arg(std::process::id())
+    }
+
+    /// Refreshes the session and takes in what the reply tells.
+    async fn heartbeat(
+        &mut self,
+        session: &Session,
+        pace: &mut Pace,
+    ) -> Result<Duration, StoreError> {
+        let (held, hi, mark) = session.blocks();
+        let exercise_before = session.exercise();
+        let call = self.heartbeat_call(session, held, hi);
         let sent = Moment::now();
-        // Without presence the session connection is the broken one: speak over the other.
-        let value = if pace.present {
-            self.link.call(&call, session.beat()).await?
-        } else {
-            self.store.work.call_live(&call, session.beat()).await?
-        };
-        let reply = Reply::parse(value)?;
+        let reply = Reply::parse(self.link.call(&call, session.beat()).await?)?;
         if reply.tag == "gone" {
             session.end(End::Gone);
             return Ok(session.beat());
@@ -434,6 +524,9 @@ impl Keep {
             let member = MemberId::from_redis(member);
             Some(Holder { member, term: Term::parse(term)?, deadline: sent + left })
         });
+        if let Some(holder) = &holder {
+            self.compare_term(holder.term.get());
+        }
         let orphans = reply.number(3)? > 0;
         let members = reply.number(4)? as usize;
         session.update_standing(|standing| {
@@ -448,7 +541,8 @@ impl Keep {
             return Ok(session.beat());
         }
         self.compare_lease(session, holder, exercise_before).await;
-        if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64)) {
+        if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64), session.lease)
+        {
             pace.next_look = Some(Instant::now());
         }
         Ok(session.beat())
@@ -569,6 +663,20 @@ impl Keep {
                 Err(error) => tracing::debug!(%error, "leaving unanswered"),
             }
         }
+    }
+
+    fn compare_term(&mut self, term: u64) {
+        if term < self.seen_term {
+            self.board.publish(Notice::DataLossSeen { what: "terms that were granted" });
+        }
+        self.seen_term = term;
+    }
+
+    fn compare_born(&mut self, born: String) {
+        if self.seen_born.as_ref().is_some_and(|seen| *seen != born) {
+            self.board.publish(Notice::DataLossSeen { what: "the whole fleet" });
+        }
+        self.seen_born = Some(born);
     }
 
     fn unheard(&self, silent_since: &mut Option<Instant>, error: &StoreError) {

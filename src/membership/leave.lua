@@ -16,5 +16,5 @@ if lease and string.match(lease, '^[^|]+') == me then
   redis.call('DEL', KEYS[5])
   redis.call('SPUBLISH', KEYS[8], 'free|' .. me)
 end
-redis.call('SPUBLISH', KEYS[8], 'left|' .. me)
+redis.call('SPUBLISH', KEYS[8], (open > 0 and 'dead|' or 'left|') .. me)
 return {'ok', open}

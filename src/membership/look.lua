@@ -26,10 +26,12 @@ end
 -- 1. Somebody has just looked.
 if looked and now >= looked and now - looked < 90 then return {'early', count, rank()} end
 
--- 2. The server is a new one, its clock went back, or nobody could look for a whole lease: what is on
---    record says nothing about the members, so everybody gets one lease to be heard of again.
+-- 2. The server is a new one, its clock went back, or nobody could look for half a lease: what is on
+--    record says nothing about the members, so everybody gets one lease to be heard of again. Half, not
+--    a whole one: the refreshes on record are up to a sixth of a lease old when Redis stalls, and looks
+--    that were on their way run before any heartbeat when it goes on.
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-if run ~= watch[1] or not looked or now < looked or now - looked > lease then
+if run ~= watch[1] or not looked or now < looked or now - looked > lease / 2 then
   redis.call('DEL', KEYS[3])
   calm = now + lease
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms(now + lease), '+inf')) do

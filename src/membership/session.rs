@@ -119,7 +119,7 @@ impl Session {
 
     /// How long a call of this session waits for its answer.
     pub(crate) fn call_timeout(&self) -> Duration {
-        (self.lease / 3).max(Duration::from_millis(500))
+        (self.lease / 3).clamp(Duration::from_millis(500), Duration::from_secs(2))
     }
 
     /// How often the session is refreshed.
@@ -131,7 +131,7 @@ impl Session {
     pub(crate) fn refresh(&self, sent: Moment) {
         let until = (sent + self.lease * 2 / 3).as_micros();
         self.refreshed.fetch_max(sent.as_micros(), Ordering::AcqRel);
-        if self.trusted_until.fetch_max(until, Ordering::AcqRel) < Moment::now().as_micros() {
+        if self.trusted_until.fetch_max(until, Ordering::AcqRel) <= Moment::now().as_micros() {
             self.trust_back.notify_waiters();
         }
     }

@@ -10,6 +10,8 @@
 -- Why rest is a number: if it differs from what is left, somebody settled what the caller thinks it holds.
 local me, n = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local t = redis.call('TIME')
+redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
 local block = redis.call('HGET', KEYS[2], n)
 if not block then
   if tonumber(n) <= tonumber(redis.call('HGET', KEYS[2], 'hi') or '0') then return 'already' end
@@ -41,6 +43,8 @@ local OPS = { -- op -> type of the key it needs, may the arguments overflow
   SET = {'string'}, INCRBY = {'string', 1}, HSET = {'hash'}, HINCRBY = {'hash', 2},
   SADD = {'set'}, RPUSH = {'list'},
 }
+-- As Redis reads whole numbers: no leading zero, no -0. Whatever it would refuse must be refused here.
+local function whole(text) return text == '0' or string.match(text, '^-?[1-9]%d*$') end
 local types, numbers, effects = {}, {}, {}
 for i = 8 + 3 * k, #ARGV, 5 do
   local at, op, key, a, b = ARGV[i], ARGV[i + 1], KEYS[6 + tonumber(ARGV[i + 2])], ARGV[i + 3], ARGV[i + 4]
@@ -61,7 +65,7 @@ for i = 8 + 3 * k, #ARGV, 5 do
       if now == nil then
         now = rule[2] == 1 and redis.call('GET', key) or rule[2] == 2 and redis.call('HGET', key, a) or '0'
       end
-      if not string.match(now, '^-?%d+$') or not string.match(add, '^-?%d+$') then
+      if not whole(now) or not whole(add) then
         return {'effect', at, key .. ' is not a whole number'}
       end
       local sum = tonumber(now) + tonumber(add)
@@ -74,8 +78,8 @@ for i = 8 + 3 * k, #ARGV, 5 do
   end
 end
 
-local t = redis.call('TIME')
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
+-- Effects first: should one fail after all, nothing of the outcome is recorded.
+for _, call in ipairs(effects) do redis.call(unpack(call)) end
 local function ledger(message, outcome)
   local id, attempt = string.match(message, '^...|([^|]+)|(%d+)|')
   if not id then id, attempt = 'unreadable', '1' end
@@ -97,7 +101,6 @@ for _, at in ipairs(order) do
   if ARGV[6] ~= '0' then ledger(it[1], it[2] == 'f' and 'failed' or 'done') end
   if not closing then redis.call('LSET', KEYS[3], at, '') end
 end
-for _, call in ipairs(effects) do redis.call(unpack(call)) end
 if closing then
   settled = left
   left = 0

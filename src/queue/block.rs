@@ -5,7 +5,7 @@
 //! giving back, so settling twice does not compile.
 
 use crate::membership::{MemberId, Session};
-use crate::store::{Call, Script, Store, StoreError, text};
+use crate::store::{Call, Reply, Script, Store, StoreError, text};
 
 use super::message::{Lane, Message, MessageId};
 
@@ -110,6 +110,16 @@ pub(crate) fn fetched(value: redis::Value, n: u64) -> Result<Fetched, StoreError
         messages.push((claim, message, readable));
     }
     Ok(Fetched::Block(Block { n, stamp, messages }))
+}
+
+/// Reads the answer to a give-back: is the session still there?
+pub(crate) fn given_back(value: redis::Value) -> Result<bool, StoreError> {
+    let reply = Reply::parse(value)?;
+    match reply.tag.as_str() {
+        "ok" | "already" => Ok(true),
+        "gone" => Ok(false),
+        _ => Err(reply.unexpected()),
+    }
 }
 
 /// Returns unstarted messages to the head of their lane, uncounted.

@@ -6,6 +6,8 @@
 -- Returns {'ok', given back}, 'already' (the block is closed), 'gone', 'gap' (Redis lost data)
 local me, n = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local t = redis.call('TIME')
+redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
 local block = redis.call('HGET', KEYS[2], n)
 if not block then
   if tonumber(n) <= tonumber(redis.call('HGET', KEYS[2], 'hi') or '0') then return 'already' end
@@ -25,8 +27,6 @@ for i = #ARGV, 6, -1 do
     moves[#moves + 1] = {lane, message, ARGV[i]}
   end
 end
-local t = redis.call('TIME')
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
 if #moves == 0 then return {'ok', 0} end
 for _, move in ipairs(moves) do
   redis.call('LPUSH', move[1], move[2])

@@ -17,6 +17,6 @@ mod message;
 mod push;
 
 pub(crate) use adopt::{adopt_all, disown_strays};
-pub(crate) use block::{Block, Claim, Fetched, fetch_call, fetched, give_back_call};
+pub(crate) use block::{Block, Claim, Fetched, fetch_call, fetched, give_back_call, given_back};
 pub use message::{Lane, Message, MessageId, NewMessage};
 pub(crate) use push::{Pushed, push_call, pushed};

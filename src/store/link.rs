@@ -4,6 +4,7 @@
 //! written to at most one connection. After a break the next call connects anew, at most once per
 //! back-off step, so a dead Redis is asked a few times a second and no more.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -31,6 +32,8 @@ pub(crate) enum Hint {
 
 pub(crate) struct Link {
     name: &'static str,
+    /// Counts connections made and given up: as long as it stands still, it is the same one.
+    epoch: AtomicU64,
     client: redis::Client,
     hints: Option<UnboundedSender<Hint>>,
     state: Mutex<State>,
@@ -50,7 +53,8 @@ impl Link {
         let now = Instant::now();
         let state =
             State { live: None, generation: 0, last_answer: now, failures: 0, next_try: now };
-        Link { name, client, hints: None, state: Mutex::new(state) }
+        let epoch = AtomicU64::new(0);
+        Link { name, epoch, client, hints: None, state: Mutex::new(state) }
     }
 
     pub(crate) fn hearing(
@@ -98,15 +102,29 @@ impl Link {
         call: &Call,
         timeout: Duration,
     ) -> Result<Value, StoreError> {
-        if self.state.lock().await.live.is_none() {
+        // Not to be waited for: whoever holds the lock may be stuck behind busy handlers.
+        if !self.state.try_lock().is_ok_and(|state| state.live.is_some()) {
             return Err(StoreError::Broken("not connected".to_owned()));
         }
         self.call(call, timeout).await
     }
 
+    /// Which connection this is: another number, another connection, or none.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
     /// Drops the connection; Redis forgets whatever it was still waiting for on it.
     pub(crate) async fn reset(&self) {
-        self.state.lock().await.live = None;
+        self.give_up(&mut *self.state.lock().await);
+    }
+
+    fn give_up(&self, state: &mut State) -> bool {
+        let had_one = state.live.take().is_some();
+        if had_one {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        had_one
     }
 
     async fn note(&self, generation: u64, result: &Result<Value, StoreError>) {
@@ -118,12 +136,18 @@ impl Link {
             return;
         }
         match result {
+            // A primary that was demoted under us: the connection must be made anew elsewhere.
+            Err(StoreError::Server { code, .. })
+                if ["READONLY", "MASTERDOWN", "UNBLOCKED"].contains(&code.as_str()) =>
+            {
+                self.give_up(&mut state);
+            }
             Ok(_) | Err(StoreError::Server { .. } | StoreError::Odd(_)) => {
                 state.last_answer = Instant::now();
             }
             Err(StoreError::Silent(_)) if state.last_answer.elapsed() < SILENCE_MAX => {}
             Err(error) => {
-                if state.live.take().is_some() {
+                if self.give_up(&mut state) {
                     tracing::debug!(link = self.name, %error, "connection given up");
                 }
             }
@@ -156,6 +180,7 @@ impl Link {
         state.failures = 0;
         state.next_try = Instant::now();
         state.generation += 1;
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         state.last_answer = Instant::now();
         state.live = Some(connection.clone());
         Ok((connection, state.generation))

@@ -16,7 +16,7 @@ for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'LINDEX', 'LPOP
     'SRANDMEMBER', 'PEXPIRE', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP'}) do
   need(two, key, '1')
 end
-for _, three in ipairs({'HSET', 'HINCRBY', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE'}) do
+for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE'}) do
   need(three, key, '1', '2')
 end
 need('XADD', key, '*', 'f', 'v')

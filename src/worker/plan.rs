@@ -24,7 +24,9 @@ pub(super) struct Load {
 
 /// How many messages to ask for; 0 for none.
 pub(super) fn ask(load: Load) -> usize {
-    let free = load.slots.saturating_sub(load.running);
+    let in_hand = load.running + load.queued;
+    let free = load.slots.saturating_sub(in_hand);
+    let surplus = in_hand.saturating_sub(load.slots);
     let ahead = match load.mean {
         None => 0,
         Some(mean) => {
@@ -32,10 +34,10 @@ pub(super) fn ask(load: Load) -> usize {
             usize::try_from(ahead).unwrap_or(usize::MAX).min(load.batch_max)
         }
     };
-    if load.queued > ahead / 2 {
+    if surplus > ahead / 2 {
         return 0;
     }
-    (free + ahead).saturating_sub(load.queued).min(load.batch_max)
+    (free + ahead - surplus).min(load.batch_max)
 }
 
 /// The mean after one more handler run: recent runs weigh more.
@@ -66,6 +68,11 @@ mod tests {
         assert_eq!(ask(load(0, 0, tiny)), 500);
         assert_eq!(ask(load(250, 4, tiny)), 250);
         assert_eq!(ask(load(251, 4, tiny)), 0);
+    }
+
+    #[test]
+    fn a_message_on_its_way_to_a_slot_does_not_hide_the_free_ones() {
+        assert_eq!(ask(load(1, 0, None)), 3);
     }
 
     #[test]

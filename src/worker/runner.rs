@@ -19,13 +19,15 @@ use crate::config::Config;
 use crate::membership::{End, Session};
 use crate::notice::{Board, Notice};
 use crate::outcome::{Cause, Outcome, Sender, Settled, Settlement, settled};
-use crate::queue::{Block, Claim, Fetched, fetch_call, fetched, give_back_call};
+use crate::queue::{Block, Claim, Fetched, fetch_call, fetched, give_back_call, given_back};
 use crate::store::{Call, Store, StoreError};
 
 /// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// Pause before an unanswered exchange is repeated.
 const RETRY: Duration = Duration::from_millis(50);
+/// A call that Redis refuses this often will never be accepted.
+const REFUSALS_MAX: u32 = 60;
 /// From this attempt on a message is handled with nothing beside it.
 const ALONE_FROM: u32 = 3;
 
@@ -38,6 +40,8 @@ pub(crate) enum Mode {
     Rest,
     /// The same, and then end.
     Drain,
+    /// End now: what still runs is lost to others.
+    Halt,
 }
 
 /// The worker of one session.
@@ -57,6 +61,8 @@ pub(crate) struct Worker {
     /// A message that waits until nothing runs beside it.
     alone: Option<Job>,
     alone_runs: bool,
+    /// Messages that arrived when we no longer wanted any.
+    unwanted: Vec<Job>,
     mean: Option<Duration>,
 }
 
@@ -92,6 +98,7 @@ impl Worker {
             hungry: true,
             alone: None,
             alone_runs: false,
+            unwanted: Vec::new(),
             mean: None,
         }
     }
@@ -104,6 +111,9 @@ impl Worker {
         loop {
             self.collect();
             let mode = *self.mode.borrow_and_update();
+            if mode == Mode::Halt {
+                break;
+            }
             if mode == Mode::Work {
                 self.burnt = false;
             } else if idle.take().is_some() {
@@ -230,7 +240,13 @@ impl Worker {
     /// Claims that no handler has started, by block.
     fn unstarted(&mut self) -> BTreeMap<u64, Vec<Claim>> {
         let mut claims: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
-        for job in self.slots.take_back().into_iter().chain(self.alone.take()) {
+        for job in self
+            .slots
+            .take_back()
+            .into_iter()
+            .chain(self.alone.take())
+            .chain(self.unwanted.drain(..))
+        {
             claims.entry(job.claim.block).or_default().push(job.claim);
         }
         claims
@@ -244,7 +260,14 @@ impl Worker {
             self.take_in_settled(n, answer);
         }
         for (n, claims) in exchange.gives {
-            let _ = next();
+            match given_back(next()) {
+                Ok(true) => {}
+                Ok(false) => self.session.end(End::Gone),
+                Err(error) => {
+                    tracing::error!(%error, "give back");
+                    self.data_loss("what is left of a block");
+                }
+            }
             self.board.publish(Notice::GaveBack { messages: claims.len() as u64 });
             if let Some(block) = self.blocks.get_mut(&n) {
                 block.give_back(claims.len());
@@ -270,12 +293,15 @@ impl Worker {
 
     fn take_in_block(&mut self, block: Block) {
         self.next = block.n + 1;
+        let working = *self.mode.borrow() == Mode::Work;
         let count = block.messages.len();
         self.blocks.insert(block.n, Settlement::new(block.n, block.stamp, count));
         for (claim, message, readable) in block.messages {
             if !readable {
                 let outcome = Outcome::failed_by(Cause::Decode, "not a message of this version");
                 self.settle(claim, outcome);
+            } else if !working {
+                self.unwanted.push(Job { claim, message });
             } else if claim.attempt >= ALONE_FROM {
                 self.alone = Some(Job { claim, message });
             } else {
@@ -328,6 +354,7 @@ async fn perform(
     calls: Vec<Call>,
 ) -> Option<Vec<redis::Value>> {
     let mut answers: Vec<Option<redis::Value>> = calls.iter().map(|_| None).collect();
+    let mut refusals = 0;
     loop {
         if !session.until_trusted().await {
             return None;
@@ -343,7 +370,10 @@ async fn perform(
                     heard = true;
                     answers[at] = Some(value);
                 }
-                Err(error @ StoreError::Server { .. }) => tracing::warn!(%error, "Redis refused"),
+                Err(error @ StoreError::Server { .. }) => {
+                    refusals += 1;
+                    tracing::warn!(%error, refusals, "Redis refused");
+                }
                 Err(error) => tracing::debug!(%error, "unanswered, will be repeated"),
             }
         }
@@ -353,7 +383,13 @@ async fn perform(
         if answers.iter().all(Option::is_some) {
             return Some(answers.into_iter().flatten().collect());
         }
-        tokio::time::sleep(RETRY).await;
+        if refusals >= REFUSALS_MAX {
+            // Nothing of it was recorded, and nothing will be: let others have what we hold.
+            session.end(End::DataLoss);
+            return None;
+        }
+        // The longer it refuses, the less it is asked.
+        tokio::time::sleep(RETRY * (refusals / 4 + 1).min(10)).await;
     }
 }
 

@@ -106,9 +106,10 @@ impl Slots {
         jobs
     }
 
-    /// Stops every handler where it is. What ran is reported as lost.
+    /// Stops every handler where it is. What ran is reported as lost. A handler that blocks its
+    /// thread cannot be stopped: it is waited for a moment, then left alone.
     pub(super) async fn stop(mut self) {
-        self.tasks.shutdown().await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.shutdown()).await;
     }
 }
 

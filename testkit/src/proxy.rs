@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub enum Fault {
     Cut,
     /// Keeps connections open and passes nothing, in either direction.
     Stall,
+    /// Lets connections work that are there, and keeps new ones waiting.
+    HoldNew,
     /// Passes requests and no replies.
     DropReplies,
     /// Passes replies and no requests.
@@ -32,6 +34,7 @@ struct State {
     /// Replies swallowed by [`Fault::DropReplyTo`].
     swallowed: Mutex<u64>,
     over: AtomicBool,
+    target: AtomicU16,
     streams: Mutex<Vec<TcpStream>>,
 }
 
@@ -51,6 +54,7 @@ impl Proxy {
             changed: Condvar::new(),
             swallowed: Mutex::new(0),
             over: AtomicBool::new(false),
+            target: AtomicU16::new(target),
             streams: Mutex::default(),
         });
         let accepting = state.clone();
@@ -62,8 +66,15 @@ impl Proxy {
                 if accepting.fault() == Fault::Cut {
                     continue; // dropped: closed at once
                 }
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-                accepting.join(client, server);
+                let state = accepting.clone();
+                std::thread::spawn(move || {
+                    if state.hold(|fault| *fault == Fault::HoldNew) {
+                        let target = state.target.load(Ordering::Acquire);
+                        if let Ok(server) = TcpStream::connect(("127.0.0.1", target)) {
+                            state.join(client, server);
+                        }
+                    }
+                });
             }
         });
         Proxy { port, state }
@@ -82,6 +93,11 @@ impl Proxy {
         if cut {
             self.state.break_all();
         }
+    }
+
+    /// New connections go to another port from now on; the old ones stay where they are.
+    pub fn retarget(&self, port: u16) {
+        self.state.target.store(port, Ordering::Release);
     }
 
     /// How many replies were swallowed one by one.
@@ -147,8 +163,12 @@ impl State {
                 Fault::DropReplyTo(pattern) => {
                     tail.extend_from_slice(&buffer[..n]);
                     if tail.windows(pattern.len()).any(|window| window == pattern) {
-                        *self.fault.lock().expect("never poisoned") = Fault::Pass;
-                        swallow.store(true, Ordering::Release);
+                        // One connection only, even if two carry such a request at once.
+                        let mut fault = self.fault.lock().expect("never poisoned");
+                        if *fault == Fault::DropReplyTo(pattern.clone()) {
+                            *fault = Fault::Pass;
+                            swallow.store(true, Ordering::Release);
+                        }
                     }
                     let keep = tail.len().saturating_sub(pattern.len());
                     tail.drain(..keep);

@@ -112,7 +112,7 @@ impl Server {
         let Ok(mut connection) = client.get_connection_with_timeout(timeout) else { return false };
         let loading: Result<String, _> =
             redis::cmd("INFO").arg("persistence").query(&mut connection);
-        loading.is_ok_and(|info| info.contains("loading:0"))
+        loading.is_ok_and(|info| info.lines().any(|line| line == "loading:0"))
     }
 
     /// Its address.

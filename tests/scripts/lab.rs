@@ -149,7 +149,7 @@ impl Lab {
         let lease = LEASE.to_string();
         self.late(
             "join",
-            &["members", &member, "watch", "blind", "config", &alive, "ctl"],
+            &["members", &member, "watch", "blind", "config", &alive, "ctl", "term"],
             &[id, "60000", "", "", "", &lease, "300", "3", "label", id],
         )
     }

@@ -61,7 +61,7 @@ fn a_repeated_join_is_told_that_the_id_is_taken() {
 fn another_explicit_setting_is_refused_and_named() {
     on_each_server(|lab| {
         lab.join("a");
-        let keys = ["members", "member:b", "watch", "blind", "config", "alive:b", "ctl"];
+        let keys = ["members", "member:b", "watch", "blind", "config", "alive:b", "ctl", "term"];
         let args = ["b", "60000", "1000", "", "", "3000", "300", "5"];
         let answer = lab.call("join", &keys, &args);
         assert_eq!(answer.0, ["config", "lease_ms", &LEASE.to_string(), "1000"]);
@@ -139,6 +139,25 @@ fn a_stalled_redis_does_not_cost_healthy_members() {
         lab.look("watcher", 3000, 300);
         next_look(lab, 300);
         is_member(lab, "a") && is_member(lab, "watcher")
+    });
+}
+
+/// ⚑ A stall of just under a lease: the looks that were on their way run first, and the refreshes on
+/// record were not quite fresh when it began.
+#[test]
+fn a_stall_of_just_under_a_lease_does_not_cost_healthy_members() {
+    proves("look", "now - looked > lease / 2", "now - looked > lease", |lab| {
+        let _watcher = lab.presence("watcher");
+        lab.join("watcher");
+        let _a = lab.presence("a");
+        lab.join("a");
+        let (watch, members) = (lab.key("watch"), lab.key("members"));
+        let now = now_ms(lab);
+        let (looked, passed) = ((now - 2_850).to_string(), (now - 100).to_string());
+        let () = lab.redis(&["HSET", &watch, "looked", &looked]);
+        let () = lab.redis(&["ZADD", &members, &passed, "a"]);
+        lab.look("watcher", 3000, 300);
+        is_member(lab, "a")
     });
 }
 

@@ -141,6 +141,9 @@ fn an_impossible_effect_leaves_no_trace() {
         let () = lab.redis(&["RPUSH", &list, "x"]);
         let () = lab.redis(&["SET", &text, "no number"]);
         let () = lab.redis(&["SET", &near, "9007199254740992"]);
+        let (padded, minus) = (lab.key("data:padded"), lab.key("data:minus"));
+        let () = lab.redis(&["SET", &padded, "007"]); // Redis reads neither as a number
+        let () = lab.redis(&["HSET", &minus, "f", "-0"]);
         let bad = [
             ("INCRBY", "list", "1", ""),
             ("HSET", "list", "f", "v"),
@@ -148,6 +151,8 @@ fn an_impossible_effect_leaves_no_trace() {
             ("INCRBY", "text", "1", ""),
             ("INCRBY", "near", "1", ""),
             ("INCRBY", "fresh", "1.5", ""),
+            ("INCRBY", "padded", "1", ""),
+            ("HINCRBY", "minus", "f", "1"),
             ("FLUSHALL", "fresh", "", ""),
         ];
         for (op, name, first, second) in bad {

@@ -19,9 +19,12 @@ pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
     loop {
         fleet.clean().await?;
         let status = fleet.status().await?;
-        let dead = status.members.iter().any(|member| member.left_ms < 0);
-        let patience = PATIENCE + Duration::from_millis(status.lease_ms);
-        if !dead || start.elapsed() > patience {
+        // Everybody was heard of since we began, or is judged by now.
+        let elapsed = start.elapsed();
+        let unheard = |seen_ms: u64| Duration::from_millis(seen_ms) > elapsed;
+        let open = status.members.iter().any(|member| unheard(member.seen_ms));
+        let patience = PATIENCE + Duration::from_millis(status.lease_ms) * 2;
+        if !open || elapsed > patience {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -45,7 +45,8 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
         () = fleet.stopped() => {}
         code = signals.next() => return Ok(code),
     }
-    let _ = teller.await;
+    // A handler that cannot be stopped may still hold the notices open.
+    let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
     if args.duration.is_some() {
         let status = Status::read(&place.redis, &place.fleet).await?;
         printer::data(&commands::status::books(&status))

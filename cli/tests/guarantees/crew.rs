@@ -1,0 +1,173 @@
+//! A fleet of real processes on a private server.
+
+use artel_testkit::{Audit, Kind, Program, Server, Snapshot, eventually, wait_for};
+use redis::Connection;
+
+pub const FLEET: &str = "crew";
+
+/// Runs the same promise on each kind of server.
+macro_rules! on_each_server {
+    ($($(#[$meta:meta])* fn $name:ident($kind:ident) $body:block)*) => {
+        $(
+            $(#[$meta])*
+            mod $name {
+                #[allow(unused_imports)]
+                use super::*;
+
+                fn promise($kind: artel_testkit::Kind) $body
+
+                #[test]
+                fn on_redis() {
+                    if artel_testkit::Kind::Redis.program().is_some() {
+                        promise(artel_testkit::Kind::Redis);
+                    }
+                }
+
+                #[test]
+                fn on_valkey() {
+                    if artel_testkit::Kind::Valkey.program().is_some() {
+                        promise(artel_testkit::Kind::Valkey);
+                    }
+                }
+            }
+        )*
+    };
+}
+pub(crate) use on_each_server;
+
+/// Is this the long run?
+pub fn soak() -> bool {
+    std::env::var_os("ARTEL_SOAK").is_some()
+}
+
+pub fn artel() -> &'static str {
+    env!("CARGO_BIN_EXE_artel")
+}
+
+pub struct Crew {
+    pub server: Server,
+    pub members: Vec<Program>,
+    /// Options every member gets.
+    options: Vec<String>,
+    connection: Connection,
+}
+
+impl Crew {
+    /// A private server and `count` members with these options, all joined.
+    pub fn start(kind: Kind, count: usize, options: &[&str]) -> Crew {
+        Crew::on(Server::start(kind), count, options)
+    }
+
+    pub fn on(server: Server, count: usize, options: &[&str]) -> Crew {
+        let connection = server.connect();
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let mut crew = Crew { server, members: Vec::new(), options, connection };
+        for _ in 0..count {
+            crew.add();
+        }
+        eventually("all members to join", || crew.look().members.len() == count);
+        crew
+    }
+
+    /// Starts one more member.
+    pub fn add(&mut self) -> usize {
+        let url = self.server.url();
+        self.add_at(&url)
+    }
+
+    /// Starts one more member that reaches the server at this address.
+    pub fn add_at(&mut self, url: &str) -> usize {
+        let mut args = vec!["run", "--redis", url, "--fleet", FLEET, "--ledger", "all"];
+        args.extend(self.options.iter().map(String::as_str));
+        self.members.push(Program::start(artel(), &args));
+        self.members.len() - 1
+    }
+
+    /// The server was restarted: speak to the new one.
+    pub fn reconnect(&mut self) {
+        self.connection = self.server.connect();
+    }
+
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    pub fn look(&mut self) -> Snapshot {
+        Snapshot::read(&mut self.connection, FLEET)
+    }
+
+    pub fn key(&self, name: &str) -> String {
+        format!("artel:{{{FLEET}}}:{name}")
+    }
+
+    /// The process behind a session.
+    pub fn process_of(&mut self, member: &str) -> Option<usize> {
+        let key = self.key(&format!("member:{member}"));
+        let pid: Option<u32> =
+            redis::cmd("HGET").arg(key).arg("pid").query(&mut self.connection).ok().flatten();
+        self.members.iter().position(|process| Some(process.id()) == pid)
+    }
+
+    /// Waits until somebody leads; the session and the process.
+    #[track_caller]
+    pub fn leader(&mut self) -> (String, usize) {
+        wait_for("a generator", || {
+            let leader = self.look().leader()?.to_owned();
+            let process = self.process_of(&leader)?;
+            Some((leader, process))
+        })
+    }
+
+    /// Waits until somebody else leads.
+    #[track_caller]
+    pub fn next_leader(&mut self, old: &str) -> (String, usize) {
+        wait_for("another generator", || {
+            let leader = self.look().leader().filter(|leader| *leader != old)?.to_owned();
+            let process = self.process_of(&leader)?;
+            Some((leader, process))
+        })
+    }
+
+    /// A process that does not lead.
+    #[track_caller]
+    pub fn worker(&mut self) -> (String, usize) {
+        wait_for("a worker", || {
+            let snapshot = self.look();
+            let leader = snapshot.leader()?.to_owned();
+            let worker = snapshot.members.into_iter().find(|member| *member != leader)?;
+            let process = self.process_of(&worker)?;
+            Some((worker, process))
+        })
+    }
+
+    /// Waits until this many messages were settled in all.
+    #[track_caller]
+    pub fn settled(&mut self, count: usize) {
+        eventually(&format!("{count} settled messages"), || self.look().ledger.len() >= count);
+    }
+
+    /// Waits until the fleet has generated `count` and settled all of it; audits.
+    #[track_caller]
+    pub fn complete(&mut self, count: i64) -> Audit {
+        eventually(&format!("{count} messages to be generated and settled"), || {
+            let snapshot = self.look();
+            snapshot.count("generated") == count && snapshot.unsettled() == 0
+        });
+        let audit = self.audit();
+        assert_eq!(audit.settled as i64, count);
+        audit
+    }
+
+    /// Nothing lost, nothing doubled, every counter right, as of now.
+    #[track_caller]
+    pub fn audit(&mut self) -> Audit {
+        let audit = Audit::of(&self.look(), &[]);
+        audit.assert_clean();
+        audit
+    }
+
+    /// Does any member say this on its screen?
+    pub fn anybody_says(&self, text: &str) -> bool {
+        self.members.iter().any(|member| member.stderr().contains(text))
+    }
+}

@@ -1,0 +1,119 @@
+use std::time::{Duration, Instant};
+
+use artel_testkit::{Audit, Snapshot, eventually};
+
+use crate::crew::{Crew, FLEET, on_each_server, soak};
+
+on_each_server! {
+    /// Promise 1 and 5: the generator is killed again and again; another one leads each time.
+    fn killed_generators_are_replaced(kind) {
+        let (kills, messages, lease) = if soak() { (20, 4000, "3s") } else { (5, 1200, "1s") };
+        let options = ["--interval", "5ms", "--lease", lease, "--max-messages", &messages.to_string()];
+        let mut crew = Crew::start(kind, 5, &options);
+        let books = watch_the_books(crew.server.connect());
+        let mut times = Vec::new();
+        for _ in 0..kills {
+            let (old, process) = crew.leader();
+            let killed = Instant::now();
+            crew.members[process].kill();
+            crew.next_leader(&old);
+            times.push(killed.elapsed());
+            crew.add();
+        }
+        let audit = crew.complete(messages);
+        assert!(audit.terms.len() > kills, "every generator had its own term");
+        books.all_balanced();
+        times.sort();
+        let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("{kind:?}: {kills} generators killed, next one after {median:?}, at most {worst:?}");
+        if soak() {
+            assert!(median < Duration::from_millis(700));
+            assert!(worst < Duration::from_millis(3500));
+        }
+    }
+
+    /// Promise 1: a generator that was frozen for three leases comes back as a worker, under a new
+    /// id; whatever it still had to write was refused.
+    fn frozen_generators_come_back_as_workers(kind) {
+        let rounds = if soak() { 10 } else { 2 };
+        let mut crew = Crew::start(kind, 3, &["--interval", "5ms", "--lease", "1s"]);
+        for _ in 0..rounds {
+            let (old, frozen) = crew.leader();
+            let seen = crew.look().count("generated");
+            eventually("it to be in the middle of its work", || crew.look().count("generated") > seen);
+            let joins = crew.members[frozen].stderr().matches("joined the fleet").count();
+            crew.members[frozen].freeze();
+            crew.next_leader(&old);
+            let of_ended = of_ended_terms(&crew.look());
+            // Three leases: the freeze is the fault itself.
+            std::thread::sleep(Duration::from_secs(3));
+            crew.members[frozen].thaw();
+            crew.members[frozen].says(&format!("session lost, joining anew member={old}"));
+            eventually("it to come back under a new id", || {
+                crew.members[frozen].stderr().matches("joined the fleet").count() > joins
+                    && crew.look().members.len() == 3
+            });
+            let snapshot = crew.look();
+            assert!(!snapshot.members.contains(&old), "an id never comes back");
+            assert_eq!(of_ended_terms(&snapshot), of_ended, "nothing of its term was accepted");
+        }
+        crew.audit();
+    }
+
+    /// A lease in the name of a member that does not exercise it (a late copy of its acquire) is
+    /// given back, and the fleet goes on.
+    fn a_lease_nobody_exercises_is_given_back(kind) {
+        let mut crew = Crew::start(kind, 2, &["--interval", "10ms", "--lease", "1s"]);
+        let (worker, _) = crew.worker();
+        let (lease, term) = (crew.key("lease"), crew.key("term"));
+        let granted: u64 = redis::cmd("INCR").arg(term).query(crew.connection()).expect("a term");
+        let () = redis::cmd("SET").arg(lease).arg(format!("{worker}|{granted}"))
+            .query(crew.connection()).expect("a lease");
+        let before = crew.look().count("generated");
+        eventually("messages under a newer term", || {
+            let snapshot = crew.look();
+            snapshot.count("generated") > before
+                && snapshot.lease.is_some_and(|lease| !lease.ends_with(&format!("|{granted}")))
+        });
+        crew.audit();
+    }
+}
+
+/// How many messages of all terms but the present one were accepted.
+fn of_ended_terms(snapshot: &Snapshot) -> usize {
+    let audit = Audit::of(snapshot, &[]);
+    let mut terms: Vec<_> = audit.terms.iter().collect();
+    terms.pop(); // the present one grows
+    terms.iter().map(|(_, seqs)| seqs.len()).sum()
+}
+
+/// Reads the whole fleet again and again beside a test, and audits every snapshot.
+struct BooksWatch {
+    stop: std::sync::mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<(usize, Vec<String>)>,
+}
+
+fn watch_the_books(mut connection: redis::Connection) -> BooksWatch {
+    let (stop, stopped) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let (mut snapshots, mut problems) = (0, Vec::new());
+        let pause = Duration::from_millis(20);
+        while stopped.recv_timeout(pause).is_err() {
+            problems.extend(Audit::of(&Snapshot::read(&mut connection, FLEET), &[]).problems);
+            snapshots += 1;
+        }
+        (snapshots, problems)
+    });
+    BooksWatch { stop, thread }
+}
+
+impl BooksWatch {
+    #[track_caller]
+    fn all_balanced(self) {
+        let _ = self.stop.send(());
+        let (snapshots, problems) = self.thread.join().expect("the watch ends well");
+        assert!(problems.is_empty(), "{problems:?}");
+        assert!(snapshots > if soak() { 200 } else { 20 }, "only {snapshots} snapshots");
+        println!("{snapshots} snapshots, every one of them balanced");
+    }
+}

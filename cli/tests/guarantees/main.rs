@@ -1,0 +1,13 @@
+//! Proves each promise with real processes of the program, real servers and real signals.
+//!
+//! Facts and order are asserted always, with generous deadlines. With `ARTEL_SOAK` set the counts
+//! are full and times are asserted, too.
+#![allow(missing_docs, unreachable_pub)]
+
+mod crew; // a fleet of real processes
+mod errors; // taken once, never lost
+mod failover; // one generator, whatever is killed or frozen
+mod network; // replies lost, links cut, deaf in one direction
+mod outage; // Redis killed, stopped, frozen, full, forgetful
+mod stops; // graceful: handed over, handed back
+mod workers; // killed, frozen: one outcome each

@@ -1,0 +1,115 @@
+use std::time::{Duration, Instant};
+
+use artel_testkit::eventually;
+
+use crate::crew::{Crew, on_each_server, soak};
+
+on_each_server! {
+    /// A generator that is told to stop hands over at once.
+    fn a_stopping_generator_hands_over(kind) {
+        let rounds = if soak() { 20 } else { 3 };
+        let mut crew = Crew::start(kind, 4, &["--interval", "2ms", "--lease", "3s"]);
+        let mut times = Vec::new();
+        for _ in 0..rounds {
+            crew.settled(5);
+            let (old, process) = crew.leader();
+            let told = Instant::now();
+            crew.members[process].terminate();
+            crew.next_leader(&old);
+            times.push(told.elapsed());
+            assert_eq!(crew.members[process].exit_code(), Some(0));
+            crew.add();
+        }
+        crew.audit();
+        assert!(!crew.anybody_says("member died"), "nobody died: they left");
+        println!("{kind:?}: handed over after {times:?}");
+        if soak() {
+            times.sort();
+            assert!(times[times.len() / 2] < Duration::from_millis(100), "{times:?}");
+        }
+    }
+
+    /// A worker that is told to stop finishes what it started and hands back the rest; no attempt is
+    /// counted.
+    fn a_stopping_worker_hands_back_what_it_has_not_started(kind) {
+        let options = ["--interval", "1ms", "--lease", "3s", "--work-time", "2ms",
+            "--concurrency", "1", "--max-messages", "3000", "--error-rate", "0"];
+        let mut crew = Crew::start(kind, 4, &options);
+        crew.settled(300); // by now it fetches ahead
+        let mut handed_back = false;
+        for _ in 0..2 {
+            let (_, process) = crew.worker();
+            crew.members[process].terminate();
+            assert_eq!(crew.members[process].exit_code(), Some(0));
+            handed_back |= crew.members[process].stderr().contains("handed back unstarted");
+            crew.add();
+        }
+        crew.complete(3000);
+        assert!(handed_back, "there was something to hand back");
+        let ledger = crew.look().ledger;
+        assert!(ledger.iter().all(|(_, _, _, attempt)| *attempt == 1), "no attempt was counted");
+    }
+
+    /// A worker that is elected finishes what it started and hands back the rest.
+    fn an_elected_worker_hands_back_what_it_has_not_started(kind) {
+        let options = ["--interval", "1ms", "--lease", "3s", "--work-time", "2ms",
+            "--concurrency", "1", "--error-rate", "0"];
+        let mut crew = Crew::start(kind, 2, &options);
+        crew.settled(300);
+        let (old, process) = crew.leader();
+        crew.members[process].terminate();
+        let (_, elected) = crew.next_leader(&old);
+        crew.members[elected].says("handed back unstarted");
+        crew.add();
+        let before = crew.look().ledger.len();
+        crew.settled(before + 100);
+        let ledger = crew.look().ledger;
+        assert!(ledger.iter().all(|(_, _, _, attempt)| *attempt == 1), "no attempt was counted");
+        crew.audit();
+    }
+
+    /// The last one out leaves nothing behind but the messages; the next one in goes on with them.
+    fn an_empty_fleet_is_resumed(kind) {
+        let mut crew = Crew::start(kind, 2, &["--interval", "5ms", "--lease", "1s"]);
+        crew.settled(20);
+        for process in 0..2 {
+            crew.members[process].terminate();
+        }
+        for process in 0..2 {
+            assert_eq!(crew.members[process].exit_code(), Some(0));
+        }
+        let snapshot = crew.look();
+        assert!(snapshot.members.is_empty() && snapshot.lease.is_none());
+        assert!(snapshot.blocks.is_empty(), "nothing is claimed by nobody");
+        crew.audit();
+        crew.add();
+        crew.add();
+        let before = crew.look().ledger.len();
+        crew.settled(before + 20);
+        crew.audit();
+    }
+
+    /// `--max-messages` counts per fleet, whoever leads; at N the generator keeps its lease.
+    fn max_messages_counts_for_the_whole_fleet(kind) {
+        let options = ["--interval", "2ms", "--lease", "1s", "--max-messages", "300"];
+        let mut crew = Crew::start(kind, 3, &options);
+        eventually("some messages", || crew.look().count("generated") > 50);
+        let (old, process) = crew.leader();
+        crew.members[process].kill();
+        crew.next_leader(&old);
+        crew.complete(300);
+        crew.leader();
+        assert_eq!(crew.look().count("generated"), 300);
+    }
+
+    /// `--for` ends by itself and prints the books.
+    fn a_run_with_an_end_prints_the_books(kind) {
+        let mut crew = Crew::start(kind, 2, &["--interval", "20ms", "--for", "2s", "--lease", "1s"]);
+        for process in 0..2 {
+            assert_eq!(crew.members[process].exit_code(), Some(0));
+            let books = crew.members[process].stdout();
+            assert!(books.starts_with("generated ") && books.ends_with("balance 0\n"), "{books}");
+        }
+        crew.audit();
+    }
+}
