@@ -94,7 +94,7 @@ impl Default for Config {
             handler_timeout: Duration::from_secs(300),
             messages_max: None,
             backlog_max: 1_000_000,
-            batch_max: 500,
+            batch_max: 1000,
             block_bytes_max: 1 << 20,
             payload_bytes_max: 1 << 20,
             stop_grace: Duration::from_secs(10),

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::config::{ATTEMPTS_MAX, Config, GRACE, LEASE, check_fleet_name};
 use crate::election::{Elector, Lease};
-use crate::generator::{DynGenerate, Ending, Generate, Runner};
+use crate::generator::{DynGenerate, Ending, Generate, Outlet, Runner};
 use crate::membership::{Exercise, Keeper, MemberId, Profile, Session, resign_call};
 use crate::notice::{Board, Notice, Notices};
 use crate::outcome::{Status, read_status};
@@ -111,11 +111,9 @@ impl FleetBuilder {
         let sessions = keeper.sessions();
         let (role, roles) = watch::channel(Role::Worker);
         let stop = CancellationToken::new();
-        let runner = self.generate.map(|generate| Runner {
-            generate,
-            store: store.clone(),
-            config: self.config.clone(),
-            board: board.clone(),
+        let runner = self.generate.map(|generate| {
+            let (store, config, board) = (store.clone(), self.config.clone(), board.clone());
+            Runner { generate, outlet: Outlet { store, config, board } }
         });
         let crew = Crew {
             store: store.clone(),

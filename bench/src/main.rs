@@ -16,6 +16,7 @@ use artel_testkit::{Kind, Server};
 
 use crate::idle::Part;
 use crate::load::{BYTES, Gauge, MESSAGES, Result, WAITING, own_cpu, percentiles};
+use crate::raw::Push;
 use crate::report::{Goal, Series, Table};
 
 const USAGE: &str = "usage: artel-bench [--rounds N]   (default 5, at least 1)";
@@ -31,6 +32,9 @@ struct Side {
     drain_own_cpu: Series,
     p50: Series,
     p99: Series,
+    /// The same, to be compared with what loses messages when a process dies.
+    bare_push_rate: Series,
+    bare_p50: Series,
     memory: Series,
 }
 
@@ -74,7 +78,7 @@ async fn run(rounds: usize) -> Result<bool> {
     let name = gauge.server()?;
     let (mut raw, mut artel) = (Side::default(), Side::default());
     // What is only allocated once is not a matter of messages: scripts, the server's own tables.
-    raw::push(&server.url(), WAITING).await?;
+    raw::push(&server.url(), WAITING, Push::Bare).await?;
     member::push(&server.url(), "warm-up", WAITING).await?;
     let start = Instant::now();
     for round in 1..=rounds {
@@ -98,17 +102,22 @@ async fn measure_raw(server: &Server, gauge: &mut Gauge, side: &mut Side) -> Res
     let url = server.url();
     gauge.flush()?;
     let before = gauge.memory()?;
-    raw::push(&url, WAITING).await?;
+    raw::push(&url, WAITING, Push::Bare).await?;
     side.memory.push(beside_payload(gauge.memory()? - before));
 
     gauge.flush()?;
-    let cost = cost(gauge, raw::push(&url, MESSAGES)).await?;
+    let bare = cost(gauge, raw::push(&url, MESSAGES, Push::Bare)).await?;
+    side.bare_push_rate.push(bare.rate);
+    gauge.flush()?;
+    let cost = crate::cost(gauge, raw::push(&url, MESSAGES, Push::Fenced)).await?;
     side.pushed(cost);
     let cost = crate::cost(gauge, raw::drain(&url, MESSAGES)).await?;
     side.drained(cost);
 
     gauge.flush()?;
     side.waited(&raw::latency(&url).await?);
+    gauge.flush()?;
+    side.bare_p50.push(percentiles(&raw::bare_latency(&url).await?).0);
     Ok(())
 }
 
@@ -121,12 +130,15 @@ async fn measure_artel(server: &Server, gauge: &mut Gauge, side: &mut Side) -> R
 
     gauge.flush()?;
     let cost = cost(gauge, member::push(&url, "speed", MESSAGES)).await?;
+    side.bare_push_rate.push(cost.rate);
     side.pushed(cost);
     let cost = crate::cost(gauge, member::drain(&url, "speed", MESSAGES)).await?;
     side.drained(cost);
 
     gauge.flush()?;
-    side.waited(&member::latency(&url, "latency").await?);
+    let latencies = member::latency(&url, "latency").await?;
+    side.bare_p50.push(percentiles(&latencies).0);
+    side.waited(&latencies);
     Ok(())
 }
 
@@ -173,6 +185,7 @@ fn table(raw: Side, artel: Side, eight: idle::Idle, pair: idle::Idle) -> Table {
         table.compare(name, of(&raw), of(&artel), goal);
     };
     row("in, messages/s", |side| &side.push_rate, Goal::RatioAtLeast(0.5));
+    row("in, raw without a fence", |side| &side.bare_push_rate, Goal::None);
     row("in, Redis CPU us/message", |side| &side.push_redis_cpu, Goal::None);
     row("in, own CPU us/message", |side| &side.push_own_cpu, Goal::None);
     row("out, messages/s", |side| &side.drain_rate, Goal::RatioAtLeast(0.5));
@@ -180,6 +193,7 @@ fn table(raw: Side, artel: Side, eight: idle::Idle, pair: idle::Idle) -> Table {
     row("out, own CPU us/message", |side| &side.drain_own_cpu, Goal::None);
     row("latency at 200/s, p50 ms", |side| &side.p50, Goal::RatioAtMost(1.5));
     row("latency at 200/s, p99 ms", |side| &side.p99, Goal::None);
+    row("p50, raw without a claim", |side| &side.bare_p50, Goal::None);
     row("memory beside payload, bytes", |side| &side.memory, Goal::AtMost(56.0));
     let (workers, watchers) = (eight.workers.into(), eight.watchers.into());
     table.alone("idle worker of 8, commands/s", &workers, Goal::AtMost(5.0));

@@ -12,6 +12,8 @@ use crate::load::{Clock, LOOPS, PACE, Result, SAMPLES, WARM_UP, payloads};
 
 const QUEUE: &str = "raw:queue";
 const LEASES: &str = "raw:leases";
+const LEASE: &str = "raw:lease";
+const WAKE: &str = "raw:wake";
 /// Messages per push and per claim.
 const BATCH: usize = 100;
 /// How long a batch would be leased; only its presence is checked.
@@ -30,18 +32,47 @@ redis.call('ZADD', KEYS[2], ARGV[3], ARGV[2])
 return batch
 ";
 
+/// Adds a batch, fenced by a lease: what any queue with an elected producer must at least do.
+const FENCED: &str = r"
+if redis.call('GET', KEYS[2]) ~= ARGV[1] then return redis.error_reply('LOST the lease') end
+redis.call('RPUSH', KEYS[1], unpack(ARGV, 2))
+return 'ok'
+";
+
+/// Takes the token's turn: claims what waits as a batch of its own.
+const CLAIM: &str = r"
+local batch = redis.call('LPOP', KEYS[1], ARGV[1])
+if not batch then return {} end
+redis.call('RPUSH', KEYS[2], unpack(batch))
+return batch
+";
+
+/// Is every push checked against a lease, or a bare list command?
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Push {
+    Fenced,
+    Bare,
+}
+
 /// Adds `count` messages; says how long that took.
-pub(crate) async fn push(url: &str, count: usize) -> Result<Duration> {
-    let connection = connect(url).await?;
+pub(crate) async fn push(url: &str, count: usize, how: Push) -> Result<Duration> {
+    let mut connection = connect(url).await?;
+    let lease = "member|1794710083943807";
+    redis::cmd("SET").arg(LEASE).arg(lease).exec_async(&mut connection).await?;
+    let script = redis::Script::new(FENCED);
+    let loaded: String = script.prepare_invoke().load_async(&mut connection).await?;
     let start = Instant::now();
     let mut loops = JoinSet::new();
     for _ in 0..LOOPS {
-        let mut connection = connection.clone();
+        let (mut connection, loaded) = (connection.clone(), loaded.clone());
         loops.spawn(async move {
             let mut payloads = payloads();
             for _ in 0..count / LOOPS / BATCH {
-                let mut push = redis::cmd("RPUSH");
-                push.arg(QUEUE);
+                let mut push = redis::cmd(if how == Push::Bare { "RPUSH" } else { "EVALSHA" });
+                match how {
+                    Push::Bare => push.arg(QUEUE),
+                    Push::Fenced => push.arg(&loaded).arg(2).arg(QUEUE).arg(LEASE).arg(lease),
+                };
                 for payload in payloads.by_ref().take(BATCH) {
                     push.arg(payload);
                 }
@@ -104,8 +135,42 @@ async fn turns(mut connection: MultiplexedConnection, number: usize) -> Result<u
     Ok(taken)
 }
 
-/// From just before a push to the return of the blocking pop on another connection.
+/// From just before a push to the claim of the message by a worker that a token woke.
 pub(crate) async fn latency(url: &str) -> Result<Vec<Duration>> {
+    let (mut sender, mut receiver) = (connect(url).await?, connect(url).await?);
+    let mut claimer = connect(url).await?;
+    let clock = Clock::start();
+    let sending = tokio::spawn(async move {
+        let mut pace = tokio::time::interval(PACE);
+        for _ in 0..WARM_UP + SAMPLES {
+            pace.tick().await;
+            let mut push = redis::pipe();
+            push.cmd("RPUSH").arg(QUEUE).arg(clock.stamp()).ignore();
+            push.cmd("RPUSH").arg(WAKE).arg(1).ignore();
+            push.exec_async(&mut sender).await?;
+        }
+        redis::RedisResult::Ok(())
+    });
+    let claim = redis::Script::new(CLAIM);
+    let mut latencies = Vec::with_capacity(WARM_UP + SAMPLES);
+    while latencies.len() < WARM_UP + SAMPLES {
+        let token: Option<(String, String)> =
+            redis::cmd("BLPOP").arg(WAKE).arg(10).query_async(&mut receiver).await?;
+        token.ok_or("the raw sender is silent")?;
+        let batch = format!("raw:batch:{}", latencies.len());
+        let claimed: Vec<Vec<u8>> =
+            claim.key(QUEUE).key(batch).arg(BATCH).invoke_async(&mut claimer).await?;
+        for payload in claimed {
+            latencies.push(clock.since(&payload)?);
+        }
+    }
+    sending.await??;
+    Ok(latencies)
+}
+
+/// From just before a push to the return of a bare blocking pop: no claim, so a worker that dies
+/// loses the message.
+pub(crate) async fn bare_latency(url: &str) -> Result<Vec<Duration>> {
     let (mut sender, mut receiver) = (connect(url).await?, connect(url).await?);
     let clock = Clock::start();
     let sending = tokio::spawn(async move {

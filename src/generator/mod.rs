@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use crate::queue::NewMessage;
 use crate::term::Term;
 
-pub(crate) use runner::{Ending, Runner};
+pub(crate) use runner::{Ending, Outlet, Runner};
 
 /// An error of user code.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

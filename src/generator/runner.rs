@@ -29,6 +29,11 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 /// The generator's user code and where its messages go.
 pub(crate) struct Runner {
     pub(crate) generate: Box<dyn DynGenerate>,
+    pub(crate) outlet: Outlet,
+}
+
+/// Where messages go.
+pub(crate) struct Outlet {
     pub(crate) store: Store,
     pub(crate) config: Config,
     pub(crate) board: Board,
@@ -48,7 +53,7 @@ pub(crate) enum Ending {
 impl Runner {
     /// Leads: generates every interval until the term ends or `stop` is cancelled.
     pub(crate) async fn lead(&mut self, lease: &Lease, stop: &CancellationToken) -> Ending {
-        let interval = self.config.interval;
+        let interval = self.outlet.config.interval;
         let mut due = Instant::now() + lease.first_tick(interval);
         let (mut seq, mut generated, mut lonely) = (1, lease.generated, false);
         let mut full = false;
@@ -56,42 +61,40 @@ impl Runner {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ending::Stopped,
-                () = lease.over.cancelled() => return self.over(lease),
+                () = lease.over.cancelled() => return over(lease),
                 () = tokio::time::sleep_until(due) => {}
             }
             if !lonely && lease.session.standing().borrow().members == 1 {
                 lonely = true;
-                self.board.publish(Notice::NoWorker);
+                self.outlet.board.publish(Notice::NoWorker);
             }
-            let (ticks, next) = ticks_due(Instant::now(), due, interval, self.config.batch_max);
+            let batch_max = self.outlet.config.batch_max;
+            let (ticks, next) = ticks_due(Instant::now(), due, interval, batch_max);
             due = next;
-            let room = self.config.messages_max.map(|max| max.saturating_sub(generated));
+            let room = self.outlet.config.messages_max.map(|max| max.saturating_sub(generated));
             let making = self.make(lease, seq, ticks, room);
-            let mut batch = tokio::select! {
+            let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ending::Stopped,
-                () = lease.over.cancelled() => return self.over(lease),
+                () = lease.over.cancelled() => return over(lease),
                 batch = making => batch,
             };
             lease.session.note_progress();
-            while !batch.is_empty() {
-                let most = self.config.batch_max.min(self.config.backlog_max);
-                let count = portion(&batch, most);
-                let rest = batch.split_off(count);
-                let call = push_call(&self.store, lease, seq, &batch, self.config.backlog_max);
-                match self.push(lease, &call, stop, &mut full).await {
-                    None => {}
-                    Some(ending) => return ending,
+            let mut rest = &batch[..];
+            let mut next = self.outlet.portion(lease, seq, &mut rest);
+            while let Some((call, count)) = next {
+                seq += count;
+                generated += count;
+                // While Redis works on this push, the next one is put together.
+                let push = self.outlet.push(lease, &call, stop, &mut full);
+                let prepare = async { self.outlet.portion(lease, seq, &mut rest) };
+                let (pushed, prepared) = futures_util::join!(push, prepare);
+                if let Some(ending) = pushed {
+                    return ending;
                 }
-                seq += count as u64;
-                generated += count as u64;
-                batch = rest;
+                next = prepared;
             }
         }
-    }
-
-    fn over(&self, lease: &Lease) -> Ending {
-        if lease.session.over.is_cancelled() { Ending::Over } else { Ending::Deposed }
     }
 
     /// Calls the user's code once per tick that is due.
@@ -121,7 +124,7 @@ impl Runner {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "the generator panicked".to_owned(),
             };
-            self.board.publish(Notice::GenerateFailed { reason });
+            self.outlet.board.publish(Notice::GenerateFailed { reason });
         }
         if let Some(room) = room {
             batch.truncate(room as usize);
@@ -130,14 +133,28 @@ impl Runner {
     }
 
     fn oversized(&self, messages: &[NewMessage]) -> Option<Error> {
-        let max = self.config.payload_bytes_max;
+        let max = self.outlet.config.payload_bytes_max;
         let bytes = messages.iter().map(|message| message.payload().len()).max()?;
         (bytes > max).then_some(Error::PayloadTooLarge { bytes, max })
+    }
+}
+
+impl Outlet {
+    /// Takes the front of a batch and puts its push together; `None` when nothing is left.
+    fn portion(&self, lease: &Lease, seq: u64, rest: &mut &[NewMessage]) -> Option<(Call, u64)> {
+        if rest.is_empty() {
+            return None;
+        }
+        let most = self.config.batch_max.min(self.config.backlog_max);
+        let (front, back) = rest.split_at(portion(rest, most));
+        *rest = back;
+        let call = push_call(&self.store, lease, seq, front, self.config.backlog_max);
+        Some((call, front.len() as u64))
     }
 
     /// Sends one numbered batch until it is answered; `None` when it is in the queue.
     async fn push(
-        &mut self,
+        &self,
         lease: &Lease,
         call: &Call,
         stop: &CancellationToken,
@@ -149,7 +166,7 @@ impl Runner {
                 return Some(Ending::Over);
             }
             if lease.over.is_cancelled() {
-                return Some(self.over(lease));
+                return Some(over(lease));
             }
             let sent = crate::clock::Moment::now();
             let answer = self.store.work.call(call, session.call_timeout()).await;
@@ -194,11 +211,15 @@ impl Runner {
             tokio::select! {
                 // What was not accepted is dropped before it was anybody's: the tick is skipped.
                 () = stop.cancelled(), if *full => return Some(Ending::Stopped),
-                () = lease.over.cancelled() => return Some(self.over(lease)),
+                () = lease.over.cancelled() => return Some(over(lease)),
                 () = tokio::time::sleep(RETRY) => {}
             }
         }
     }
+}
+
+fn over(lease: &Lease) -> Ending {
+    if lease.session.over.is_cancelled() { Ending::Over } else { Ending::Deposed }
 }
 
 /// How many ticks are due, and when the next one is. A tick that is late by more than [`CATCH_UP`]

@@ -5,7 +5,6 @@
 //! late copy can only add a ghost that nobody acts for, never bring a dead session back.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -13,8 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::judge::{self, Pulse};
-use super::{End, Exercise, Holder, MemberId, Session};
+use super::{End, MemberId, Session};
 use crate::Error;
 use crate::clock::Moment;
 use crate::notice::{Board, Notice};
@@ -22,15 +20,13 @@ use crate::store::{Call, Hint, Link, Reply, Script, Store, StoreError};
 use crate::term::Term;
 
 static JOIN: Script = Script::new("join", include_str!("join.lua"));
-static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
-static LOOK: Script = Script::new("look", include_str!("look.lua"));
 static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
 static RESIGN: Script = Script::new("resign", include_str!("resign.lua"));
 
 /// How long a member's display hash outlives its last heartbeat.
-const PROFILE_TTL: Duration = Duration::from_secs(60);
+pub(super) const PROFILE_TTL: Duration = Duration::from_secs(60);
 /// Pause between two refreshes while presence is lost.
-const ABSENT_BEAT: Duration = Duration::from_millis(100);
+pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 
 /// What a session tells about its process, and asks of its fleet.
 #[derive(Clone, Debug)]
@@ -122,35 +118,22 @@ pub(crate) fn resign_call(store: &Store, me: &MemberId, term: Term) -> Call {
     RESIGN.call(&[keys.members(), keys.lease(), keys.ctl()]).arg(me.as_str()).arg(term.get())
 }
 
-struct Keep {
-    store: Store,
-    profile: Profile,
-    board: Board,
-    link: Link,
-    hints: UnboundedReceiver<Hint>,
+/// What the session thread knows across sessions.
+pub(super) struct Keep {
+    pub(super) store: Store,
+    pub(super) profile: Profile,
+    pub(super) board: Board,
+    pub(super) link: Link,
+    pub(super) hints: UnboundedReceiver<Hint>,
     publish: watch::Sender<Option<Arc<Session>>>,
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
     /// The highest term this process has seen. Terms only grow, so a Redis whose terms are lower
     /// has lost acknowledged writes.
-    seen_term: u64,
+    pub(super) seen_term: u64,
     /// The id of the fleet's first member ever.
     seen_born: Option<String>,
     /// The connection on which the present session subscribed before it joined.
-    joined_on: u64,
-}
-
-/// What one session's loop remembers between two turns.
-struct Pace {
-    next_beat: Instant,
-    last_heartbeat: Option<Instant>,
-    next_look: Option<Instant>,
-    /// The member count for which our rank was computed.
-    ranked: i64,
-    /// When the last answered "am I still a member?" was sent.
-    confirmed: Option<Moment>,
-    /// The connection on which we are subscribed; any other one does not show our presence.
-    subscribed: Option<u64>,
-    silent_since: Option<Instant>,
+    pub(super) joined_on: u64,
 }
 
 impl Keep {
@@ -282,362 +265,14 @@ impl Keep {
 
     /// Makes our presence visible, and hears hints from then on. One channel per command: several
     /// in one would shift other callers' replies.
-    async fn subscribe(&self, id: &MemberId, timeout: Duration) -> Result<(), StoreError> {
+    pub(super) async fn subscribe(
+        &self,
+        id: &MemberId,
+        timeout: Duration,
+    ) -> Result<(), StoreError> {
         let keys = &self.store.keys;
         for channel in [keys.alive(), keys.alive_of(id), keys.ctl()] {
             self.link.call(&Call::plain("SSUBSCRIBE").arg(channel), timeout).await?;
-        }
-        Ok(())
-    }
-
-    async fn live(&mut self, session: &Session) {
-        let now = Instant::now();
-        let mut pace = Pace {
-            next_beat: now,
-            last_heartbeat: None,
-            next_look: Some(now),
-            ranked: -1,
-            confirmed: None,
-            subscribed: Some(self.joined_on),
-            silent_since: None,
-        };
-        loop {
-            if !self.present(&pace) {
-                pace.next_beat = pace.next_beat.min(Instant::now() + ABSENT_BEAT);
-            }
-            let look_at = pace.next_look.unwrap_or(pace.next_beat + Duration::from_secs(3600));
-            tokio::select! {
-                () = session.over.cancelled() => return,
-                () = self.stop.cancelled() => {
-                    session.end(End::Leave);
-                    return;
-                }
-                Some(hint) = self.hints.recv() => self.hear(session, &mut pace, hint),
-                () = tokio::time::sleep_until(pace.next_beat) => self.beat(session, &mut pace).await,
-                () = tokio::time::sleep_until(look_at) => self.look(session, &mut pace).await,
-            }
-        }
-    }
-
-    fn hear(&mut self, session: &Session, pace: &mut Pace, hint: Hint) {
-        let text = match hint {
-            Hint::Lost => {
-                // Without presence we are suspects: be heard of at once, then keep being heard of.
-                pace.subscribed = None;
-                pace.next_beat = Instant::now();
-                return;
-            }
-            Hint::Message(text) => text,
-        };
-        let mut parts = text.split('|');
-        let (word, id) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let id = MemberId::from_redis(id);
-        let below = id < session.id;
-        let freed = |lease: &mut Option<Holder>| {
-            if lease.as_ref().is_some_and(|holder| holder.member == id) {
-                *lease = None;
-            }
-        };
-        match word {
-            "free" => session.update_standing(|standing| freed(&mut standing.lease)),
-            "lead" => {
-                let term = parts.next().and_then(Term::parse);
-                self.seen_term = self.seen_term.max(term.map_or(0, Term::get));
-                let deadline = Moment::now() + session.lease;
-                session.update_standing(|standing| {
-                    standing.lease = term.map(|term| Holder { member: id.clone(), term, deadline });
-                });
-            }
-            "joined" if below => session.update_standing(|standing| standing.rank += 1),
-            "dead" | "left" => session.update_standing(|standing| {
-                freed(&mut standing.lease);
-                standing.orphans |= word == "dead";
-                if below {
-                    standing.rank = standing.rank.saturating_sub(1);
-                }
-            }),
-            _ => {}
-        }
-        if pace.next_look.is_none() && self.watches(session) {
-            pace.next_look = Some(Instant::now() + judge::LOOK_EVERY);
-        }
-    }
-
-    fn watches(&self, session: &Session) -> bool {
-        let leads = matches!(session.exercise(), Exercise::Leading(..));
-        judge::watches(leads, session.standing().borrow().rank)
-    }
-
-    async fn beat(&mut self, session: &Session, pace: &mut Pace) {
-        let beat = session.beat();
-        if !self.present(pace) {
-            self.become_present(session, pace).await;
-        }
-        let recently = Moment::now().since(session.refreshed_at()) < beat;
-        let told = pace.last_heartbeat.is_some_and(|at| at.elapsed() < session.lease / 2);
-        if self.present(pace) && recently && told {
-            pace.next_beat =
-                Instant::now() + beat - Moment::now().since(session.refreshed_at()).min(beat);
-            return;
-        }
-        let result =
-            match judge::pulse(Moment::now(), session.trusted_until(), pace.confirmed, beat) {
-                Pulse::Heartbeat => self.heartbeat(session, pace).await,
-                Pulse::Question => self.question(session, pace).await,
-            };
-        let pause = match result {
-            Ok(pause) => {
-                self.heard(&mut pace.silent_since);
-                pause
-            }
-            Err(error) => {
-                if !session.trusted() {
-                    self.unheard(&mut pace.silent_since, &error);
-                }
-                ABSENT_BEAT.min(beat)
-            }
-        };
-        let present = self.present(pace);
-        pace.next_beat = Instant::now() + if present { pause } else { pause.min(ABSENT_BEAT) };
-        if let Exercise::Leading(term, over) = session.exercise()
-            && judge::stalled(
-                Moment::now(),
-                session.progress(),
-                self.profile.interval,
-                session.lease,
-            )
-        {
-            tracing::warn!(%term, "this generator makes no progress, so it resigns");
-            self.resign(session, term).await;
-            over.cancel();
-        }
-    }
-
-    fn present(&self, pace: &Pace) -> bool {
-        pace.subscribed == Some(self.link.epoch())
-    }
-
-    /// Without presence we are suspects: refresh over the work connection, at once and then ten
-    /// times a second, while a new session connection is made.
-    async fn become_present(&self, session: &Session, pace: &mut Pace) {
-        let subscribing = self.subscribe(&session.id, session.call_timeout());
-        let mut subscribing = std::pin::pin!(subscribing);
-        let mut heard = false;
-        loop {
-            if session.trusted() {
-                let (held, hi, _) = session.blocks();
-                let call = self.heartbeat_call(session, held, hi);
-                let sent = Moment::now();
-                let refreshing = self.store.work.call_live(&call, session.beat());
-                let answer = tokio::select! {
-                    answer = refreshing => answer,
-                    result = &mut subscribing => return self.subscribed(session, pace, result, heard),
-                };
-                match answer.and_then(Reply::parse) {
-                    Ok(reply) if reply.tag == "gone" => return session.end(End::Gone),
-                    Ok(_) => {
-                        heard = true;
-                        session.refresh(sent);
-                    }
-                    Err(_) => heard = false,
-                }
-            }
-            tokio::select! {
-                () = session.over.cancelled() => return,
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(ABSENT_BEAT) => {}
-                result = &mut subscribing => return self.subscribed(session, pace, result, heard),
-            }
-        }
-    }
-
-    fn subscribed(
-        &self,
-        session: &Session,
-        pace: &mut Pace,
-        result: Result<(), StoreError>,
-        heard: bool,
-    ) {
-        match result {
-            Ok(()) => pace.subscribed = Some(self.link.epoch()),
-            Err(error) => {
-                tracing::debug!(%error, member = %session.id, "not present yet");
-                if !heard {
-                    self.unheard(&mut pace.silent_since, &error);
-                }
-            }
-        }
-    }
-
-    fn heartbeat_call(&self, session: &Session, held: String, hi: u64) -> Call {
-        let keys = &self.store.keys;
-        HEARTBEAT
-            .call(&[
-                keys.members(),
-                keys.lease(),
-                keys.watch(),
-                keys.orphans(),
-                keys.member(&session.id),
-                keys.blocks(&session.id),
-            ])
-            .arg(session.id.as_str())
-            .arg(session.lease.as_millis() as u64)
-            .arg(held)
-            .arg(hi)
-            .arg(PROFILE_TTL.max(session.lease * 2).as_millis() as u64)
-            .arg("done")
-            .arg(session.done.load(Ordering::Relaxed))
-            .arg("failed")
-            .arg(session.failed.load(Ordering::Relaxed))
-            .arg("in_flight")
-            .arg(session.in_flight.load(Ordering::Relaxed))
-            .arg("label")
-            .arg(&self.profile.label)
-            .arg("host")
-            .arg(&self.profile.host)
-            .arg("pid")
-            .arg(std::process::id())
-    }
-
-    /// Refreshes the session and takes in what the reply tells.
-    async fn heartbeat(
-        &mut self,
-        session: &Session,
-        pace: &mut Pace,
-    ) -> Result<Duration, StoreError> {
-        let (held, hi, mark) = session.blocks();
-        let exercise_before = session.exercise();
-        let call = self.heartbeat_call(session, held, hi);
-        let sent = Moment::now();
-        let reply = Reply::parse(self.link.call(&call, session.beat()).await?)?;
-        if reply.tag == "gone" {
-            session.end(End::Gone);
-            return Ok(session.beat());
-        }
-        session.refresh(sent);
-        pace.last_heartbeat = Some(Instant::now());
-        pace.confirmed = None;
-
-        let lease = reply.text(0)?;
-        let left = Duration::from_millis(reply.number(1)?.max(0) as u64);
-        let holder = lease.split_once('|').and_then(|(member, term)| {
-            let member = MemberId::from_redis(member);
-            Some(Holder { member, term: Term::parse(term)?, deadline: sent + left })
-        });
-        if let Some(holder) = &holder {
-            self.compare_term(holder.term.get());
-        }
-        let orphans = reply.number(3)? > 0;
-        let members = reply.number(4)? as usize;
-        session.update_standing(|standing| {
-            standing.lease = holder.clone();
-            standing.known = true;
-            standing.orphans = orphans;
-            standing.members = members;
-        });
-        if reply.number(5)? == 1 && mark.is_some() && mark == session.blocks().2 {
-            self.board.publish(Notice::DataLossSeen { what: "open blocks that nobody holds" });
-            session.end(End::DataLoss);
-            return Ok(session.beat());
-        }
-        self.compare_lease(session, holder, exercise_before).await;
-        if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64), session.lease)
-        {
-            pace.next_look = Some(Instant::now());
-        }
-        Ok(session.beat())
-    }
-
-    /// A lease in our name that we do not exercise would leave the fleet without a generator for
-    /// ever: give it back. And a term that ended without us must not be led any longer.
-    async fn compare_lease(&self, session: &Session, holder: Option<Holder>, before: Exercise) {
-        let mine = holder.filter(|holder| holder.member == session.id).map(|holder| holder.term);
-        match (before, session.exercise(), mine) {
-            (Exercise::Idle, Exercise::Idle, Some(term)) => {
-                tracing::debug!(%term, "a lease in our name that we do not exercise: resigning");
-                self.resign(session, term).await;
-            }
-            (Exercise::Leading(before, _), Exercise::Leading(term, over), mine)
-                if before == term && mine != Some(term) =>
-            {
-                over.cancel();
-            }
-            _ => {}
-        }
-    }
-
-    async fn resign(&self, session: &Session, term: Term) {
-        let call = resign_call(&self.store, &session.id, term);
-        // Unanswered is fine: the next heartbeat sees the lease again.
-        let _ = self.link.call(&call, session.beat()).await;
-    }
-
-    /// In doubt: asks, and changes nothing.
-    async fn question(&self, session: &Session, pace: &mut Pace) -> Result<Duration, StoreError> {
-        let call = Call::plain("ZSCORE").arg(self.store.keys.members()).arg(session.id.as_str());
-        let sent = Moment::now();
-        let answer = self.link.call(&call, session.beat()).await?;
-        if answer == redis::Value::Nil {
-            session.end(End::Gone);
-        } else {
-            pace.confirmed = Some(sent);
-        }
-        Ok(Duration::ZERO)
-    }
-
-    async fn look(&mut self, session: &Session, pace: &mut Pace) {
-        pace.next_look = None;
-        if session.trusted()
-            && let Err(error) = self.try_look(session, pace).await
-        {
-            tracing::debug!(%error, "could not look");
-        }
-        if pace.ranked < 0 || self.watches(session) {
-            pace.next_look = Some(Instant::now() + judge::LOOK_EVERY);
-        }
-    }
-
-    async fn try_look(&self, session: &Session, pace: &mut Pace) -> Result<(), StoreError> {
-        let keys = &self.store.keys;
-        let call = LOOK
-            .call(&[
-                keys.members(),
-                keys.watch(),
-                keys.suspects(),
-                keys.blind(),
-                keys.orphans(),
-                keys.alive(),
-                keys.ctl(),
-            ])
-            .arg(session.id.as_str())
-            .arg(session.lease.as_millis() as u64)
-            .arg(session.grace.as_millis() as u64)
-            .arg(pace.ranked);
-        let reply = Reply::parse(self.link.call(&call, session.beat()).await?)?;
-        if reply.tag == "gone" {
-            session.end(End::Gone);
-            return Ok(());
-        }
-        pace.ranked = reply.number(0)?;
-        let rank = reply.number(1)?;
-        let mut dead = Vec::new();
-        for index in 2..reply.items.len() {
-            dead.push(MemberId::from_redis(&reply.text(index)?));
-        }
-        session.update_standing(|standing| {
-            if rank >= 0 {
-                standing.rank = rank as usize;
-            }
-            standing.members = pace.ranked as usize;
-            if !dead.is_empty() {
-                standing.orphans = true;
-                if standing.lease.as_ref().is_some_and(|holder| dead.contains(&holder.member)) {
-                    standing.lease = None;
-                }
-            }
-        });
-        for member in dead {
-            self.board.publish(Notice::MemberDied { member });
         }
         Ok(())
     }
@@ -665,7 +300,7 @@ impl Keep {
         }
     }
 
-    fn compare_term(&mut self, term: u64) {
+    pub(super) fn compare_term(&mut self, term: u64) {
         if term < self.seen_term {
             self.board.publish(Notice::DataLossSeen { what: "terms that were granted" });
         }
@@ -679,14 +314,14 @@ impl Keep {
         self.seen_born = Some(born);
     }
 
-    fn unheard(&self, silent_since: &mut Option<Instant>, error: &StoreError) {
+    pub(super) fn unheard(&self, silent_since: &mut Option<Instant>, error: &StoreError) {
         if silent_since.is_none() {
             *silent_since = Some(Instant::now());
             self.board.publish(Notice::Disconnected { reason: error.to_string() });
         }
     }
 
-    fn heard(&self, silent_since: &mut Option<Instant>) {
+    pub(super) fn heard(&self, silent_since: &mut Option<Instant>) {
         if let Some(since) = silent_since.take() {
             self.board.publish(Notice::Reconnected { after: since.elapsed() });
         }

@@ -22,7 +22,9 @@
 
 mod judge;
 mod keeper;
+mod pulse;
 mod session;
+mod watch;
 
 use std::fmt;
 

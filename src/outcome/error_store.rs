@@ -342,7 +342,7 @@ fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
             _ => {}
         }
     }
-    let message = Message::parse(&envelope).unwrap_or_else(|| Message::unreadable(envelope));
+    let message = Message::parse(envelope).unwrap_or_else(Message::unreadable);
     let failed_ms = position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
     Ok(ErrorRecord {
         id: message.id().to_string(),

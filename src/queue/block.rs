@@ -97,9 +97,9 @@ pub(crate) fn fetched(value: redis::Value, n: u64) -> Result<Fetched, StoreError
         if envelope.is_empty() || envelope == b"-" {
             continue; // settled or given back before the repeat
         }
-        let (message, readable) = match Message::parse(&envelope) {
-            Some(message) => (message, true),
-            None => (Message::unreadable(envelope), false),
+        let (message, readable) = match Message::parse(envelope) {
+            Ok(message) => (message, true),
+            Err(envelope) => (Message::unreadable(envelope), false),
         };
         let claim = Claim {
             block: n,

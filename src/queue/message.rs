@@ -9,6 +9,7 @@
 //! ```
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,11 +39,11 @@ impl Lane {
 /// A message's name: `<term>-<seq>`, with `seq` dense within a term. It stays the same over all
 /// attempts, so it serves as an idempotency key for effects outside Redis.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
-pub struct MessageId(String);
+pub struct MessageId(Arc<str>);
 
 impl MessageId {
     pub(crate) fn generated(term: Term, seq: u64) -> MessageId {
-        MessageId(format!("{term}-{seq}"))
+        MessageId(format!("{term}-{seq}").into())
     }
 
     /// The id as it stands in Redis.
@@ -159,8 +160,20 @@ impl Message {
         serde_json::from_slice(&self.payload)
     }
 
-    /// Reads an envelope; `None` if it is not one of ours.
-    pub(crate) fn parse(envelope: &[u8]) -> Option<Message> {
+    /// Reads an envelope; gives it back if it is not one of ours.
+    pub(crate) fn parse(mut envelope: Vec<u8>) -> Result<Message, Vec<u8>> {
+        match Message::head(&envelope) {
+            Some((mut message, start)) => {
+                envelope.drain(..start);
+                message.payload = envelope;
+                Ok(message)
+            }
+            None => Err(envelope),
+        }
+    }
+
+    /// Everything but the payload, and where that begins.
+    fn head(envelope: &[u8]) -> Option<(Message, usize)> {
         let (head, rest) = split(envelope)?;
         let &[VERSION, _lane, flags] = head else { return None };
         let (id, rest) = split(rest)?;
@@ -171,17 +184,18 @@ impl Message {
             let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
             rest = rest.get(colon + 1 + length..)?;
         }
-        Some(Message {
-            id: MessageId(std::str::from_utf8(id).ok()?.to_owned()),
+        let message = Message {
+            id: MessageId(std::str::from_utf8(id).ok()?.into()),
             attempt: std::str::from_utf8(attempt).ok()?.parse().ok()?,
             generated_ms: std::str::from_utf8(ms).ok()?.parse().ok()?,
-            payload: rest.to_vec(),
-        })
+            payload: Vec::new(),
+        };
+        Some((message, envelope.len() - rest.len()))
     }
 
     /// Stands in for an envelope that could not be read, so that it can be failed and kept.
     pub(crate) fn unreadable(envelope: Vec<u8>) -> Message {
-        let id = MessageId("unreadable".to_owned());
+        let id = MessageId("unreadable".into());
         Message { id, attempt: 1, generated_ms: 0, payload: envelope }
     }
 }
@@ -204,7 +218,7 @@ mod tests {
         for payload in [&b""[..], b"hello", b"a|b|c", b"\xff\x00|\n"] {
             let envelope =
                 NewMessage::from(payload.to_vec()).envelope(Lane::Generated, &id(), 1794710083950);
-            let message = Message::parse(&envelope).expect("ours");
+            let message = Message::parse(envelope).expect("ours");
             assert_eq!(message.payload(), payload);
             assert_eq!(message.id(), &id());
             assert_eq!(message.attempt(), 1);
@@ -221,7 +235,8 @@ mod tests {
 
     #[test]
     fn headers_of_a_later_version_are_skipped() {
-        let message = Message::parse(b"1gh|5-1|2|9|12:{\"kind\":\"x\"}body").expect("ours");
+        let message =
+            Message::parse(b"1gh|5-1|2|9|12:{\"kind\":\"x\"}body".to_vec()).expect("ours");
         assert_eq!((message.payload(), message.attempt()), (&b"body"[..], 2));
     }
 
@@ -229,7 +244,7 @@ mod tests {
     fn what_is_not_ours_is_not_read() {
         for bytes in [&b""[..], b"hello", b"2g-|5-1|1|9|x", b"1g-|5-1|one|9|x", b"1gh|5-1|1|9|99:x"]
         {
-            assert_eq!(Message::parse(bytes), None, "{bytes:?}");
+            assert_eq!(Message::parse(bytes.to_vec()), Err(bytes.to_vec()));
         }
     }
 

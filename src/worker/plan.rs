@@ -9,14 +9,15 @@ use std::time::Duration;
 /// Work kept at hand, so that slots do not wait for Redis.
 const AHEAD: Duration = Duration::from_millis(25);
 
+/// Full blocks kept at hand at the most: one is handled while the next travels.
+const BLOCKS_AHEAD: usize = 3;
+
 /// What a worker has in hand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) slots: usize,
-    /// Claimed and not started.
-    pub(super) queued: usize,
-    /// Being handled.
-    pub(super) running: usize,
+    /// Claimed, started or not.
+    pub(super) inside: usize,
     /// Mean handler time, if any message was handled yet.
     pub(super) mean: Option<Duration>,
     pub(super) batch_max: usize,
@@ -24,14 +25,13 @@ pub(super) struct Load {
 
 /// How many messages to ask for; 0 for none.
 pub(super) fn ask(load: Load) -> usize {
-    let in_hand = load.running + load.queued;
-    let free = load.slots.saturating_sub(in_hand);
-    let surplus = in_hand.saturating_sub(load.slots);
+    let free = load.slots.saturating_sub(load.inside);
+    let surplus = load.inside.saturating_sub(load.slots);
     let ahead = match load.mean {
         None => 0,
         Some(mean) => {
             let ahead = AHEAD.as_nanos() * load.slots as u128 / mean.as_nanos().max(1);
-            usize::try_from(ahead).unwrap_or(usize::MAX).min(load.batch_max)
+            usize::try_from(ahead).unwrap_or(usize::MAX).min(load.batch_max * BLOCKS_AHEAD)
         }
     };
     if surplus > ahead / 2 {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     fn load(queued: usize, running: usize, mean: Option<Duration>) -> Load {
-        Load { slots: 4, queued, running, mean, batch_max: 500 }
+        Load { slots: 4, inside: queued + running, mean, batch_max: 500 }
     }
 
     #[test]
@@ -66,8 +66,12 @@ mod tests {
     fn tiny_messages_are_claimed_by_the_hundred() {
         let tiny = Some(Duration::from_micros(2));
         assert_eq!(ask(load(0, 0, tiny)), 500);
-        assert_eq!(ask(load(250, 4, tiny)), 250);
-        assert_eq!(ask(load(251, 4, tiny)), 0);
+        assert_eq!(
+            ask(load(750, 4, tiny)),
+            500,
+            "the next block travels while this one is handled"
+        );
+        assert_eq!(ask(load(751, 4, tiny)), 0);
     }
 
     #[test]

@@ -163,15 +163,14 @@ impl Worker {
             self.mean = Some(mean_with(self.mean, finished.took));
             self.settle(finished.claim, finished.outcome);
         }
-        if self.slots.running() + self.slots.queued() == 0 {
+        if self.slots.inside() == 0 {
             self.alone_runs = false;
             if let Some(job) = self.alone.take() {
                 self.alone_runs = true;
-                self.slots.start(job);
+                self.slots.start([job]);
             }
         }
-        let held = self.slots.running() + self.slots.queued();
-        self.session.in_flight.store(held as u64, Ordering::Relaxed);
+        self.session.in_flight.store(self.slots.inside() as u64, Ordering::Relaxed);
     }
 
     fn settle(&mut self, claim: Claim, outcome: Outcome) {
@@ -194,8 +193,7 @@ impl Worker {
         let want = match mode {
             Mode::Work if self.hungry && self.alone.is_none() && !self.alone_runs => ask(Load {
                 slots: self.config.concurrency,
-                queued: self.slots.queued(),
-                running: self.slots.running(),
+                inside: self.slots.inside(),
                 mean: self.mean,
                 batch_max: self.config.batch_max,
             }),
@@ -296,6 +294,7 @@ impl Worker {
         let working = *self.mode.borrow() == Mode::Work;
         let count = block.messages.len();
         self.blocks.insert(block.n, Settlement::new(block.n, block.stamp, count));
+        let mut jobs = Vec::with_capacity(count);
         for (claim, message, readable) in block.messages {
             if !readable {
                 let outcome = Outcome::failed_by(Cause::Decode, "not a message of this version");
@@ -305,9 +304,10 @@ impl Worker {
             } else if claim.attempt >= ALONE_FROM {
                 self.alone = Some(Job { claim, message });
             } else {
-                self.slots.start(Job { claim, message });
+                jobs.push(Job { claim, message });
             }
         }
+        self.slots.start(jobs);
     }
 
     fn take_in_settled(&mut self, n: u64, answer: Result<Settled, StoreError>) {

@@ -3,8 +3,9 @@
 //! **Invariant:** every job that enters comes out exactly once: finished, taken back unstarted, or
 //! reported lost when the slots are stopped.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -16,6 +17,13 @@ use crate::membership::Session;
 use crate::notice::{Board, Notice};
 use crate::outcome::{Cause, Outcome};
 use crate::queue::{Claim, Message, MessageId};
+
+/// So many results are told together while there is more to do.
+const TELL_EVERY: usize = 128;
+/// A result that took this long is told at once: telling costs nothing beside it.
+const TELL_SLOW: Duration = Duration::from_micros(200);
+/// So many tiny messages are handled before others get their turn on the thread.
+const YIELD_EVERY: u32 = 64;
 
 /// A claimed message that waits for a slot.
 pub(super) struct Job {
@@ -30,17 +38,32 @@ pub(super) struct Finished {
     pub(super) took: Duration,
 }
 
+/// What waits for a slot and what came out of one, under one lock: a slot that hands in a result
+/// takes its next job in the same breath.
 #[derive(Default)]
-struct Done {
-    list: Mutex<Vec<Finished>>,
-    some: Notify,
+struct Desk {
+    jobs: VecDeque<Job>,
+    finished: Vec<Finished>,
+    /// Slots that found no job and wait for one.
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    desk: Mutex<Desk>,
+    some_job: Notify,
+    some_finished: Notify,
+}
+
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A fixed number of handlers at work.
 pub(super) struct Slots {
-    jobs: async_channel::Sender<Job>,
-    unstarted: async_channel::Receiver<Job>,
-    done: Arc<Done>,
+    shared: Arc<Shared>,
     tasks: JoinSet<()>,
     /// Jobs that went in and have not come out.
     inside: usize,
@@ -54,54 +77,55 @@ impl Slots {
         session: &Arc<Session>,
         board: &Board,
     ) -> Slots {
-        // Unbounded as a channel; bounded by what the worker asks Redis for.
-        let (jobs, unstarted) = async_channel::unbounded();
-        let done = Arc::new(Done::default());
+        let shared = Arc::new(Shared::default());
         let mut tasks = JoinSet::new();
         for _ in 0..count {
             let slot = Slot {
-                jobs: unstarted.clone(),
+                shared: shared.clone(),
                 handler: handler.clone(),
                 timeout,
                 session: session.clone(),
                 board: board.clone(),
-                done: done.clone(),
             };
             tasks.spawn(slot.run());
         }
-        Slots { jobs, unstarted, done, tasks, inside: 0 }
+        Slots { shared, tasks, inside: 0 }
     }
 
-    pub(super) fn start(&mut self, job: Job) {
-        self.inside += 1;
-        let _ = self.jobs.try_send(job);
+    /// Puts jobs on the desk. Their number is bounded by what the worker asks Redis for.
+    pub(super) fn start(&mut self, jobs: impl IntoIterator<Item = Job>) {
+        let mut desk = self.shared.desk();
+        let before = desk.jobs.len();
+        desk.jobs.extend(jobs);
+        let added = desk.jobs.len() - before;
+        let wake = added.min(desk.idle);
+        desk.idle -= wake;
+        drop(desk);
+        self.inside += added;
+        for _ in 0..wake {
+            self.shared.some_job.notify_one();
+        }
     }
 
-    pub(super) fn queued(&self) -> usize {
-        self.unstarted.len()
-    }
-
-    pub(super) fn running(&self) -> usize {
-        self.inside.saturating_sub(self.queued())
+    /// Jobs that are on the desk or being handled.
+    pub(super) fn inside(&self) -> usize {
+        self.inside
     }
 
     /// Waits until something is finished.
     pub(super) async fn some_finished(&self) {
-        self.done.some.notified().await;
+        self.shared.some_finished.notified().await;
     }
 
     pub(super) fn finished(&mut self) -> Vec<Finished> {
-        let list = std::mem::take(&mut *self.done.list.lock().expect("never poisoned"));
-        self.inside -= list.len();
-        list
+        let finished = std::mem::take(&mut self.shared.desk().finished);
+        self.inside -= finished.len();
+        finished
     }
 
     /// Takes back what no slot has started.
     pub(super) fn take_back(&mut self) -> Vec<Job> {
-        let mut jobs = Vec::new();
-        while let Ok(job) = self.unstarted.try_recv() {
-            jobs.push(job);
-        }
+        let jobs: Vec<Job> = self.shared.desk().jobs.drain(..).collect();
         self.inside -= jobs.len();
         jobs
     }
@@ -114,33 +138,73 @@ impl Slots {
 }
 
 struct Slot {
-    jobs: async_channel::Receiver<Job>,
+    shared: Arc<Shared>,
     handler: Arc<dyn DynHandle>,
     timeout: Duration,
     session: Arc<Session>,
     board: Board,
-    done: Arc<Done>,
 }
 
 impl Slot {
     async fn run(self) {
-        while let Ok(Job { claim, message }) = self.jobs.recv().await {
-            let mut lost = Lost { id: Some(claim.id.clone()), board: &self.board };
-            if !self.session.trusted() && !self.session.until_trusted().await {
+        let mut result = None;
+        let mut handled: u32 = 0;
+        loop {
+            let job = match self.hand_in(result.take()) {
+                Some(job) => job,
+                None => self.next_job().await,
+            };
+            result = self.work(job).await;
+            if result.is_none() {
                 return;
             }
-            let start = Instant::now();
-            let outcome = self.handle(message, start).await;
-            lost.id = None;
-            let took = start.elapsed();
-            let mut list = self.done.list.lock().expect("never poisoned");
-            list.push(Finished { claim, outcome, took });
-            let first = list.len() == 1;
-            drop(list);
-            if first {
-                self.done.some.notify_one();
+            handled = handled.wrapping_add(1);
+            if handled.is_multiple_of(YIELD_EVERY) {
+                tokio::task::yield_now().await;
             }
         }
+    }
+
+    /// Puts a result on the desk and takes the next job, if there is one.
+    fn hand_in(&self, result: Option<Finished>) -> Option<Job> {
+        let mut desk = self.shared.desk();
+        let took = result.as_ref().map_or(Duration::ZERO, |finished| finished.took);
+        desk.finished.extend(result);
+        let job = desk.jobs.pop_front();
+        let count = desk.finished.len();
+        drop(desk);
+        if count > 0 && (job.is_none() || count >= TELL_EVERY || took >= TELL_SLOW) {
+            self.shared.some_finished.notify_one();
+        }
+        job
+    }
+
+    async fn next_job(&self) -> Job {
+        loop {
+            // Registered before the desk is looked at, so that no wake-up falls between the two.
+            let mut woken = std::pin::pin!(self.shared.some_job.notified());
+            woken.as_mut().enable();
+            {
+                let mut desk = self.shared.desk();
+                if let Some(job) = desk.jobs.pop_front() {
+                    return job;
+                }
+                desk.idle += 1;
+            }
+            woken.await;
+        }
+    }
+
+    /// Handles one message; `None` when the session is over.
+    async fn work(&self, Job { claim, message }: Job) -> Option<Finished> {
+        let mut lost = Lost { id: Some(claim.id.clone()), board: &self.board };
+        if !self.session.trusted() && !self.session.until_trusted().await {
+            return None;
+        }
+        let start = Instant::now();
+        let outcome = self.handle(message, start).await;
+        lost.id = None;
+        Some(Finished { claim, outcome, took: start.elapsed() })
     }
 
     async fn handle(&self, message: Message, start: Instant) -> Outcome {
@@ -152,7 +216,13 @@ impl Slot {
         };
         // The call itself may panic, too, before there is a future.
         let handling = AssertUnwindSafe(async { self.handler.handle(message, context).await });
-        match tokio::time::timeout(self.timeout, handling.catch_unwind()).await {
+        let mut handling = std::pin::pin!(handling.catch_unwind());
+        // Most handlers of tiny messages are done at once and never need the timer.
+        let outcome = match futures_util::poll!(&mut handling) {
+            std::task::Poll::Ready(outcome) => Ok(outcome),
+            std::task::Poll::Pending => tokio::time::timeout(self.timeout, handling).await,
+        };
+        match outcome {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => {
                 let text = panic

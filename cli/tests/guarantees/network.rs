@@ -49,7 +49,9 @@ on_each_server! {
             let (_, leader) = crew.leader();
             crew.members[leader].kill();
         });
-        crew.leader();
+        // Redis knows the new generator before it does: wait until it generates.
+        let generated = crew.look().count("generated");
+        eventually("a generator at work", || crew.look().count("generated") > generated);
         crew.add_at(&url);
         lose("adopt", script!("queue/adopt.lua"), &mut || {
             let (_, worker) = crew.worker();

@@ -1,0 +1,209 @@
+use std::process::{Command, Output};
+
+use artel_testkit::{Kind, Program, Server, eventually};
+
+fn server() -> Server {
+    Server::start(if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey })
+}
+
+fn artel(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_artel"));
+    for name in ["REDIS_URL", "ARTEL_REDIS_URL", "ARTEL_FLEET"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied()).args(args).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn an_empty_fleet_is_unhealthy_and_says_so() {
+    let server = server();
+    let output = artel(&["status", "--redis", &server.url()], &[]);
+    let screen = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(output.stderr.is_empty());
+    let lines: Vec<&str> = screen.lines().skip(1).collect();
+    assert_eq!(
+        lines,
+        [
+            "generator: nobody leads",
+            "generated 0 · waiting 0 · claimed 0 · done 0 · failed 0 · balance 0",
+            "errors stored 0",
+            "no members",
+        ]
+    );
+}
+
+/// The documented document: these fields stay.
+#[test]
+fn status_as_json_has_its_documented_fields() {
+    let server = server();
+    let url = server.url();
+    let program = env!("CARGO_BIN_EXE_artel");
+    let _members: Vec<Program> = ["one", "two"]
+        .iter()
+        .map(|label| {
+            let args =
+                ["run", "--redis", &url, "--label", label, "--interval", "20ms", "--lease", "2s"];
+            Program::start(program, &args)
+        })
+        .collect();
+    let mut document = serde_json::Value::Null;
+    eventually("a fleet with its books", || {
+        let output = artel(&["status", "--json", "--redis", &url], &[]);
+        document = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        output.status.success()
+            && document["messages"]["done"].as_u64() > Some(3)
+            && document["members"].as_array().is_some_and(|members| members.len() == 2)
+    });
+    assert_eq!(document["v"], 1);
+    assert_eq!(document["fleet"], "artel");
+    assert_eq!(document["messages"]["balance"], 0);
+    for (part, fields) in [
+        ("redis", &["version", "rtt_ms"][..]),
+        ("generator", &["member", "label", "term", "lease_ms"]),
+        (
+            "messages",
+            &["generated", "sent", "waiting", "scheduled", "claimed", "done", "failed", "balance"],
+        ),
+        ("lanes", &["returned", "high", "generated", "normal", "low"]),
+        ("errors", &["stored"]),
+    ] {
+        for field in fields {
+            assert!(!document[part][field].is_null(), "{part}.{field}: {document}");
+        }
+    }
+    for field in ["id", "label", "role", "host", "pid", "done", "failed", "in_flight", "seen_ms"] {
+        assert!(!document["members"][0][field].is_null(), "{field}: {document}");
+    }
+    let roles: Vec<&str> = document["members"]
+        .as_array()
+        .expect("two")
+        .iter()
+        .filter_map(|m| m["role"].as_str())
+        .collect();
+    assert!(roles.contains(&"generator") && roles.contains(&"worker"));
+    assert!(document["time"].as_str().is_some_and(|time| time.ends_with('Z')));
+}
+
+/// Flag over environment, and one variable over the other.
+#[test]
+fn the_address_comes_from_the_nearest_place() {
+    let server = server();
+    let good = server.url();
+    let bad = "redis://127.0.0.1:1";
+    for (args, variables, code) in [
+        (&["status", "--redis", &good][..], &[("ARTEL_REDIS_URL", bad)][..], 6),
+        (&["status"], &[("ARTEL_REDIS_URL", &good), ("REDIS_URL", bad)], 6),
+        (&["status"], &[("REDIS_URL", &good)], 6),
+        (&["status"], &[("REDIS_URL", bad)], 3),
+        (&["status", "--port", &server.port().to_string()], &[("REDIS_URL", bad)], 6),
+    ] {
+        let output = artel(args, variables);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{args:?} {variables:?} {}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn another_database_is_another_world() {
+    let server = server();
+    let port = server.port().to_string();
+    let () = redis::pipe()
+        .cmd("SELECT")
+        .arg(3)
+        .ignore()
+        .cmd("XADD")
+        .arg("artel:{artel}:errors")
+        .arg("*")
+        .arg("m")
+        .arg("1g-|5-1|1|9|in db 3\nsecond \\ line")
+        .arg("e")
+        .arg("{}")
+        .ignore()
+        .query(&mut server.connect())
+        .expect("answers");
+    let output = artel(&["getErrors", "--port", &port, "--db", "3"], &[]);
+    assert_eq!(text(&output.stdout), "in db 3\\nsecond \\\\ line\n");
+    let output = artel(&["getErrors", "--port", &port], &[]);
+    assert!(output.status.success() && output.stdout.is_empty());
+}
+
+#[test]
+fn whole_records_are_json_lines() {
+    let server = server();
+    let envelope = b"1g-|1794710083943807-7|2|1794710083950|\xff\xfe";
+    let why =
+        r#"{"v":1,"cause":"timeout","reason":"too slow","member":"m1","label":"one","later":1}"#;
+    let () = redis::cmd("XADD")
+        .arg("artel:{artel}:errors")
+        .arg("1794710099999-0")
+        .arg("m")
+        .arg(&envelope[..])
+        .arg("e")
+        .arg(why)
+        .query(&mut server.connect())
+        .expect("answers");
+    let output = artel(&["getErrors", "--json", "--redis", &server.url()], &[]);
+    assert_eq!(
+        text(&output.stdout),
+        "{\"v\":1,\"id\":\"1794710083943807-7\",\"payload_b64\":\"//4=\",\"reason\":\"too slow\",\
+         \"cause\":\"timeout\",\"member\":\"m1\",\"label\":\"one\",\"attempt\":2,\
+         \"generated_ms\":1794710083950,\"failed_ms\":1794710099999}\n"
+    );
+}
+
+#[test]
+fn the_log_can_be_json() {
+    let server = server();
+    let args = ["run", "--redis", &server.url(), "--log-format", "json", "--for", "300ms"];
+    let mut member = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
+    assert_eq!(member.exit_code(), Some(0));
+    let log = member.stderr();
+    assert!(log.lines().count() >= 2, "{log}");
+    for line in log.lines() {
+        let entry: serde_json::Value =
+            serde_json::from_str(line).expect("a JSON document per line");
+        assert!(entry["message"].is_string() && entry["level"].is_string(), "{line}");
+    }
+    assert!(log.contains("no worker yet: start a second copy"));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let server = server();
+    let url = server.url();
+    let options = ["--interval", "50ms", "--work-time", "60s", "--error-rate", "0"];
+    let start = || {
+        let mut args = vec!["run", "--redis", &url];
+        args.extend(options);
+        Program::start(env!("CARGO_BIN_EXE_artel"), &args)
+    };
+    let mut members = [start(), start()];
+    let mut connection = server.connect();
+    eventually("a busy worker", || {
+        let snapshot = artel_testkit::Snapshot::read(&mut connection, "artel");
+        snapshot.blocks.values().flatten().count() > 0
+    });
+    for member in &members {
+        member.terminate();
+        member.says("stopping");
+    }
+    let codes: Vec<Option<i32>> = members
+        .iter_mut()
+        .map(|member| {
+            if member.is_alive() {
+                member.terminate();
+            }
+            member.exit_code()
+        })
+        .collect();
+    assert!(codes.contains(&Some(143)), "the busy one ends with 143 on the second: {codes:?}");
+}

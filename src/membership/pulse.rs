@@ -1,0 +1,335 @@
+//! The pulse of a session: heartbeats while it is trusted, questions while it is in doubt, and
+//! presence in between.
+//!
+//! **Invariant:** only a trusted session is refreshed, over whichever connection works; a lease in
+//! our name that we do not exercise is given back, and a term that ended is not led any longer.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::judge::{self, Pulse};
+use super::keeper::{ABSENT_BEAT, Keep, PROFILE_TTL, resign_call};
+use super::{End, Exercise, Holder, MemberId, Session};
+use crate::clock::Moment;
+use crate::notice::Notice;
+use crate::store::{Call, Hint, Reply, Script, StoreError};
+use crate::term::Term;
+
+static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
+
+/// What one session's loop remembers between two turns.
+pub(super) struct Pace {
+    pub(super) next_beat: Instant,
+    pub(super) last_heartbeat: Option<Instant>,
+    pub(super) next_look: Option<Instant>,
+    /// The member count for which our rank was computed.
+    pub(super) ranked: i64,
+    /// When the last answered "am I still a member?" was sent.
+    pub(super) confirmed: Option<Moment>,
+    /// The connection on which we are subscribed; any other one does not show our presence.
+    pub(super) subscribed: Option<u64>,
+    pub(super) silent_since: Option<Instant>,
+}
+
+impl Keep {
+    pub(super) async fn live(&mut self, session: &Session) {
+        let now = Instant::now();
+        let mut pace = Pace {
+            next_beat: now,
+            last_heartbeat: None,
+            next_look: Some(now),
+            ranked: -1,
+            confirmed: None,
+            subscribed: Some(self.joined_on),
+            silent_since: None,
+        };
+        loop {
+            if !self.present(&pace) {
+                pace.next_beat = pace.next_beat.min(Instant::now() + ABSENT_BEAT);
+            }
+            let look_at = pace.next_look.unwrap_or(pace.next_beat + Duration::from_secs(3600));
+            tokio::select! {
+                () = session.over.cancelled() => return,
+                () = self.stop.cancelled() => {
+                    session.end(End::Leave);
+                    return;
+                }
+                Some(hint) = self.hints.recv() => self.hear(session, &mut pace, hint),
+                () = tokio::time::sleep_until(pace.next_beat) => self.beat(session, &mut pace).await,
+                () = tokio::time::sleep_until(look_at) => self.look(session, &mut pace).await,
+            }
+        }
+    }
+
+    pub(super) fn hear(&mut self, session: &Session, pace: &mut Pace, hint: Hint) {
+        let text = match hint {
+            Hint::Lost => {
+                // Without presence we are suspects: be heard of at once, then keep being heard of.
+                pace.subscribed = None;
+                pace.next_beat = Instant::now();
+                return;
+            }
+            Hint::Message(text) => text,
+        };
+        let mut parts = text.split('|');
+        let (word, id) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let id = MemberId::from_redis(id);
+        let below = id < session.id;
+        let freed = |lease: &mut Option<Holder>| {
+            if lease.as_ref().is_some_and(|holder| holder.member == id) {
+                *lease = None;
+            }
+        };
+        match word {
+            "free" => session.update_standing(|standing| freed(&mut standing.lease)),
+            "lead" => {
+                let term = parts.next().and_then(Term::parse);
+                self.seen_term = self.seen_term.max(term.map_or(0, Term::get));
+                let deadline = Moment::now() + session.lease;
+                session.update_standing(|standing| {
+                    standing.lease = term.map(|term| Holder { member: id.clone(), term, deadline });
+                });
+            }
+            "joined" if below => session.update_standing(|standing| standing.rank += 1),
+            "dead" | "left" => session.update_standing(|standing| {
+                freed(&mut standing.lease);
+                standing.orphans |= word == "dead";
+                if below {
+                    standing.rank = standing.rank.saturating_sub(1);
+                }
+            }),
+            _ => {}
+        }
+        if pace.next_look.is_none() && self.watches(session) {
+            pace.next_look = Some(Instant::now() + judge::LOOK_EVERY);
+        }
+    }
+
+    pub(super) async fn beat(&mut self, session: &Session, pace: &mut Pace) {
+        let beat = session.beat();
+        if !self.present(pace) {
+            self.become_present(session, pace).await;
+        }
+        let recently = Moment::now().since(session.refreshed_at()) < beat;
+        let told = pace.last_heartbeat.is_some_and(|at| at.elapsed() < session.lease / 2);
+        if self.present(pace) && recently && told {
+            pace.next_beat =
+                Instant::now() + beat - Moment::now().since(session.refreshed_at()).min(beat);
+            return;
+        }
+        let result =
+            match judge::pulse(Moment::now(), session.trusted_until(), pace.confirmed, beat) {
+                Pulse::Heartbeat => self.heartbeat(session, pace).await,
+                Pulse::Question => self.question(session, pace).await,
+            };
+        let pause = match result {
+            Ok(pause) => {
+                self.heard(&mut pace.silent_since);
+                pause
+            }
+            Err(error) => {
+                if !session.trusted() {
+                    self.unheard(&mut pace.silent_since, &error);
+                }
+                ABSENT_BEAT.min(beat)
+            }
+        };
+        let present = self.present(pace);
+        pace.next_beat = Instant::now() + if present { pause } else { pause.min(ABSENT_BEAT) };
+        if let Exercise::Leading(term, over) = session.exercise()
+            && judge::stalled(
+                Moment::now(),
+                session.progress(),
+                self.profile.interval,
+                session.lease,
+            )
+        {
+            tracing::warn!(%term, "this generator makes no progress, so it resigns");
+            self.resign(session, term).await;
+            over.cancel();
+        }
+    }
+
+    pub(super) fn present(&self, pace: &Pace) -> bool {
+        pace.subscribed == Some(self.link.epoch())
+    }
+
+    /// Without presence we are suspects: refresh over the work connection, at once and then ten
+    /// times a second, while a new session connection is made.
+    pub(super) async fn become_present(&self, session: &Session, pace: &mut Pace) {
+        let subscribing = self.subscribe(&session.id, session.call_timeout());
+        let mut subscribing = std::pin::pin!(subscribing);
+        let mut heard = false;
+        loop {
+            if session.trusted() {
+                let (held, hi, _) = session.blocks();
+                let call = self.heartbeat_call(session, held, hi);
+                let sent = Moment::now();
+                let refreshing = self.store.work.call_live(&call, session.beat());
+                let answer = tokio::select! {
+                    answer = refreshing => answer,
+                    result = &mut subscribing => return self.subscribed(session, pace, result, heard),
+                };
+                match answer.and_then(Reply::parse) {
+                    Ok(reply) if reply.tag == "gone" => return session.end(End::Gone),
+                    Ok(_) => {
+                        heard = true;
+                        session.refresh(sent);
+                    }
+                    Err(_) => heard = false,
+                }
+            }
+            tokio::select! {
+                () = session.over.cancelled() => return,
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(ABSENT_BEAT) => {}
+                result = &mut subscribing => return self.subscribed(session, pace, result, heard),
+            }
+        }
+    }
+
+    pub(super) fn subscribed(
+        &self,
+        session: &Session,
+        pace: &mut Pace,
+        result: Result<(), StoreError>,
+        heard: bool,
+    ) {
+        match result {
+            Ok(()) => pace.subscribed = Some(self.link.epoch()),
+            Err(error) => {
+                tracing::debug!(%error, member = %session.id, "not present yet");
+                if !heard {
+                    self.unheard(&mut pace.silent_since, &error);
+                }
+            }
+        }
+    }
+
+    pub(super) fn heartbeat_call(&self, session: &Session, held: String, hi: u64) -> Call {
+        let keys = &self.store.keys;
+        HEARTBEAT
+            .call(&[
+                keys.members(),
+                keys.lease(),
+                keys.watch(),
+                keys.orphans(),
+                keys.member(&session.id),
+                keys.blocks(&session.id),
+            ])
+            .arg(session.id.as_str())
+            .arg(session.lease.as_millis() as u64)
+            .arg(held)
+            .arg(hi)
+            .arg(PROFILE_TTL.max(session.lease * 2).as_millis() as u64)
+            .arg("done")
+            .arg(session.done.load(Ordering::Relaxed))
+            .arg("failed")
+            .arg(session.failed.load(Ordering::Relaxed))
+            .arg("in_flight")
+            .arg(session.in_flight.load(Ordering::Relaxed))
+            .arg("label")
+            .arg(&self.profile.label)
+            .arg("host")
+            .arg(&self.profile.host)
+            .arg("pid")
+            .arg(std::process::id())
+    }
+
+    /// Refreshes the session and takes in what the reply tells.
+    pub(super) async fn heartbeat(
+        &mut self,
+        session: &Session,
+        pace: &mut Pace,
+    ) -> Result<Duration, StoreError> {
+        let (held, hi, mark) = session.blocks();
+        let exercise_before = session.exercise();
+        let call = self.heartbeat_call(session, held, hi);
+        let sent = Moment::now();
+        let reply = Reply::parse(self.link.call(&call, session.beat()).await?)?;
+        if reply.tag == "gone" {
+            session.end(End::Gone);
+            return Ok(session.beat());
+        }
+        session.refresh(sent);
+        pace.last_heartbeat = Some(Instant::now());
+        pace.confirmed = None;
+
+        let lease = reply.text(0)?;
+        let left = Duration::from_millis(reply.number(1)?.max(0) as u64);
+        let holder = lease.split_once('|').and_then(|(member, term)| {
+            let member = MemberId::from_redis(member);
+            Some(Holder { member, term: Term::parse(term)?, deadline: sent + left })
+        });
+        if let Some(holder) = &holder {
+            self.compare_term(holder.term.get());
+        }
+        let orphans = reply.number(3)? > 0;
+        let members = reply.number(4)? as usize;
+        session.update_standing(|standing| {
+            standing.lease = holder.clone();
+            standing.known = true;
+            standing.orphans = orphans;
+            standing.members = members;
+        });
+        if reply.number(5)? == 1 && mark.is_some() && mark == session.blocks().2 {
+            self.board.publish(Notice::DataLossSeen { what: "open blocks that nobody holds" });
+            session.end(End::DataLoss);
+            return Ok(session.beat());
+        }
+        self.compare_lease(session, holder, exercise_before).await;
+        if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64), session.lease)
+        {
+            pace.next_look = Some(Instant::now());
+        }
+        Ok(session.beat())
+    }
+
+    /// A lease in our name that we do not exercise would leave the fleet without a generator for
+    /// ever: give it back. And a term that ended without us must not be led any longer.
+    pub(super) async fn compare_lease(
+        &self,
+        session: &Session,
+        holder: Option<Holder>,
+        before: Exercise,
+    ) {
+        let mine = holder.filter(|holder| holder.member == session.id).map(|holder| holder.term);
+        match (before, session.exercise(), mine) {
+            (Exercise::Idle, Exercise::Idle, Some(term)) => {
+                tracing::debug!(%term, "a lease in our name that we do not exercise: resigning");
+                self.resign(session, term).await;
+            }
+            (Exercise::Leading(before, _), Exercise::Leading(term, over), mine)
+                if before == term && mine != Some(term) =>
+            {
+                over.cancel();
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) async fn resign(&self, session: &Session, term: Term) {
+        let call = resign_call(&self.store, &session.id, term);
+        // Unanswered is fine: the next heartbeat sees the lease again.
+        let _ = self.link.call(&call, session.beat()).await;
+    }
+
+    /// In doubt: asks, and changes nothing.
+    pub(super) async fn question(
+        &self,
+        session: &Session,
+        pace: &mut Pace,
+    ) -> Result<Duration, StoreError> {
+        let call = Call::plain("ZSCORE").arg(self.store.keys.members()).arg(session.id.as_str());
+        let sent = Moment::now();
+        let answer = self.link.call(&call, session.beat()).await?;
+        if answer == redis::Value::Nil {
+            session.end(End::Gone);
+        } else {
+            pace.confirmed = Some(sent);
+        }
+        Ok(Duration::ZERO)
+    }
+}

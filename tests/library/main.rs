@@ -1,0 +1,356 @@
+//! Proves what the library promises to whoever embeds it: user code that fails, panics, hangs or
+//! blocks hurts nothing but its own message.
+#![allow(missing_docs, unreachable_pub)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use artel::{
+    Cause, Config, Context, Effect, ErrorStore, Fleet, FleetBuilder, Ledger, Message, NewMessage,
+};
+use artel::{Notice, Notices, Outcome, Role, Tick};
+use artel_testkit::{Audit, DEADLINE, Server, Snapshot};
+
+const NAME: &str = "library";
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.lease = Some(Duration::from_secs(2));
+    config.interval = Duration::from_millis(5);
+    config.ledger = Ledger::All;
+    config
+}
+
+fn member(server: &Server) -> FleetBuilder {
+    Fleet::builder().redis(server.url()).name(NAME).config(config())
+}
+
+/// A member that only generates these, once.
+async fn generates(server: &Server, payloads: &[&str]) -> Fleet {
+    let mut batch: Vec<NewMessage> = payloads.iter().map(|text| NewMessage::from(*text)).collect();
+    let generate = move |_: Tick| std::future::ready(std::mem::take(&mut batch));
+    member(server).generate(generate).start().await.expect("joins")
+}
+
+async fn until<F: AsyncFnMut() -> bool>(what: &str, mut ask: F) {
+    let waiting = async {
+        while !ask().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+async fn settled(fleet: &Fleet, count: u64) {
+    until("settled messages", async || {
+        let books = fleet.status().await.expect("answers").messages;
+        assert_eq!(books.balance, 0);
+        books.done + books.failed >= count
+    })
+    .await;
+}
+
+async fn notice(notices: &mut Notices, wanted: impl Fn(&Notice) -> bool) {
+    let waiting = async {
+        while let Some(notice) = notices.next().await {
+            if wanted(&notice) {
+                return;
+            }
+        }
+        panic!("the fleet ended first");
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.expect("the notice comes");
+}
+
+async fn errors(server: &Server) -> Vec<artel::ErrorRecord> {
+    let mut taker = ErrorStore::open(&server.url(), NAME).await.expect("opens").take();
+    taker.page().await.expect("a page")
+}
+
+async fn stop(fleets: impl IntoIterator<Item = Fleet>) {
+    for fleet in fleets {
+        fleet.stop();
+        fleet.stopped().await;
+    }
+}
+
+fn audit(server: &Server) {
+    Audit::of(&Snapshot::read(&mut server.connect(), NAME), &[]).assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panicking_handler_fails_its_message_and_nothing_else() {
+    let server = Server::any();
+    let generator = generates(&server, &["fine", "panic", "panic later", "fine too"]).await;
+    let handle = |message: Message, _: Context| {
+        assert!(message.payload() != b"panic", "at once");
+        async move {
+            tokio::task::yield_now().await;
+            assert!(message.payload() != b"panic later", "later");
+            Outcome::done()
+        }
+    };
+    let worker = member(&server).handle(handle).start().await.expect("joins");
+    settled(&generator, 4).await;
+    let books = worker.status().await.expect("answers").messages;
+    assert_eq!((books.done, books.failed), (2, 2));
+    for record in errors(&server).await {
+        assert_eq!(record.cause, Cause::Handler);
+        assert!(
+            record.reason.contains("the handler panicked: at once")
+                || record.reason.contains("the handler panicked: later"),
+            "{}",
+            record.reason
+        );
+    }
+    audit(&server);
+    stop([worker, generator]).await;
+}
+
+#[derive(serde::Deserialize)]
+struct Order {
+    amount: u32,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_decode_goes_to_the_error_store() {
+    let server = Server::any();
+    let generator = generates(&server, &[r#"{"amount":3}"#, "no json", r#"{"amount":-1}"#]).await;
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    let handle = artel::json(move |order: Order, _: Context| {
+        count.fetch_add(order.amount as usize, Ordering::Relaxed);
+        std::future::ready(())
+    });
+    let worker = member(&server).handle(handle).start().await.expect("joins");
+    settled(&generator, 3).await;
+    assert_eq!(seen.load(Ordering::Relaxed), 3);
+    let records = errors(&server).await;
+    assert_eq!(records.len(), 2);
+    assert!(records.iter().all(|record| record.cause == Cause::Decode && record.attempt == 1));
+    stop([worker, generator]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_runs_too_long_is_stopped() {
+    let server = Server::any();
+    let generator = generates(&server, &["slow", "quick"]).await;
+    let mut config = config();
+    config.handler_timeout = Duration::from_millis(100);
+    let handle = |message: Message, context: Context| async move {
+        assert!(context.deadline > std::time::Instant::now());
+        if message.payload() == b"slow" {
+            std::future::pending::<()>().await;
+        }
+    };
+    let worker = member(&server).config(config).handle(handle).start().await.expect("joins");
+    settled(&generator, 2).await;
+    let records = errors(&server).await;
+    assert_eq!(records.len(), 1);
+    assert_eq!((records[0].cause, &records[0].payload[..]), (Cause::Timeout, &b"slow"[..]));
+    stop([worker, generator]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_committed_with_their_outcome() {
+    let server = Server::any();
+    let generator = generates(&server, &["2", "3", "bad"]).await;
+    let () = redis::cmd("RPUSH")
+        .arg("artel:{library}:data:list")
+        .arg("x")
+        .query(&mut server.connect())
+        .expect("answers");
+    let handle = |message: Message, context: Context| async move {
+        assert_eq!(context.term, context.id.term());
+        match message.text().parse::<i64>() {
+            Ok(n) => Outcome::done()
+                .with(Effect::incr_by("sum", n))
+                .with(Effect::sadd("ids", context.id.as_str())),
+            Err(_) => Outcome::done().with(Effect::incr_by("list", 1)),
+        }
+    };
+    let worker = member(&server).handle(handle).start().await.expect("joins");
+    settled(&generator, 3).await;
+    let mut connection = server.connect();
+    let sum: i64 =
+        redis::cmd("GET").arg("artel:{library}:data:sum").query(&mut connection).expect("a sum");
+    let ids: i64 =
+        redis::cmd("SCARD").arg("artel:{library}:data:ids").query(&mut connection).expect("a set");
+    assert_eq!((sum, ids), (5, 2));
+    let records = errors(&server).await;
+    assert_eq!(records.len(), 1);
+    assert!(records[0].reason.contains("its effect cannot be applied"), "{}", records[0].reason);
+    stop([worker, generator]).await;
+}
+
+/// The session lives on a thread of its own: handlers that block every thread of the runtime for
+/// longer than the lease cost nobody their session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn busy_handlers_cannot_stop_the_heartbeat() {
+    let server = Server::any();
+    let program = std::thread::spawn({
+        let url = server.url();
+        move || {
+            // A runtime of its own, whose threads are all blocked.
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let mut config = config();
+                config.lease = Some(Duration::from_secs(1));
+                let handle = |_: Message, _: Context| async {
+                    std::thread::sleep(Duration::from_secs(3)); // the blocking is the fault itself
+                };
+                let worker = Fleet::builder()
+                    .redis(url)
+                    .name(NAME)
+                    .config(config)
+                    .handle(handle)
+                    .start()
+                    .await
+                    .expect("joins");
+                let before = worker.member();
+                until("the blocking handler to end", async || {
+                    worker.status().await.is_ok_and(|status| status.messages.done == 1)
+                })
+                .await;
+                assert_eq!(worker.member(), before, "the same session");
+                stop([worker]).await;
+            });
+        }
+    });
+    until("the worker to join", async || {
+        Snapshot::read(&mut server.connect(), NAME).members.len() == 1
+    })
+    .await;
+    let mut config = config();
+    config.lease = Some(Duration::from_secs(1));
+    config.messages_max = Some(1);
+    let generator = member(&server)
+        .config(config)
+        .generate(|_: Tick| std::future::ready("block"))
+        .start()
+        .await
+        .expect("joins");
+    settled(&generator, 1).await;
+    let attempts: Vec<u32> =
+        Snapshot::read(&mut server.connect(), NAME).ledger.iter().map(|entry| entry.3).collect();
+    assert_eq!(attempts, [1], "handled once");
+    program.join().expect("the blocked member is fine");
+    stop([generator]).await;
+}
+
+/// A heartbeat must prove work, not only life: a generator that hangs is replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generator_that_hangs_is_replaced() {
+    let server = Server::any();
+    let hangs = |_: Tick| std::future::pending::<NewMessage>();
+    let mut stuck = member(&server).generate(hangs).start().await.expect("joins");
+    let mut notices = stuck.notices();
+    notice(&mut notices, |notice| matches!(notice, Notice::BecameGenerator { .. })).await;
+    assert_eq!(stuck.role(), Role::Generator);
+    let works = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
+    let other = member(&server).generate(works).start().await.expect("joins");
+    notice(&mut notices, |notice| matches!(notice, Notice::LeaseLost { .. })).await;
+    until("messages of the other", async || {
+        other.status().await.expect("answers").messages.generated > 3
+    })
+    .await;
+    assert_eq!(other.role(), Role::Generator);
+    stop([stuck, other]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_generator_is_told_and_tried_again() {
+    let server = Server::any();
+    let first = AtomicBool::new(true);
+    let generate = move |_: Tick| {
+        let fails = first.swap(false, Ordering::Relaxed);
+        async move { if fails { Err("no source") } else { Ok("message") } }
+    };
+    let mut fleet = member(&server).generate(generate).start().await.expect("joins");
+    let mut notices = fleet.notices();
+    notice(
+        &mut notices,
+        |notice| matches!(notice, Notice::GenerateFailed { reason } if reason == "no source"),
+    )
+    .await;
+    until("a message", async || fleet.status().await.expect("answers").messages.generated > 0)
+        .await;
+    stop([fleet]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_oversized_payload_is_refused_whole() {
+    let server = Server::any();
+    let mut config = config();
+    config.payload_bytes_max = 10;
+    let mut batches = vec![vec!["fits"], vec!["ok", "this one is too large"]];
+    let generate = move |_: Tick| {
+        let batch: Vec<NewMessage> =
+            batches.pop().unwrap_or_default().into_iter().map(NewMessage::from).collect();
+        std::future::ready(batch)
+    };
+    let mut fleet = member(&server).config(config).generate(generate).start().await.expect("joins");
+    let mut notices = fleet.notices();
+    notice(&mut notices, |notice| {
+        matches!(notice, Notice::GenerateFailed { reason } if reason.contains("larger than the limit of 10 bytes"))
+    })
+    .await;
+    until("the other batch", async || {
+        fleet.status().await.expect("answers").messages.generated > 0
+    })
+    .await;
+    let lanes = Snapshot::read(&mut server.connect(), NAME).lanes;
+    assert_eq!(lanes["generated"].len(), 1, "nothing of the batch with the large one");
+    stop([fleet]).await;
+}
+
+/// A backlog bound smaller than a batch is back-pressure, not a dead end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_backlog_makes_the_generator_wait() {
+    let server = Server::any();
+    let mut config = config();
+    config.backlog_max = 10;
+    config.messages_max = Some(100);
+    let generate = |_: Tick| std::future::ready(vec![NewMessage::from("x"); 25]);
+    let mut fleet = member(&server).config(config).generate(generate).start().await.expect("joins");
+    let mut notices = fleet.notices();
+    notice(&mut notices, |notice| matches!(notice, Notice::Full { .. })).await;
+    assert_eq!(fleet.status().await.expect("answers").messages.waiting, 10);
+    let worker =
+        member(&server).handle(|_: Message, _: Context| async {}).start().await.expect("joins");
+    settled(&fleet, 100).await;
+    notice(&mut notices, |notice| matches!(notice, Notice::Flowing)).await;
+    audit(&server);
+    stop([fleet, worker]).await;
+}
+
+/// A poison message that kills its worker each time is tried as often as the fleet allows, alone,
+/// and then kept with its cause. (The deaths are simulated by sessions that just end.)
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_starts_and_is_dropped_leaves_no_ghost() {
+    let server = Server::any();
+    let start = member(&server).start();
+    let _ = tokio::time::timeout(Duration::from_micros(50), start).await;
+    until("no members", async || Snapshot::read(&mut server.connect(), NAME).members.is_empty())
+        .await;
+    let fleet = member(&server).start().await.expect("joins");
+    assert_eq!(fleet.role(), Role::Worker);
+    drop(fleet);
+    until("no members", async || Snapshot::read(&mut server.connect(), NAME).members.is_empty())
+        .await;
+}
+
+/// What the crate offers can be shared and sent between threads.
+#[test]
+fn handles_are_send_and_sync() {
+    fn check<T: Send + Sync>() {}
+    check::<Fleet>();
+    check::<ErrorStore>();
+    check::<artel::Error>();
+    check::<Notice>();
+}
