@@ -28,6 +28,27 @@ impl Ledger {
     }
 }
 
+/// When a push or an outcome counts as recorded.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// When the primary has it. A failover with asynchronous replication may lose the last of it.
+    #[default]
+    Local,
+    /// When this many replicas have it, too (`WAIT`). Costs a round trip to the slowest of them;
+    /// while they are away, generating and settling wait.
+    Replicated(u32),
+}
+
+impl Durability {
+    pub(crate) fn replicas(self) -> u32 {
+        match self {
+            Durability::Local => 0,
+            Durability::Replicated(n) => n,
+        }
+    }
+}
+
 /// The settings of a member. Start from `Config::default()` and assign.
 ///
 /// ```
@@ -69,6 +90,8 @@ pub struct Config {
     pub payload_bytes_max: usize,
     /// How long a graceful stop waits for running handlers.
     pub stop_grace: Duration,
+    /// When a push or an outcome counts as recorded.
+    pub durability: Durability,
     /// What is kept of settled messages.
     pub ledger: Ledger,
     /// What people call this process.
@@ -98,6 +121,7 @@ impl Default for Config {
             block_bytes_max: 1 << 20,
             payload_bytes_max: 1 << 20,
             stop_grace: Duration::from_secs(10),
+            durability: Durability::Local,
             ledger: Ledger::Off,
             label: String::new(),
         }

@@ -65,7 +65,12 @@ mod store;
 mod term;
 mod worker;
 
-pub use config::{Config, Ledger};
+/// Why it is the way it is.
+#[cfg(doc)]
+#[doc = include_str!("../DESIGN.md")]
+pub mod design {}
+
+pub use config::{Config, Durability, Ledger};
 pub use error::Error;
 pub use fleet::{Fleet, FleetBuilder, Role};
 pub use generator::{BoxError, Generate, IntoBatch, Tick};

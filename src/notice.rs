@@ -95,6 +95,13 @@ pub enum Notice {
         /// What did not fit.
         what: &'static str,
     },
+    /// Fewer replicas than demanded have the last writes: generating and settling wait for them.
+    Unreplicated {
+        /// How many have them.
+        replicas: u32,
+        /// How many must.
+        wanted: u32,
+    },
     /// This process handed back messages it had not started; no attempt was counted.
     GaveBack {
         /// How many.

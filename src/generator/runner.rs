@@ -152,6 +152,17 @@ impl Outlet {
         Some((call, front.len() as u64))
     }
 
+    async fn replicated(&self, timeout: Duration) -> bool {
+        let wanted = self.config.durability.replicas();
+        match self.store.replicas(wanted, timeout).await {
+            Ok(replicas) if replicas < wanted => {
+                self.board.publish(Notice::Unreplicated { replicas, wanted });
+                false
+            }
+            answer => answer.is_ok(),
+        }
+    }
+
     /// Sends one numbered batch until it is answered; `None` when it is in the queue.
     async fn push(
         &self,
@@ -174,6 +185,9 @@ impl Outlet {
                 Ok(Pushed::Accepted) => {
                     session.refresh(sent);
                     session.note_progress();
+                    if !self.replicated(session.call_timeout()).await {
+                        continue; // the same push again: already there, and then on the replicas
+                    }
                     if std::mem::take(full) {
                         self.board.publish(Notice::Flowing);
                     }

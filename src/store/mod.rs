@@ -146,6 +146,18 @@ impl Store {
         Reply::parse(value).map_err(|error| self.explain(error))
     }
 
+    /// Waits until `wanted` replicas have everything this process wrote over the work connection;
+    /// says how many have it. Whoever repeats a call on a new connection writes on it again, so the
+    /// answer always covers what was asked about.
+    pub(crate) async fn replicas(&self, wanted: u32, timeout: Duration) -> Result<u32, StoreError> {
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let wait = Call::plain("WAIT").arg(wanted).arg((timeout / 2).as_millis() as u64);
+        let have = number(&self.work.call(&wait, timeout).await?)?;
+        Ok(u32::try_from(have).unwrap_or(0))
+    }
+
     pub(crate) fn explain(&self, error: StoreError) -> Error {
         let redis = self.address.clone();
         match error {

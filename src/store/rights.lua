@@ -22,6 +22,7 @@ end
 need('XADD', key, '*', 'f', 'v')
 need('RENAME', key, key)
 need('TIME')
+need('WAIT', '0', '0')
 need('INFO', 'server')
 need('PUBSUB', 'SHARDNUMSUB', KEYS[2])
 need('SPUBLISH', KEYS[2], 'm')

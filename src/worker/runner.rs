@@ -226,7 +226,9 @@ impl Worker {
         if calls.is_empty() {
             return None;
         }
-        let answers = Box::pin(perform(self.store.clone(), self.session.clone(), calls));
+        let replicas = if settles.is_empty() { 0 } else { self.config.durability.replicas() };
+        let (store, session) = (self.store.clone(), self.session.clone());
+        let answers = Box::pin(perform(store, session, calls, replicas, self.board.clone()));
         Some(Exchange { settles, gives, fetch, answers })
     }
 
@@ -352,6 +354,8 @@ async fn perform(
     store: Store,
     session: Arc<Session>,
     calls: Vec<Call>,
+    replicas: u32,
+    board: Board,
 ) -> Option<Vec<redis::Value>> {
     let mut answers: Vec<Option<redis::Value>> = calls.iter().map(|_| None).collect();
     let mut refusals = 0;
@@ -381,6 +385,19 @@ async fn perform(
             session.refresh(sent);
         }
         if answers.iter().all(Option::is_some) {
+            match store.replicas(replicas, timeout).await {
+                Ok(have) if have < replicas => {
+                    board.publish(Notice::Unreplicated { replicas: have, wanted: replicas });
+                    continue;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    // Another connection knows nothing of these writes: make them again on it.
+                    tracing::debug!(%error, "replicas unknown, will be repeated");
+                    answers.fill(None);
+                    continue;
+                }
+            }
             return Some(answers.into_iter().flatten().collect());
         }
         if refusals >= REFUSALS_MAX {

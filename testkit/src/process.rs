@@ -68,6 +68,11 @@ impl Program {
         self.signal(Signal::SIGTERM);
     }
 
+    /// `SIGINT`: Ctrl-C.
+    pub fn signal_interrupt(&self) {
+        self.signal(Signal::SIGINT);
+    }
+
     /// `SIGSTOP`.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);

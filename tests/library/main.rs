@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use artel::{
-    Cause, Config, Context, Effect, ErrorStore, Fleet, FleetBuilder, Ledger, Message, NewMessage,
+    Cause, Config, Context, Durability, Effect, ErrorStore, Fleet, FleetBuilder, Ledger, Message,
+    NewMessage,
 };
 use artel::{Notice, Notices, Outcome, Role, Tick};
-use artel_testkit::{Audit, DEADLINE, Server, Snapshot};
+use artel_testkit::{Audit, DEADLINE, Kind, Server, Snapshot};
 
 const NAME: &str = "library";
 
@@ -329,8 +330,7 @@ async fn a_full_backlog_makes_the_generator_wait() {
     stop([fleet, worker]).await;
 }
 
-/// A poison message that kills its worker each time is tried as often as the fleet allows, alone,
-/// and then kept with its cause. (The deaths are simulated by sessions that just end.)
+/// A start that is given up, and a handle that is dropped, do not stay members.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_starts_and_is_dropped_leaves_no_ghost() {
     let server = Server::any();
@@ -343,6 +343,31 @@ async fn a_member_that_starts_and_is_dropped_leaves_no_ghost() {
     drop(fleet);
     until("no members", async || Snapshot::read(&mut server.connect(), NAME).members.is_empty())
         .await;
+}
+
+/// With `Replicated(n)` a push and an outcome count only when n replicas have them: a replica that is
+/// away is waited for, and nothing is lost meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_replica_is_waited_for() {
+    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+    let server = Server::start(kind);
+    let replica = Server::with(kind, &["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    let mut config = config();
+    config.durability = Durability::Replicated(1);
+    let generate = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
+    let handle = |_: Message, _: Context| async {};
+    let builder = || member(&server).config(config.clone()).generate(generate).handle(handle);
+    let mut one = builder().start().await.expect("joins");
+    let two = builder().start().await.expect("joins");
+    settled(&one, 5).await;
+    let mut notices = one.notices();
+    replica.freeze();
+    notice(&mut notices, |notice| matches!(notice, Notice::Unreplicated { wanted: 1, .. })).await;
+    replica.thaw();
+    let done = one.status().await.expect("answers").messages.done;
+    settled(&one, done + 20).await;
+    audit(&server);
+    stop([one, two]).await;
 }
 
 /// What the crate offers can be shared and sent between threads.

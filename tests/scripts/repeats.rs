@@ -68,7 +68,8 @@ impl Story<'_> {
 
 /// Where every message is, and all counters: what a repeat must not change.
 fn state(lab: &mut Lab) -> String {
-    let snapshot = Snapshot::read(&mut lab.connection, "lab");
+    let mut snapshot = Snapshot::read(&mut lab.connection, "lab");
+    snapshot.members.sort(); // a refresh changes their order
     let mut counts: Vec<_> =
         snapshot.counts.iter().filter(|(name, _)| *name != "pushed_ms").collect();
     counts.sort();

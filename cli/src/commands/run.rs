@@ -88,6 +88,9 @@ async fn tell(mut notices: Notices) {
             Notice::DataLossSeen { what } => {
                 tracing::error!(what, "data loss: Redis has lost acknowledged writes");
             }
+            Notice::Unreplicated { replicas, wanted } => {
+                tracing::warn!(replicas, wanted, "waiting for replicas");
+            }
             Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
             Notice::GenerateFailed { reason } => tracing::error!(reason, "nothing generated"),
             Notice::Missed { notices } => {

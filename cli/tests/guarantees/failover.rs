@@ -19,6 +19,8 @@ on_each_server! {
             crew.next_leader(&old);
             times.push(killed.elapsed());
             crew.add();
+            let generated = crew.look().count("generated");
+            eventually("the new one to generate", || crew.look().count("generated") > generated);
         }
         let audit = crew.complete(messages);
         assert!(audit.terms.len() > kills, "every generator had its own term");

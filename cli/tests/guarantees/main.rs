@@ -2,7 +2,7 @@
 //!
 //! Facts and order are asserted always, with generous deadlines. With `ARTEL_SOAK` set the counts
 //! are full and times are asserted, too.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod crew; // a fleet of real processes
 mod errors; // taken once, never lost
