@@ -1,18 +1,13 @@
 //! [`Fleet`]: wires the stages, owns every task, runs until told to stop.
 //!
-//! **Invariant:** every task this crate spawns ends before [`Fleet::stopped`] returns.
-//!
-//! The order of a graceful stop, and why: stop generating and **resign** (a successor starts at
-//! once, before we are even gone); stop **claiming** and hand back what no handler has started
-//! (others start on it now); let running handlers **finish** until the deadline and record their
-//! outcomes; **leave** (what is left becomes an orphan, counted, and is adopted); close Redis.
+//! **Invariant:** every task this crate spawns ends before [`Fleet::stopped`] returns. The order of
+//! a graceful stop is written down in `shutdown.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::config::{ATTEMPTS_MAX, Config, GRACE, LEASE, check_fleet_name};
@@ -22,6 +17,7 @@ use crate::membership::{Exercise, Keeper, MemberId, Profile, Session, resign_cal
 use crate::notice::{Board, Notice, Notices};
 use crate::outcome::{Status, read_status};
 use crate::queue::{adopt_all, disown_strays};
+use crate::shutdown::Shutdown;
 use crate::store::Store;
 use crate::worker::{DynHandle, Handle, Mode, Worker};
 
@@ -110,7 +106,7 @@ impl FleetBuilder {
         let keeper = Keeper::start(store.clone(), profile, board.clone()).await?;
         let sessions = keeper.sessions();
         let (role, roles) = watch::channel(Role::Worker);
-        let stop = CancellationToken::new();
+        let stop = Shutdown::new(self.config.stop_grace);
         let runner = self.generate.map(|generate| {
             let (store, config, board) = (store.clone(), self.config.clone(), board.clone());
             Runner { generate, outlet: Outlet { store, config, board } }
@@ -156,7 +152,7 @@ pub struct Fleet {
     notices: Option<Notices>,
     roles: watch::Receiver<Role>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
-    stop: CancellationToken,
+    stop: Shutdown,
     task: JoinHandle<()>,
 }
 
@@ -215,7 +211,7 @@ impl Fleet {
 
     /// Begins a graceful stop. Returns at once.
     pub fn stop(&self) {
-        self.stop.cancel();
+        self.stop.begin();
     }
 
     /// Waits until this process has left the fleet.
@@ -230,7 +226,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.stop.begin();
     }
 }
 
@@ -242,7 +238,7 @@ struct Crew {
     runner: Option<Runner>,
     handle: Option<Arc<dyn DynHandle>>,
     role: watch::Sender<Role>,
-    stop: CancellationToken,
+    stop: Shutdown,
 }
 
 impl Crew {
@@ -253,11 +249,11 @@ impl Crew {
             match session {
                 Some(session) if !session.over.is_cancelled() => self.serve(&session).await,
                 _ => tokio::select! {
-                    () = self.stop.cancelled() => {}
+                    () = self.stop.token.cancelled() => {}
                     _ = sessions.changed() => {}
                 },
             }
-            if self.stop.is_cancelled() {
+            if self.stop.token.is_cancelled() {
                 break;
             }
         }
@@ -288,7 +284,7 @@ impl Crew {
         if !session.over.is_cancelled() {
             mode.send_replace(Mode::Drain);
             if let Some(worker) = &mut worker {
-                let drained = tokio::time::timeout(self.config.stop_grace, &mut *worker).await;
+                let drained = tokio::time::timeout(self.stop.left(), &mut *worker).await;
                 if drained.is_err() {
                     tracing::warn!("handlers still run at the deadline: their messages are left");
                     mode.send_replace(Mode::Halt);
@@ -310,7 +306,7 @@ impl Crew {
         let Some(runner) = &mut self.runner else {
             tokio::select! {
                 () = session.over.cancelled() => {}
-                () = self.stop.cancelled() => {}
+                () = self.stop.token.cancelled() => {}
             }
             return;
         };
@@ -321,7 +317,7 @@ impl Crew {
         };
         loop {
             let lease = tokio::select! {
-                () = self.stop.cancelled() => break,
+                () = self.stop.token.cancelled() => break,
                 lease = elector.elect() => lease,
             };
             let Some(lease) = lease else { break };
@@ -329,9 +325,9 @@ impl Crew {
             self.role.send_replace(Role::Generator);
             self.board.publish(Notice::BecameGenerator { term: lease.term });
             let ending = tokio::select! {
-                ending = runner.lead(&lease, &self.stop) => ending,
+                ending = runner.lead(&lease, &self.stop.token) => ending,
                 // A runner that waits for an answer must not hold up a stop for ever.
-                () = past(&self.stop, self.config.stop_grace) => Ending::Stopped,
+                () = self.stop.overdue() => Ending::Stopped,
             };
             session.set_exercise(Exercise::Idle);
             self.role.send_replace(Role::Worker);
@@ -350,7 +346,7 @@ impl Crew {
             mode.send_replace(Mode::Work);
             // Whoever was deposed for making no progress lets others try first.
             tokio::select! {
-                () = self.stop.cancelled() => break,
+                () = self.stop.token.cancelled() => break,
                 () = tokio::time::sleep(session.lease / 3) => {}
             }
         }
@@ -364,11 +360,6 @@ async fn resign(store: &Store, lease: &Lease) {
     if let Err(error) = store.work.call(&call, session.call_timeout()).await {
         tracing::debug!(%error, "resigning unanswered: the lease ends with the session");
     }
-}
-
-async fn past(stop: &CancellationToken, grace: Duration) {
-    stop.cancelled().await;
-    tokio::time::sleep(grace).await;
 }
 
 /// Puts back what dead members held, whenever there is something.

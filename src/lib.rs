@@ -61,6 +61,7 @@ mod membership;
 mod notice;
 mod outcome;
 mod queue;
+mod shutdown;
 mod store;
 mod term;
 mod worker;

@@ -77,6 +77,11 @@ impl Keep {
         let (word, id) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let id = MemberId::from_redis(id);
         let below = id < session.id;
+        if word == "dead" && id == session.id {
+            // Judged dead while we live: learn it now, not at the next heartbeat.
+            pace.last_heartbeat = None;
+            pace.next_beat = Instant::now();
+        }
         let freed = |lease: &mut Option<Holder>| {
             if lease.as_ref().is_some_and(|holder| holder.member == id) {
                 *lease = None;
@@ -133,6 +138,8 @@ impl Keep {
                 if !session.trusted() {
                     self.unheard(&mut pace.silent_since, &error);
                 }
+                // While Redis is silent a generator cannot show its work.
+                session.note_progress();
                 ABSENT_BEAT.min(beat)
             }
         };

@@ -42,6 +42,20 @@ pub(crate) enum Fetched {
     DataLoss,
 }
 
+/// The keys between which messages move to a worker and back: its block, and the lanes.
+fn between(store: &Store, me: &MemberId, n: u64) -> [String; 7] {
+    let keys = &store.keys;
+    [
+        keys.members(),
+        keys.blocks(me),
+        keys.block(me, n),
+        keys.counts(),
+        keys.wake(),
+        keys.returned(),
+        keys.generated(),
+    ]
+}
+
 /// Asks for up to `max` messages as block `n`; 0 uses the number up.
 pub(crate) fn fetch_call(
     store: &Store,
@@ -51,22 +65,13 @@ pub(crate) fn fetch_call(
     bytes_max: usize,
     held: &[u64],
 ) -> Call {
-    let (keys, me) = (&store.keys, &session.id);
     let mut known = String::from(",");
     for n in held {
         known.push_str(&format!("{n},"));
     }
     FETCH
-        .call(&[
-            keys.members(),
-            keys.blocks(me),
-            keys.block(me, n),
-            keys.counts(),
-            keys.wake(),
-            keys.returned(),
-            keys.generated(),
-        ])
-        .arg(me.as_str())
+        .call(&between(store, &session.id, n))
+        .arg(session.id.as_str())
         .arg(n)
         .arg(max)
         .arg(session.lease.as_millis() as u64)
@@ -130,18 +135,9 @@ pub(crate) fn give_back_call(
     stamp: &str,
     positions: &[u32],
 ) -> Call {
-    let (keys, me): (_, &MemberId) = (&store.keys, &session.id);
     let mut call = GIVE_BACK
-        .call(&[
-            keys.members(),
-            keys.blocks(me),
-            keys.block(me, n),
-            keys.counts(),
-            keys.wake(),
-            keys.returned(),
-            keys.generated(),
-        ])
-        .arg(me.as_str())
+        .call(&between(store, &session.id, n))
+        .arg(session.id.as_str())
         .arg(n)
         .arg(stamp)
         .arg(session.lease.as_millis() as u64)

@@ -264,6 +264,41 @@ async fn a_generator_that_hangs_is_replaced() {
     stop([stuck, other]).await;
 }
 
+/// ⚑ A lease that names a member which does not exercise it (a late copy of an acquire) is given back
+/// by that member; otherwise its heartbeat would keep it for ever, and nobody would generate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_in_the_name_of_one_that_cannot_lead_is_given_back() {
+    let server = Server::any();
+    let works = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
+    let generator = member(&server).generate(works).start().await.expect("joins");
+    let worker =
+        member(&server).handle(|_: Message, _: Context| async {}).start().await.expect("joins");
+    settled(&generator, 3).await;
+    let id = worker.member().expect("a session");
+    let term = generator.status().await.expect("answers").generator.expect("one leads").term + 1;
+    let mut connection = server.connect();
+    let () = redis::pipe()
+        .cmd("SET")
+        .arg("artel:{library}:term")
+        .arg(term)
+        .ignore()
+        .cmd("SET")
+        .arg("artel:{library}:lease")
+        .arg(format!("{id}|{term}"))
+        .ignore()
+        .query(&mut connection)
+        .expect("answers");
+    until("a newer term of the generator", async || {
+        let status = generator.status().await.expect("answers");
+        status.generator.is_some_and(|leader| leader.term > term)
+    })
+    .await;
+    let done = generator.status().await.expect("answers").messages.done;
+    settled(&generator, done + 3).await;
+    audit(&server);
+    stop([generator, worker]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_generator_is_told_and_tried_again() {
     let server = Server::any();

@@ -14,74 +14,8 @@ use crate::lab::{Answer, Lab, Late, Rules};
 const SEEDS: [u64; 3] = [1, 42, 20_261_115];
 const STEPS_PER_WORLD: u64 = 150;
 
-/// Every message in one place, dense numbers, counters true, one leader, ledger and errors agree.
-const CHECK: &str = r"
-local p, seen, terms = ARGV[1], {}, {}
-local where = {waiting = 0, claimed = 0, done = 0, failed = 0}
-local function put(id, place)
-  if seen[id] then return id .. ' in ' .. seen[id] .. ' and ' .. place end
-  seen[id] = place
-  local term, seq = string.match(id, '^(%d+)-(%d+)$')
-  terms[term] = terms[term] or {max = 0, n = 0}
-  terms[term].n = terms[term].n + 1
-  terms[term].max = math.max(terms[term].max, tonumber(seq))
-end
-for _, key in ipairs(redis.call('KEYS', p .. '*')) do
-  local rest = string.sub(key, #p + 1)
-  local kind = string.match(rest, '^(%a+):')
-  if kind == 'lane' or kind == 'block' then
-    local left = 0
-    for _, message in ipairs(redis.call('LRANGE', key, 0, -1)) do
-      if message ~= '' and message ~= '-' then
-        left = left + 1
-        local wrong = put(string.match(message, '^...|([^|]+)|'), rest)
-        if wrong then return wrong end
-        local field = kind == 'lane' and 'waiting' or 'claimed'
-        where[field] = where[field] + 1
-      end
-    end
-    if kind == 'block' then
-      local member, n = string.match(rest, '^block:(.*):(%d+)$')
-      local entry = redis.call('HGET', p .. 'blocks:' .. member, n)
-      if not entry then return rest .. ' is not on record' end
-      if tonumber(string.match(entry, '^%d+')) ~= left then return rest .. ' has ' .. left .. ', on record ' .. entry end
-      if not redis.call('ZSCORE', p .. 'members', member) and redis.call('SISMEMBER', p .. 'orphans', member) == 0 then
-        return rest .. ' has no owner and is no orphan'
-      end
-    end
-  end
-end
-local failed = {}
-for _, entry in ipairs(redis.call('XRANGE', p .. 'ledger', '-', '+')) do
-  local wrong = put(entry[2][2], 'the ledger, ' .. entry[2][4])
-  if wrong then return wrong end
-  where[entry[2][4]] = where[entry[2][4]] + 1
-  if entry[2][4] == 'failed' then failed[entry[2][2]] = true end
-end
-local kept = 0
-for _, key in ipairs({p .. 'errors', p .. 'drain:t1', p .. 'drain:t2'}) do
-  for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
-    local id = string.match(entry[2][2], '^...|([^|]+)|')
-    if not failed[id] then return id .. ' is stored as an error and did not fail, or is stored twice' end
-    failed[id] = nil
-    kept = kept + 1
-  end
-end
-local taken = 0
-for _ in pairs(failed) do taken = taken + 1 end
-for term, seen_of in pairs(terms) do
-  if seen_of.n ~= seen_of.max then return 'term ' .. term .. ' has ' .. seen_of.n .. ' of ' .. seen_of.max end
-end
-local function count(name) return tonumber(redis.call('HGET', p .. 'counts', name) or '0') end
-for _, name in ipairs({'claimed', 'done', 'failed'}) do
-  if count(name) ~= where[name] then return name .. ' is ' .. where[name] .. ', counted ' .. count(name) end
-end
-if count('taken') ~= taken then return taken .. ' taken, counted ' .. count('taken') end
-local total = where.waiting + where.claimed + where.done + where.failed
-if count('generated') ~= total then return total .. ' messages, counted ' .. count('generated') end
-if redis.call('LLEN', p .. 'wake') > 1 then return 'two wake tokens' end
-return 'ok'
-";
+/// Reads everything, trusts no counter.
+const CHECK: &str = include_str!("check.lua");
 
 /// A simulated process: what it knows, which may be wrong.
 #[derive(Clone, Default)]

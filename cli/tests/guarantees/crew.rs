@@ -96,6 +96,13 @@ impl Crew {
         Snapshot::read(&mut self.connection, FLEET)
     }
 
+    /// The sessions there are, in a fixed order.
+    pub fn sessions(&mut self) -> Vec<String> {
+        let mut members = self.look().members;
+        members.sort();
+        members
+    }
+
     pub fn key(&self, name: &str) -> String {
         format!("artel:{{{FLEET}}}:{name}")
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use artel_testkit::{Fault, Program, Proxy, Server, eventually};
+use artel_testkit::{Fault, Kind, Program, Proxy, Server, eventually};
 
 use crate::crew::{Crew, FLEET, artel, on_each_server};
 
@@ -132,24 +132,15 @@ on_each_server! {
 
     /// A link that is cut and comes back within the lease costs nothing: same sessions, no repeat.
     fn a_short_cut_costs_nothing(kind) {
-        let mut crew = Crew::start(kind, 0, &["--interval", "10ms", "--lease", "3s"]);
-        let proxy = Proxy::start(crew.server.port());
-        for _ in 0..3 {
-            crew.add_at(&proxy.url());
-        }
-        eventually("all members", || crew.look().members.len() == 3);
-        crew.settled(10);
-        let mut before = crew.look().members;
-        before.sort();
+        let (mut crew, proxy) = three_behind_a_proxy(kind, "3s");
+        let before = crew.sessions();
         for _ in 0..5 {
             proxy.set(Fault::Cut);
             proxy.set(Fault::Pass);
             let settled = crew.look().ledger.len();
             crew.settled(settled + 10);
         }
-        let mut after = crew.look().members;
-        after.sort();
-        assert_eq!(after, before);
+        assert_eq!(crew.sessions(), before);
         assert!(!crew.anybody_says("claim lost"));
         crew.audit();
     }
@@ -157,8 +148,7 @@ on_each_server! {
     /// Presence ends with its connection; a living member is heard of again before it is judged.
     fn losing_presence_does_not_cost_the_session(kind) {
         let mut crew = Crew::start(kind, 3, &["--interval", "10ms", "--lease", "3s"]);
-        let mut before = crew.look().members;
-        before.sort();
+        let before = crew.sessions();
         for _ in 0..10 {
             let killed: i64 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")
                 .query(crew.connection()).expect("answers");
@@ -166,23 +156,14 @@ on_each_server! {
             crew.settled(settled + 5);
             assert!(killed >= 0);
         }
-        let mut after = crew.look().members;
-        after.sort();
-        assert_eq!(after, before);
+        assert_eq!(crew.sessions(), before);
         crew.audit();
     }
 
     /// The session connection breaks and a new one takes long: the work connection speaks for it.
     fn a_slow_reconnect_does_not_cost_the_session(kind) {
-        let mut crew = Crew::start(kind, 0, &["--interval", "10ms", "--lease", "3s"]);
-        let proxy = Proxy::start(crew.server.port());
-        for _ in 0..3 {
-            crew.add_at(&proxy.url());
-        }
-        eventually("all members", || crew.look().members.len() == 3);
-        crew.settled(10);
-        let mut before = crew.look().members;
-        before.sort();
+        let (mut crew, proxy) = three_behind_a_proxy(kind, "3s");
+        let before = crew.sessions();
         proxy.set(Fault::HoldNew);
         let _: i64 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")
             .query(crew.connection()).expect("answers");
@@ -191,21 +172,14 @@ on_each_server! {
         proxy.set(Fault::Pass);
         let settled = crew.look().ledger.len();
         crew.settled(settled + 20);
-        let mut after = crew.look().members;
-        after.sort();
-        assert_eq!(after, before);
+        assert_eq!(crew.sessions(), before);
         crew.audit();
     }
 
     /// A failover that leaves the old primary's connections open: it refuses every write, and the
     /// fleet follows to the new one.
     fn a_failover_with_open_connections_is_followed(kind) {
-        let mut crew = Crew::start(kind, 0, &["--interval", "10ms", "--lease", "1s"]);
-        let proxy = Proxy::start(crew.server.port());
-        for _ in 0..3 {
-            crew.add_at(&proxy.url());
-        }
-        crew.settled(20);
+        let (mut crew, proxy) = three_behind_a_proxy(kind, "1s");
         let next = Server::start(kind);
         proxy.retarget(next.port());
         let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(next.port())
@@ -230,4 +204,16 @@ on_each_server! {
         assert!(!crew.anybody_says("member died"));
         crew.audit();
     }
+}
+
+/// Three members that reach the server through a proxy, at work.
+fn three_behind_a_proxy(kind: Kind, lease: &str) -> (Crew, Proxy) {
+    let mut crew = Crew::start(kind, 0, &["--interval", "10ms", "--lease", lease]);
+    let proxy = Proxy::start(crew.server.port());
+    for _ in 0..3 {
+        crew.add_at(&proxy.url());
+    }
+    eventually("all members", || crew.look().members.len() == 3);
+    crew.settled(20);
+    (crew, proxy)
 }

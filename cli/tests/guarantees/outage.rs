@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use artel_testkit::{Server, Snapshot, eventually};
+use artel_testkit::{Server, eventually};
 
 use crate::crew::{Crew, on_each_server, soak};
 
@@ -14,7 +14,7 @@ on_each_server! {
     fn an_outage_of_redis_costs_nothing_but_time(kind) {
         let mut crew = Crew::start(kind, 4, &LOAD);
         crew.settled(200);
-        let before = ids(&crew.look());
+        let before = crew.sessions();
 
         crew.server.kill();
         crew.server.restart();
@@ -39,7 +39,7 @@ on_each_server! {
         crew.server.thaw();
         more(&mut crew);
 
-        assert_eq!(ids(&crew.look()), before, "the same sessions, all of them");
+        assert_eq!(crew.sessions(), before, "the same sessions, all of them");
         assert!(crew.members.iter_mut().all(|member| member.is_alive()));
         assert!(!crew.anybody_says("member died") && !crew.anybody_says("claim lost"));
         crew.audit();
@@ -50,7 +50,7 @@ on_each_server! {
     fn a_stall_of_redis_costs_no_session(kind) {
         let mut crew = Crew::start(kind, 6, &["--interval", "20ms", "--lease", "3s"]);
         crew.settled(20);
-        let before = ids(&crew.look());
+        let before = crew.sessions();
         let stalls: &[u64] = if soak() { &[500, 700, 1000, 1500, 2000, 2600, 2850, 3300] } else { &[700, 1400, 2850] };
         for stall in stalls {
             crew.server.freeze();
@@ -58,7 +58,7 @@ on_each_server! {
             crew.server.thaw();
             let settled = crew.look().ledger.len();
             crew.settled(settled + 60);
-            assert_eq!(ids(&crew.look()), before, "a stall of {stall} ms");
+            assert_eq!(crew.sessions(), before, "a stall of {stall} ms");
         }
         assert!(!crew.anybody_says("member died") && !crew.anybody_says("session lost"));
         crew.audit();
@@ -91,7 +91,7 @@ on_each_server! {
     fn a_full_redis_loses_nothing(kind) {
         let mut crew = Crew::start(kind, 3, &LOAD);
         crew.settled(100);
-        let before = ids(&crew.look());
+        let before = crew.sessions();
         let full = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1")
             .query::<()>(crew.connection());
         full.expect("can be set");
@@ -103,8 +103,21 @@ on_each_server! {
         room.expect("can be set");
         more(&mut crew);
         crew.members[leader].says("generating goes on");
-        assert_eq!(ids(&crew.look()), before, "the same sessions, all of them");
+        assert_eq!(crew.sessions(), before, "the same sessions, all of them");
         crew.audit();
+    }
+
+    /// A stop does not wait for a Redis that is away.
+    fn a_member_can_be_stopped_while_redis_is_away(kind) {
+        let mut crew = Crew::start(kind, 2, &["--interval", "10ms", "--lease", "1s"]);
+        crew.settled(10);
+        crew.server.kill();
+        for process in 0..2 {
+            crew.members[process].terminate();
+        }
+        for process in 0..2 {
+            assert_eq!(crew.members[process].exit_code(), Some(0));
+        }
     }
 
     /// Without an append-only file a killed Redis forgets everything. That is not promised away: it
@@ -124,12 +137,6 @@ on_each_server! {
         assert!(crew.members.iter_mut().all(|member| member.is_alive()));
         crew.audit();
     }
-}
-
-fn ids(snapshot: &Snapshot) -> Vec<String> {
-    let mut members = snapshot.members.clone();
-    members.sort();
-    members
 }
 
 /// The fleet generates and settles again.
