@@ -23,6 +23,8 @@ use crate::store::{Call, Store};
 const RETRY: Duration = Duration::from_millis(50);
 /// A push carries at most this many bytes of payload.
 const PUSH_BYTES_MAX: usize = 1 << 20;
+/// A generator that has had no worker for this long says so.
+const LONELY: Duration = Duration::from_secs(1);
 /// Ticks missed for longer than this are skipped, not made up for.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
@@ -55,6 +57,7 @@ impl Runner {
     pub(crate) async fn lead(&mut self, lease: &Lease, stop: &CancellationToken) -> Ending {
         let interval = self.outlet.config.interval;
         let mut due = Instant::now() + lease.first_tick(interval);
+        let began = Instant::now();
         let (mut seq, mut generated, mut lonely) = (1, lease.generated, false);
         let mut full = false;
         loop {
@@ -64,7 +67,8 @@ impl Runner {
                 () = lease.over.cancelled() => return over(lease),
                 () = tokio::time::sleep_until(due) => {}
             }
-            if !lonely && lease.session.standing().borrow().members == 1 {
+            let alone = began.elapsed() > LONELY && lease.session.standing().borrow().members == 1;
+            if alone && !lonely {
                 lonely = true;
                 self.outlet.board.publish(Notice::NoWorker);
             }

@@ -163,7 +163,7 @@ fn whole_records_are_json_lines() {
 #[test]
 fn the_log_can_be_json() {
     let server = server();
-    let args = ["run", "--redis", &server.url(), "--log-format", "json", "--for", "300ms"];
+    let args = ["run", "--redis", &server.url(), "--log-format", "json", "--for", "2s"];
     let mut member = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
     assert_eq!(member.exit_code(), Some(0));
     let log = member.stderr();
