@@ -32,7 +32,7 @@ on_each_server! {
     /// A worker that is told to stop finishes what it started and hands back the rest; no attempt is
     /// counted.
     fn a_stopping_worker_hands_back_what_it_has_not_started(kind) {
-        let options = ["--interval", "1ms", "--lease", "3s", "--work-time", "2ms",
+        let options = ["--interval", "1ms", "--lease", "3s", "--work-time", "4ms",
             "--concurrency", "1", "--max-messages", "3000", "--error-rate", "0"];
         let mut crew = Crew::start(kind, 4, &options);
         crew.settled(300); // by now it fetches ahead
@@ -52,7 +52,7 @@ on_each_server! {
 
     /// A worker that is elected finishes what it started and hands back the rest.
     fn an_elected_worker_hands_back_what_it_has_not_started(kind) {
-        let options = ["--interval", "1ms", "--lease", "3s", "--work-time", "2ms",
+        let options = ["--interval", "1ms", "--lease", "3s", "--work-time", "4ms",
             "--concurrency", "1", "--error-rate", "0"];
         let mut crew = Crew::start(kind, 2, &options);
         crew.settled(300);
