@@ -148,8 +148,8 @@ impl Config {
         counted("batch_max", self.batch_max, 1, 5_000)?;
         counted("block_bytes_max", self.block_bytes_max, 1, 256 << 20)?;
         counted("payload_bytes_max", self.payload_bytes_max, 1, 256 << 20)?;
-        if self.label.len() > 200 {
-            return Err(bad("label", "is longer than 200 bytes"));
+        if self.label.len() > 200 || self.label.chars().any(char::is_control) {
+            return Err(bad("label", "must have at most 200 bytes and no control characters"));
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! a graceful stop is written down in `shutdown.rs`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -250,7 +251,10 @@ impl Crew {
                 Some(session) if !session.over.is_cancelled() => self.serve(&session).await,
                 _ => tokio::select! {
                     () = self.stop.token.cancelled() => {}
-                    _ = sessions.changed() => {}
+                    changed = sessions.changed() => if changed.is_err() {
+                        tracing::error!("the session thread is gone");
+                        break;
+                    },
                 },
             }
             if self.stop.token.is_cancelled() {
@@ -286,7 +290,10 @@ impl Crew {
             if let Some(worker) = &mut worker {
                 let drained = tokio::time::timeout(self.stop.left(), &mut *worker).await;
                 if drained.is_err() {
-                    tracing::warn!("handlers still run at the deadline: their messages are left");
+                    let running = session.in_flight.load(Ordering::Relaxed);
+                    if running > 0 {
+                        tracing::warn!(running, "handlers still run at the deadline");
+                    }
                     mode.send_replace(Mode::Halt);
                 }
             }
@@ -333,7 +340,7 @@ impl Crew {
             self.role.send_replace(Role::Worker);
             let reason = match ending {
                 Ending::Stopped => "stopping",
-                Ending::Deposed => "another term leads",
+                Ending::Deposed => "its term is over",
                 Ending::Over => "the session is over",
             };
             if ending == Ending::Stopped {

@@ -131,7 +131,7 @@ impl Board {
     }
 
     pub(crate) fn publish(&self, notice: Notice) {
-        tracing::debug!(?notice, "notice");
+        tracing::trace!(?notice, "notice");
         let _ = self.sender.send(notice);
     }
 

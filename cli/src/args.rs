@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::builtin::WorkTime;
 use crate::exit::{Failure, USAGE};
@@ -35,7 +36,8 @@ pub(crate) struct Args {
 /// Where the fleet is, and how much to say.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Redis or Valkey, as redis://[user:password@]host[:port][/db] or unix:/path
+    /// Redis or Valkey, as redis://[user:password@]host[:port][/db] or unix:/path [env:
+    /// ARTEL_REDIS_URL, else REDIS_URL] [default: redis://127.0.0.1:6379]
     #[arg(long, global = true, value_name = "URL", conflicts_with_all = ["host", "port", "db"])]
     pub(crate) redis: Option<String>,
 
@@ -86,7 +88,7 @@ enum Command {
     GetErrors(TakeArgs),
     /// Who leads, who is here, the books; exit code 6 when nobody leads
     Status(StatusArgs),
-    /// Remove what is no longer needed
+    /// Put back what dead members left behind
     Clean(CleanArgs),
 }
 
@@ -121,7 +123,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", env = "ARTEL_CONCURRENCY")]
     pub(crate) concurrency: Option<usize>,
 
-    /// What people call this process [default: its process id]
+    /// What people call this process [default: artel- and its process id]
     #[arg(long, value_name = "NAME", env = "ARTEL_LABEL")]
     pub(crate) label: Option<String>,
 
@@ -171,16 +173,31 @@ pub(crate) enum Action {
 }
 
 impl Args {
+    /// Reads the command line. What belongs to `run` must stand after `run` if there is a command.
+    pub(crate) fn read() -> Result<Args, Failure> {
+        let matches = Args::command().get_matches();
+        let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let other =
+            args.command.is_some() || args.get_errors.is_some() || args.clean_temp.is_some();
+        let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let run = RunArgs::augment_args(clap::Command::new("run"));
+        match run.get_arguments().find(|arg| other && given(arg.get_id().as_str())) {
+            Some(arg) => Err(Failure::new(
+                USAGE,
+                format!("--{} is an option of `run`", arg.get_long().unwrap_or_default()),
+            )
+            .hint("options of `run` go after `run`: `artel run --interval 50ms`")),
+            None => Ok(args),
+        }
+    }
+
     /// The one thing that was asked for.
     pub(crate) fn action(self) -> Result<Action, Failure> {
         let flags = usize::from(self.get_errors.is_some()) + usize::from(self.clean_temp.is_some());
         let named = usize::from(self.command.is_some()) + flags;
-        // Environment variables set run's options for every command; only flags can be misplaced.
-        let misplaced = self.run.duration.is_some();
-        if named > 1 || (named == 1 && misplaced) {
+        if named > 1 {
             let error = "more than one command in one line";
-            return Err(Failure::new(USAGE, error)
-                .hint("`artel --help` shows the commands; options of `run` go after `run`"));
+            return Err(Failure::new(USAGE, error).hint("`artel --help` shows the commands"));
         }
         if flags == 1 {
             return Ok(match self.get_errors {
@@ -205,7 +222,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     }
     humantime::parse_duration(text).map_err(|error| match text.parse::<f64>() {
         Ok(_) => format!("a time needs a unit: try `{text}ms` or `{text}s`"),
-        Err(_) => error.to_string(),
+        Err(_) => format!("not a time ({error}): try `500ms` or `2s`"),
     })
 }
 
@@ -234,7 +251,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Args::command().debug_assert();
     }
 

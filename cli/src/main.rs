@@ -10,13 +10,14 @@ mod printer;
 mod settings;
 mod signals;
 
-use clap::Parser;
-
 use args::{Action, Args};
 use exit::Failure;
 
 fn main() -> std::process::ExitCode {
-    let args = Args::parse();
+    let args = match Args::read() {
+        Ok(args) => args,
+        Err(failure) => return printer::report(&failure),
+    };
     printer::start_log(&args.global);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -20,7 +20,10 @@ pub(crate) fn place(global: &Global) -> Result<Place, Failure> {
         Some(url) => url.clone(),
         None if from_parts => format!(
             "redis://{}:{}/{}",
-            global.host.as_deref().unwrap_or("127.0.0.1"),
+            match global.host.as_deref().unwrap_or("127.0.0.1") {
+                host if host.contains(':') => format!("[{host}]"), // an IPv6 address
+                host => host.to_owned(),
+            },
             global.port.unwrap_or(6379),
             global.db.unwrap_or(0)
         ),

@@ -156,9 +156,9 @@ impl Outlet {
         Some((call, front.len() as u64))
     }
 
-    async fn replicated(&self, timeout: Duration) -> bool {
+    async fn replicated(&self, timeout: Duration, epoch: u64) -> bool {
         let wanted = self.config.durability.replicas();
-        match self.store.replicas(wanted, timeout).await {
+        match self.store.replicas(wanted, timeout, epoch).await {
             Ok(replicas) if replicas < wanted => {
                 self.board.publish(Notice::Unreplicated { replicas, wanted });
                 false
@@ -183,13 +183,14 @@ impl Outlet {
             if lease.over.is_cancelled() {
                 return Some(over(lease));
             }
-            let sent = crate::clock::Moment::now();
+            let (sent, epoch) = (crate::clock::Moment::now(), self.store.work.epoch());
             let answer = self.store.work.call(call, session.call_timeout()).await;
             let refused = match answer.and_then(pushed) {
                 Ok(Pushed::Accepted) => {
                     session.refresh(sent);
                     session.note_progress();
-                    if !self.replicated(session.call_timeout()).await {
+                    if !self.replicated(session.call_timeout(), epoch).await {
+                        tokio::time::sleep(RETRY).await;
                         continue; // the same push again: already there, and then on the replicas
                     }
                     if std::mem::take(full) {

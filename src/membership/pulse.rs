@@ -208,7 +208,7 @@ impl Keep {
             Ok(()) => pace.subscribed = Some(self.link.epoch()),
             Err(error) => {
                 tracing::debug!(%error, member = %session.id, "not present yet");
-                if !heard {
+                if !heard && !session.trusted() {
                     self.unheard(&mut pace.silent_since, &error);
                 }
             }

@@ -70,7 +70,7 @@ pub struct MemberStatus {
     pub id: String,
     /// What people call it.
     pub label: String,
-    /// `generator` or `worker`.
+    /// `generator`, `worker`, or `overdue` (its deadline has passed: dead, or about to be heard of).
     pub role: &'static str,
     /// Where it runs.
     pub host: String,
@@ -191,7 +191,11 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         members.push(MemberStatus {
             id: id.to_string(),
             label: word("label"),
-            role: if leads { "generator" } else { "worker" },
+            role: match leads {
+                _ if *deadline <= raw.now_ms => "overdue",
+                true => "generator",
+                false => "worker",
+            },
             host: word("host"),
             pid: count("pid") as u32,
             done: count("done"),
@@ -201,15 +205,19 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
             left_ms: deadline - raw.now_ms,
         });
     }
-    let generator = raw.lease.map(|(member, term)| {
+    // Past its deadline nobody leads, even if nobody is there to judge.
+    let generator = raw.lease.and_then(|(member, term)| {
         let deadline = raw.members.iter().find(|(id, _)| *id == member).map_or(0, |(_, at)| *at);
+        if deadline <= raw.now_ms {
+            return None;
+        }
         let label = members.iter().find(|other| other.id == member.as_str());
-        GeneratorStatus {
+        Some(GeneratorStatus {
             label: label.map_or_else(String::new, |member| member.label.clone()),
             member: member.to_string(),
             term,
             lease_ms: deadline - raw.now_ms,
-        }
+        })
     });
     Ok(Status {
         v: 1,

@@ -162,7 +162,13 @@ impl ErrorStore {
 
     /// Begins to take everything stored.
     pub fn take(&self) -> Taker {
-        Taker { store: self.store.clone(), token: None, tried: Vec::new(), owner: owner() }
+        Taker {
+            store: self.store.clone(),
+            token: None,
+            tried: Vec::new(),
+            owner: owner(),
+            page: PAGE,
+        }
     }
 
     async fn len(&self, key: String) -> Result<u64, Error> {
@@ -195,6 +201,8 @@ pub struct Taker {
     /// Drains of others that were still refreshed when we asked.
     tried: Vec<String>,
     owner: String,
+    /// Records to ask for at a time.
+    page: usize,
 }
 
 impl Taker {
@@ -213,8 +221,16 @@ impl Taker {
                 },
             };
             let call = Call::plain("XRANGE").arg(self.store.keys.drain(&token));
-            let call = call.arg("-").arg("+").arg("COUNT").arg(PAGE);
-            let entries = list(self.store.once(&call).await?);
+            let call = call.arg("-").arg("+").arg("COUNT").arg(self.page);
+            let entries = match self.store.once(&call).await {
+                Ok(entries) => list(entries),
+                // Large records over a slow link: ask for fewer at a time.
+                Err(Error::NoAnswer { .. }) if self.page > 1 => {
+                    self.page /= 2;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let records: Result<Vec<_>, _> =
                 entries.and_then(|entries| entries.into_iter().map(record).collect());
             let records = records.map_err(|error| self.store.explain(error))?;
@@ -259,7 +275,8 @@ impl Taker {
     }
 
     async fn touch(&mut self, life: Duration, ids: &[&str]) -> Result<bool, Error> {
-        let Some(token) = self.token.clone() else { return Ok(true) };
+        // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
+        let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
         let keys = &self.store.keys;
         let mut call = CONFIRM
             .call(&[keys.drains(), keys.drain(&token), keys.counts()])

@@ -146,15 +146,23 @@ impl Store {
         Reply::parse(value).map_err(|error| self.explain(error))
     }
 
-    /// Waits until `wanted` replicas have everything this process wrote over the work connection;
-    /// says how many have it. Whoever repeats a call on a new connection writes on it again, so the
-    /// answer always covers what was asked about.
-    pub(crate) async fn replicas(&self, wanted: u32, timeout: Duration) -> Result<u32, StoreError> {
+    /// Waits until `wanted` replicas have everything this process wrote over the work connection of
+    /// this epoch; says how many have it. On another connection Redis would answer for nothing, so
+    /// that is an error, and the writes must be made again.
+    pub(crate) async fn replicas(
+        &self,
+        wanted: u32,
+        timeout: Duration,
+        epoch: u64,
+    ) -> Result<u32, StoreError> {
         if wanted == 0 {
             return Ok(0);
         }
         let wait = Call::plain("WAIT").arg(wanted).arg((timeout / 2).as_millis() as u64);
         let have = number(&self.work.call(&wait, timeout).await?)?;
+        if self.work.epoch() != epoch {
+            return Err(StoreError::Broken("the connection changed".to_owned()));
+        }
         Ok(u32::try_from(have).unwrap_or(0))
     }
 

@@ -24,6 +24,11 @@ use crate::store::{Call, Store, StoreError};
 
 /// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
 const IDLE_MAX: Duration = Duration::from_secs(1);
+/// The longest a result waits on the desk: a slot that is busy with a slow message tells of the quick
+/// one before it only now.
+const COLLECT_EVERY: Duration = Duration::from_millis(25);
+/// With nothing in hand there is nothing to look for.
+const REST: Duration = Duration::from_secs(3600);
 /// Pause before an unanswered exchange is repeated.
 const RETRY: Duration = Duration::from_millis(50);
 /// A call that Redis refuses this often will never be accepted.
@@ -130,7 +135,9 @@ impl Worker {
             if exchange.is_none() && idle.is_none() && mode == Mode::Work && !self.hungry {
                 idle = Some(wait_for_token(self.store.clone()));
             }
-            let straggler = self.next_due().unwrap_or(Duration::from_secs(3600));
+            // While handlers run, results are collected soon even if nobody tells of them.
+            let look_again = if self.slots.inside() > 0 { COLLECT_EVERY } else { REST };
+            let straggler = self.next_due().unwrap_or(look_again);
             tokio::select! {
                 biased;
                 () = over.cancelled() => break,
@@ -151,7 +158,9 @@ impl Worker {
         }
         self.session.in_flight.store(0, Ordering::Relaxed);
         self.collect();
-        self.slots.stop().await;
+        for finished in self.slots.stop().await {
+            self.board.publish(Notice::ClaimLost { id: finished.claim.id });
+        }
         for id in self.blocks.into_values().flat_map(Settlement::unrecorded) {
             self.board.publish(Notice::ClaimLost { id });
         }
@@ -261,14 +270,16 @@ impl Worker {
         }
         for (n, claims) in exchange.gives {
             match given_back(next()) {
-                Ok(true) => {}
+                Ok(true) => {
+                    let messages = claims.len() as u64;
+                    self.board.publish(Notice::GaveBack { messages });
+                }
                 Ok(false) => self.session.end(End::Gone),
                 Err(error) => {
                     tracing::error!(%error, "give back");
                     self.data_loss("what is left of a block");
                 }
             }
-            self.board.publish(Notice::GaveBack { messages: claims.len() as u64 });
             if let Some(block) = self.blocks.get_mut(&n) {
                 block.give_back(claims.len());
             }
@@ -358,7 +369,7 @@ async fn perform(
     board: Board,
 ) -> Option<Vec<redis::Value>> {
     let mut answers: Vec<Option<redis::Value>> = calls.iter().map(|_| None).collect();
-    let mut refusals = 0;
+    let (mut refusals, mut epoch) = (0, 0);
     loop {
         if !session.until_trusted().await {
             return None;
@@ -366,6 +377,9 @@ async fn perform(
         let open: Vec<usize> = (0..calls.len()).filter(|&at| answers[at].is_none()).collect();
         let sent = Moment::now();
         let timeout = session.call_timeout();
+        if !open.is_empty() {
+            epoch = store.work.epoch();
+        }
         let results = join_all(open.iter().map(|&at| store.work.call(&calls[at], timeout))).await;
         let mut heard = false;
         for (at, result) in open.into_iter().zip(results) {
@@ -385,7 +399,7 @@ async fn perform(
             session.refresh(sent);
         }
         if answers.iter().all(Option::is_some) {
-            match store.replicas(replicas, timeout).await {
+            match store.replicas(replicas, timeout, epoch).await {
                 Ok(have) if have < replicas => {
                     board.publish(Notice::Unreplicated { replicas: have, wanted: replicas });
                     continue;
@@ -395,6 +409,7 @@ async fn perform(
                     // Another connection knows nothing of these writes: make them again on it.
                     tracing::debug!(%error, "replicas unknown, will be repeated");
                     answers.fill(None);
+                    tokio::time::sleep(RETRY).await;
                     continue;
                 }
             }
@@ -402,6 +417,7 @@ async fn perform(
         }
         if refusals >= REFUSALS_MAX {
             // Nothing of it was recorded, and nothing will be: let others have what we hold.
+            board.publish(Notice::DataLossSeen { what: "a call that Redis keeps refusing" });
             session.end(End::DataLoss);
             return None;
         }

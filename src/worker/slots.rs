@@ -3,6 +3,7 @@
 //! **Invariant:** every job that enters comes out exactly once: finished, taken back unstarted, or
 //! reported lost when the slots are stopped.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,8 +133,10 @@ impl Slots {
 
     /// Stops every handler where it is. What ran is reported as lost. A handler that blocks its
     /// thread cannot be stopped: it is waited for a moment, then left alone.
-    pub(super) async fn stop(mut self) {
+    /// What came out meanwhile is handed over.
+    pub(super) async fn stop(mut self) -> Vec<Finished> {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.shutdown()).await;
+        self.finished()
     }
 }
 
@@ -215,28 +218,34 @@ impl Slot {
             deadline: start + self.timeout,
         };
         // The call itself may panic, too, before there is a future.
-        let handling = AssertUnwindSafe(async { self.handler.handle(message, context).await });
-        let mut handling = std::pin::pin!(handling.catch_unwind());
-        // Most handlers of tiny messages are done at once and never need the timer.
-        let outcome = match futures_util::poll!(&mut handling) {
-            std::task::Poll::Ready(outcome) => Ok(outcome),
-            std::task::Poll::Pending => tokio::time::timeout(self.timeout, handling).await,
+        let called = AssertUnwindSafe(|| self.handler.handle(message, context));
+        let mut handling = match std::panic::catch_unwind(called) {
+            Ok(handling) => handling,
+            Err(panic) => return panicked(&*panic),
         };
-        match outcome {
+        let mut running = AssertUnwindSafe(&mut handling).catch_unwind();
+        // Most handlers of tiny messages are done at once and never need the timer.
+        let outcome = match futures_util::poll!(&mut running) {
+            std::task::Poll::Ready(outcome) => Ok(outcome),
+            std::task::Poll::Pending => tokio::time::timeout(self.timeout, running).await,
+        };
+        // What the handler leaves behind may panic, too, when it is dropped.
+        let dropped = std::panic::catch_unwind(AssertUnwindSafe(move || drop(handling)));
+        match outcome.map(|outcome| outcome.and_then(|outcome| dropped.map(|()| outcome))) {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(panic)) => {
-                let text = panic
-                    .downcast_ref::<&str>()
-                    .map(|text| (*text).to_owned())
-                    .or_else(|| panic.downcast_ref::<String>().cloned());
-                Outcome::failed(format!("the handler panicked: {}", text.unwrap_or_default()))
-            }
+            Ok(Err(panic)) => panicked(&*panic),
             Err(_) => Outcome::failed_by(
                 Cause::Timeout,
                 format!("the handler ran longer than {:?}", self.timeout),
             ),
         }
     }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Outcome {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    Outcome::failed(format!("the handler panicked: {}", text.unwrap_or_default()))
 }
 
 /// Reports a message whose handler was stopped, when it is dropped armed.

@@ -20,7 +20,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Where its program is: `ARTEL_REDIS_SERVER` or `ARTEL_VALKEY_SERVER`, else on the `PATH`.
+    /// Where its program is: `ARTEL_REDIS_SERVER` or `ARTEL_VALKEY_SERVER`, else on the `PATH`, else
+    /// where `./dev install` put it.
     pub fn program(self) -> Option<PathBuf> {
         let (variable, name) = match self {
             Kind::Redis => ("ARTEL_REDIS_SERVER", "redis-server"),
@@ -29,8 +30,13 @@ impl Kind {
         if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
             return Some(path.into());
         }
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
+        // Where `./dev install` puts what the system does not have.
+        let tools = cache.map(|cache| cache.join("artel/tools"));
+        let mut places = std::env::split_paths(&path).chain(tools);
+        places.find_map(|dir| Some(dir.join(name)).filter(|file| file.is_file()))
     }
 }
 

@@ -109,6 +109,60 @@ async fn a_panicking_handler_fails_its_message_and_nothing_else() {
     stop([worker, generator]).await;
 }
 
+/// A quick message's outcome does not wait for the slow one that its slot took up next.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_does_not_wait_for_the_next_handler() {
+    let server = Server::any();
+    let mut payloads = vec!["quick"; 40];
+    payloads.extend(["slow", "quick"]);
+    let mut config = config();
+    config.concurrency = 1;
+    let release = Arc::new(tokio::sync::Notify::new());
+    let released = release.clone();
+    let handle = move |message: Message, _: Context| {
+        let released = released.clone();
+        async move {
+            if message.payload() == b"slow" {
+                released.notified().await;
+            }
+        }
+    };
+    let worker = member(&server).config(config).handle(handle).start().await.expect("joins");
+    let generator = generates(&server, &payloads).await;
+    settled(&generator, 40).await; // while the slow one runs
+    release.notify_one();
+    settled(&generator, 42).await;
+    audit(&server);
+    stop([worker, generator]).await;
+}
+
+/// Dropping what a stopped handler held may panic: still only its own message fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_panics_when_stopped_fails_its_message_and_nothing_else() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "dropped");
+        }
+    }
+    let server = Server::any();
+    let generator = generates(&server, &["hang", "fine", "fine"]).await;
+    let mut config = config();
+    config.concurrency = 1;
+    config.handler_timeout = Duration::from_millis(50);
+    let handle = |message: Message, _: Context| async move {
+        if message.payload() == b"hang" {
+            let _bomb = Bomb;
+            std::future::pending::<()>().await;
+        }
+    };
+    let worker = member(&server).config(config).handle(handle).start().await.expect("joins");
+    settled(&generator, 3).await;
+    let books = worker.status().await.expect("answers").messages;
+    assert_eq!((books.done, books.failed), (2, 1));
+    stop([worker, generator]).await;
+}
+
 #[derive(serde::Deserialize)]
 struct Order {
     amount: u32,

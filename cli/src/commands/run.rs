@@ -17,6 +17,7 @@ const ERROR_RATE: f64 = 0.05;
 
 pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
+    let config = settings::config(args);
     let mut text = Text::new(args.seed);
     let inspector = Arc::new(Inspector::new(
         args.seed,
@@ -26,7 +27,7 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
     let mut fleet = Fleet::builder()
         .redis(&place.redis)
         .name(&place.fleet)
-        .config(settings::config(args))
+        .config(config.clone())
         .generate(move |_: Tick| std::future::ready(text.next()))
         .handle(move |message: Message, context: Context| {
             let inspector = inspector.clone();
@@ -34,7 +35,8 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
         })
         .start()
         .await?;
-    let teller = tokio::spawn(tell(fleet.notices()));
+    let label = config.label.clone();
+    let teller = tokio::spawn(tell(fleet.notices(), label));
     let limit = args.duration.unwrap_or(Duration::MAX);
     tokio::select! {
         _ = signals.next() => tracing::info!("stopping: finishing what was started"),
@@ -45,6 +47,7 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
         () = fleet.stopped() => {}
         code = signals.next() => return Ok(code),
     }
+    tracing::info!("left the fleet");
     // A handler that cannot be stopped may still hold the notices open.
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
     if args.duration.is_some() {
@@ -56,12 +59,13 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
 }
 
 /// Says what happens, in the words of the log.
-async fn tell(mut notices: Notices) {
+async fn tell(mut notices: Notices, label: String) {
+    let pid = std::process::id();
     while let Some(notice) = notices.next().await {
         match notice {
-            Notice::Joined { member } => tracing::info!(%member, "joined the fleet"),
+            Notice::Joined { member } => tracing::info!(%member, label, pid, "joined the fleet"),
             Notice::BecameGenerator { term } => {
-                tracing::info!(%term, "generator: this process leads")
+                tracing::info!(%term, label, pid, "generator: this process leads")
             }
             Notice::LeaseLost { term, reason } => {
                 tracing::info!(%term, reason, "no longer the generator")
@@ -84,7 +88,9 @@ async fn tell(mut notices: Notices) {
             Notice::Disconnected { reason } => {
                 tracing::warn!(reason, "Redis does not answer: waiting for it");
             }
-            Notice::Reconnected { after } => tracing::info!(?after, "Redis answers again"),
+            Notice::Reconnected { after } => {
+                tracing::info!(after_ms = after.as_millis() as u64, "Redis answers again");
+            }
             Notice::DataLossSeen { what } => {
                 tracing::error!(what, "data loss: Redis has lost acknowledged writes");
             }

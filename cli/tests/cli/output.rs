@@ -37,6 +37,21 @@ fn an_empty_fleet_is_unhealthy_and_says_so() {
     );
 }
 
+/// A fleet whose members are all dead is not healthy, even if nobody is left to judge them.
+#[test]
+fn a_dead_fleet_is_unhealthy() {
+    let server = server();
+    let args = ["run", "--redis", &server.url(), "--lease", "1s"];
+    let mut member = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
+    member.says("this process leads");
+    member.kill();
+    eventually("its lease to end", || {
+        artel(&["status", "--redis", &server.url()], &[]).status.code() == Some(6)
+    });
+    let screen = text(&artel(&["status", "--redis", &server.url()], &[]).stdout);
+    assert!(screen.contains("nobody leads") && screen.contains("overdue"), "{screen}");
+}
+
 /// The documented document: these fields stay.
 #[test]
 fn status_as_json_has_its_documented_fields() {

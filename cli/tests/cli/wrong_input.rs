@@ -157,6 +157,7 @@ fn values_out_of_range() {
         ("--lease", "10ms", "must be between 500ms and 3600s, not 10ms"),
         ("--takeover-timeout", "0", "must be between 1ms and 10s, not 0ns"),
         ("--concurrency", "0", "must be between 1 and 10000, not 0"),
+        ("--label", "a\u{1b}[31m", "must have at most 200 bytes and no control characters"),
     ] {
         let args = ["run", flag, value, "--redis", "redis://127.0.0.1:1"];
         says(&args, 2, &format!("error: {flag} {problem}\n\n{hint}"));
@@ -179,6 +180,10 @@ fn usage_errors() {
         (&["--getErrors", "no"], "[possible values: yes]"),
         (&["stats"], "unrecognized subcommand 'stats'"),
         (&["clean"], "--temp"),
+        (&["--interval", "50ms", "run"], "--interval is an option of `run`"),
+        (&["--concurrency", "0", "status"], "--concurrency is an option of `run`"),
+        (&["--for", "1s", "--getErrors"], "--for is an option of `run`"),
+        (&["run", "--interval", "abc"], "not a time"),
         (&["--getErrors", "--cleanTemp"], "more than one command in one line"),
         (&["--getErrors=yes", "status"], "more than one command in one line"),
         (&["-q", "-v"], "cannot be used with"),
