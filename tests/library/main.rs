@@ -113,8 +113,12 @@ async fn a_panicking_handler_fails_its_message_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outcome_does_not_wait_for_the_next_handler() {
     let server = Server::any();
-    let mut payloads = vec!["quick"; 40];
-    payloads.extend(["slow", "quick"]);
+    let (push, batches) = std::sync::mpsc::channel::<Vec<&str>>();
+    let generate = move |_: Tick| {
+        let batch = batches.try_recv().unwrap_or_default();
+        std::future::ready(batch.into_iter().map(NewMessage::from).collect::<Vec<_>>())
+    };
+    let generator = member(&server).generate(generate).start().await.expect("joins");
     let mut config = config();
     config.concurrency = 1;
     let release = Arc::new(tokio::sync::Notify::new());
@@ -122,16 +126,22 @@ async fn an_outcome_does_not_wait_for_the_next_handler() {
     let handle = move |message: Message, _: Context| {
         let released = released.clone();
         async move {
-            if message.payload() == b"slow" {
-                released.notified().await;
+            match message.payload() {
+                b"medium" => tokio::time::sleep(Duration::from_millis(6)).await,
+                b"slow" => released.notified().await,
+                _ => {}
             }
         }
     };
     let worker = member(&server).config(config).handle(handle).start().await.expect("joins");
-    let generator = generates(&server, &payloads).await;
-    settled(&generator, 40).await; // while the slow one runs
+    // It learns that messages take some milliseconds, and settles all of them…
+    push.send(vec!["medium"; 40]).expect("the generator runs");
+    settled(&generator, 40).await;
+    // …so it takes a few together, wants no more, and has nothing else to say.
+    push.send(vec!["quick", "slow", "quick", "quick", "quick"]).expect("the generator runs");
+    settled(&generator, 41).await; // while the slow one runs
     release.notify_one();
-    settled(&generator, 42).await;
+    settled(&generator, 45).await;
     audit(&server);
     stop([worker, generator]).await;
 }
