@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -124,7 +124,7 @@ pub(super) struct Keep {
     pub(super) profile: Profile,
     pub(super) board: Board,
     pub(super) link: Link,
-    pub(super) hints: UnboundedReceiver<Hint>,
+    pub(super) hints: Receiver<Hint>,
     publish: watch::Sender<Option<Arc<Session>>>,
     pub(super) stop: CancellationToken,
     /// The highest term this process has seen. Terms only grow, so a Redis whose terms are lower
@@ -193,9 +193,6 @@ impl Keep {
                 Ok(session) => {
                     self.heard(&mut silent_since);
                     return session.map(Some);
-                }
-                Err(error @ StoreError::Server { .. }) if first => {
-                    return Err(self.store.explain(error));
                 }
                 Err(error) if first => return Err(self.store.explain(error)),
                 Err(error) => {

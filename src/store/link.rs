@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 use tokio::sync::Mutex;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::Instant;
 
 use super::{Call, StoreError};
@@ -20,6 +20,9 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
+
+/// Hints that wait to be heard; more are dropped, nothing depends on them.
+const HINTS_MAX: usize = 1024;
 
 /// What arrives without being asked for.
 #[derive(Debug, PartialEq)]
@@ -35,7 +38,7 @@ pub(crate) struct Link {
     /// Counts connections made and given up: as long as it stands still, it is the same one.
     epoch: AtomicU64,
     client: redis::Client,
-    hints: Option<UnboundedSender<Hint>>,
+    hints: Option<Sender<Hint>>,
     state: Mutex<State>,
 }
 
@@ -57,11 +60,8 @@ impl Link {
         Link { name, epoch, client, hints: None, state: Mutex::new(state) }
     }
 
-    pub(crate) fn hearing(
-        name: &'static str,
-        client: redis::Client,
-    ) -> (Link, UnboundedReceiver<Hint>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
+    pub(crate) fn hearing(name: &'static str, client: redis::Client) -> (Link, Receiver<Hint>) {
+        let (sender, receiver) = mpsc::channel(HINTS_MAX);
         let mut link = Link::new(name, client);
         link.hints = Some(sender);
         (link, receiver)
@@ -171,7 +171,8 @@ impl Link {
         if let Some(hints) = self.hints.clone() {
             config = config.set_push_sender(move |push: PushInfo| {
                 if let Some(hint) = hint(push) {
-                    let _ = hints.send(hint);
+                    // Too many to be heard: what they hurry happens a little later.
+                    let _ = hints.try_send(hint);
                 }
                 Ok::<(), redis::aio::SendError>(())
             });

@@ -124,7 +124,7 @@ impl Store {
     }
 
     /// The connection for heartbeats and hints, with the stream of hints it hears.
-    pub(crate) fn session_link(&self) -> (Link, tokio::sync::mpsc::UnboundedReceiver<Hint>) {
+    pub(crate) fn session_link(&self) -> (Link, tokio::sync::mpsc::Receiver<Hint>) {
         Link::hearing("session", self.client.clone())
     }
 
