@@ -25,6 +25,8 @@ static RESIGN: Script = Script::new("resign", include_str!("resign.lua"));
 
 /// How long a member's display hash outlives its last heartbeat.
 pub(super) const PROFILE_TTL: Duration = Duration::from_secs(60);
+/// Redis answered a moment ago, at the start check: a first join is tried this often again.
+const FIRST_TRIES: u32 = 4;
 /// Pause between two refreshes while presence is lost.
 pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 
@@ -183,7 +185,7 @@ impl Keep {
 
     /// Joins under a new id, again and again until it is answered; `None` when told to stop.
     async fn join(&mut self, first: bool) -> Result<Option<Session>, Error> {
-        let mut silent_since = None;
+        let (mut silent_since, mut tries) = (None, 0);
         loop {
             if self.stop.is_cancelled() {
                 return Ok(None);
@@ -194,9 +196,17 @@ impl Keep {
                     self.heard(&mut silent_since);
                     return session.map(Some);
                 }
-                Err(error) if first => return Err(self.store.explain(error)),
+                Err(error) if first && tries >= FIRST_TRIES => {
+                    return Err(self.store.explain(error));
+                }
+                Err(error @ StoreError::Server { .. }) if first => {
+                    return Err(self.store.explain(error));
+                }
                 Err(error) => {
-                    self.unheard(&mut silent_since, &error);
+                    tries += 1;
+                    if !first {
+                        self.unheard(&mut silent_since, &error);
+                    }
                     self.link.reset().await;
                     tokio::select! {
                         () = tokio::time::sleep(ABSENT_BEAT) => {}

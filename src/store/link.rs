@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use super::{Call, StoreError};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A bound only: every call has a shorter deadline of its own, except at the start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.

@@ -86,7 +86,7 @@ on_each_server! {
         }
         assert_eq!(printed, failed, "all of them, once");
         assert_eq!(crew.look().errors.len(), 0);
-        assert_eq!(crew.look().count("taken"), failed as i64);
+        assert_eq!(crew.count("taken"), failed as i64);
     }
 
     /// What dead members left is put back by `--cleanTemp`; live work is not touched.

@@ -19,8 +19,8 @@ on_each_server! {
             crew.next_leader(&old);
             times.push(killed.elapsed());
             crew.add();
-            let generated = crew.look().count("generated");
-            eventually("the new one to generate", || crew.look().count("generated") > generated);
+            let generated = crew.count("generated");
+            eventually("the new one to generate", || crew.count("generated") > generated);
         }
         let audit = crew.complete(messages);
         assert!(audit.terms.len() > kills, "every generator had its own term");
@@ -41,8 +41,8 @@ on_each_server! {
         let mut crew = Crew::start(kind, 3, &["--interval", "5ms", "--lease", "1s"]);
         for _ in 0..rounds {
             let (old, frozen) = crew.leader();
-            let seen = crew.look().count("generated");
-            eventually("it to be in the middle of its work", || crew.look().count("generated") > seen);
+            let seen = crew.count("generated");
+            eventually("it to be in the middle of its work", || crew.count("generated") > seen);
             let joins = crew.members[frozen].stderr().matches("joined the fleet").count();
             crew.members[frozen].freeze();
             crew.next_leader(&old);
@@ -53,7 +53,7 @@ on_each_server! {
             crew.members[frozen].says(&format!("session lost, joining anew member={old}"));
             eventually("it to come back under a new id", || {
                 crew.members[frozen].stderr().matches("joined the fleet").count() > joins
-                    && crew.look().members.len() == 3
+                    && crew.sessions().len() == 3
             });
             let snapshot = crew.look();
             assert!(!snapshot.members.contains(&old), "an id never comes back");
@@ -71,7 +71,7 @@ on_each_server! {
         let granted: u64 = redis::cmd("INCR").arg(term).query(crew.connection()).expect("a term");
         let () = redis::cmd("SET").arg(lease).arg(format!("{worker}|{granted}"))
             .query(crew.connection()).expect("a lease");
-        let before = crew.look().count("generated");
+        let before = crew.count("generated");
         eventually("messages under a newer term", || {
             let snapshot = crew.look();
             snapshot.count("generated") > before

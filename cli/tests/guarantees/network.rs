@@ -33,7 +33,7 @@ on_each_server! {
         for _ in 0..3 {
             crew.add_at(&url);
         }
-        eventually("three or four members, and maybe a ghost", || crew.look().members.len() >= 3);
+        eventually("three or four members, and maybe a ghost", || crew.sessions().len() >= 3);
         for (what, pattern) in [
             ("heartbeat", script!("membership/heartbeat.lua")),
             ("look", script!("membership/look.lua")),
@@ -42,7 +42,7 @@ on_each_server! {
             ("settle", script!("outcome/settle.lua")),
         ] {
             lose(what, pattern, &mut || {});
-            let before = crew.look().ledger.len();
+            let before = crew.done();
             crew.settled(before + 5);
         }
         lose("acquire", script!("election/acquire.lua"), &mut || {
@@ -50,15 +50,15 @@ on_each_server! {
             crew.members[leader].kill();
         });
         // Redis knows the new generator before it does: wait until it generates.
-        let generated = crew.look().count("generated");
-        eventually("a generator at work", || crew.look().count("generated") > generated);
+        let generated = crew.count("generated");
+        eventually("a generator at work", || crew.count("generated") > generated);
         crew.add_at(&url);
         lose("adopt", script!("queue/adopt.lua"), &mut || {
             let (_, worker) = crew.worker();
             crew.members[worker].kill();
         });
         crew.add_at(&url);
-        eventually("a fleet again", || crew.look().members.len() >= 3);
+        eventually("a fleet again", || crew.sessions().len() >= 3);
         lose("resign", script!("membership/resign.lua"), &mut || {
             let (_, leader) = crew.leader();
             crew.members[leader].terminate();
@@ -104,7 +104,7 @@ on_each_server! {
         crew.next_leader(&old);
         proxy.set(Fault::Pass);
         crew.members[deaf].says("session lost");
-        eventually("it to come back", || crew.look().members.len() == 3);
+        eventually("it to come back", || crew.sessions().len() == 3);
         crew.audit();
     }
 
@@ -125,7 +125,7 @@ on_each_server! {
         let accepted = seqs.len();
         proxy.set(Fault::Pass); // and arrives now, late
         crew.members[slow].says("session lost");
-        let before = crew.look().ledger.len();
+        let before = crew.done();
         crew.settled(before + 50);
         assert_eq!(crew.audit().terms[&term].len(), accepted, "nothing more under the old term");
     }
@@ -137,7 +137,7 @@ on_each_server! {
         for _ in 0..5 {
             proxy.set(Fault::Cut);
             proxy.set(Fault::Pass);
-            let settled = crew.look().ledger.len();
+            let settled = crew.done();
             crew.settled(settled + 10);
         }
         assert_eq!(crew.sessions(), before);
@@ -152,7 +152,7 @@ on_each_server! {
         for _ in 0..10 {
             let killed: i64 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")
                 .query(crew.connection()).expect("answers");
-            let settled = crew.look().ledger.len();
+            let settled = crew.done();
             crew.settled(settled + 5);
             assert!(killed >= 0);
         }
@@ -170,7 +170,7 @@ on_each_server! {
         // Three graces: the slow link is the fault itself.
         std::thread::sleep(Duration::from_millis(900));
         proxy.set(Fault::Pass);
-        let settled = crew.look().ledger.len();
+        let settled = crew.done();
         crew.settled(settled + 20);
         assert_eq!(crew.sessions(), before);
         crew.audit();
@@ -186,7 +186,7 @@ on_each_server! {
             .query(crew.connection()).expect("answers");
         let old = std::mem::replace(&mut crew.server, next);
         crew.reconnect();
-        eventually("the fleet on the new primary", || crew.look().members.len() == 3);
+        eventually("the fleet on the new primary", || crew.sessions().len() == 3);
         crew.settled(20);
         crew.audit();
         drop(old);
@@ -213,7 +213,7 @@ fn three_behind_a_proxy(kind: Kind, lease: &str) -> (Crew, Proxy) {
     for _ in 0..3 {
         crew.add_at(&proxy.url());
     }
-    eventually("all members", || crew.look().members.len() == 3);
+    eventually("all members", || crew.sessions().len() == 3);
     crew.settled(20);
     (crew, proxy)
 }

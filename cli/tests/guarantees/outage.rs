@@ -56,7 +56,7 @@ on_each_server! {
             crew.server.freeze();
             std::thread::sleep(Duration::from_millis(*stall)); // the stall is the fault itself
             crew.server.thaw();
-            let settled = crew.look().ledger.len();
+            let settled = crew.done();
             crew.settled(settled + 60);
             assert_eq!(crew.sessions(), before, "a stall of {stall} ms");
         }
@@ -129,7 +129,7 @@ on_each_server! {
         crew.server.kill();
         crew.server.restart();
         crew.reconnect();
-        eventually("everybody to be back", || crew.look().members.len() == 3);
+        eventually("everybody to be back", || crew.sessions().len() == 3);
         crew.settled(20);
         for member in &crew.members {
             member.says("data loss: Redis has lost acknowledged writes");
@@ -142,6 +142,6 @@ on_each_server! {
 /// The fleet generates and settles again.
 #[track_caller]
 fn more(crew: &mut Crew) {
-    let before = crew.look().ledger.len();
+    let before = crew.done();
     crew.settled(before + 100);
 }

@@ -61,7 +61,7 @@ on_each_server! {
         let (_, elected) = crew.next_leader(&old);
         crew.members[elected].says("handed back unstarted");
         crew.add();
-        let before = crew.look().ledger.len();
+        let before = crew.done();
         crew.settled(before + 100);
         let ledger = crew.look().ledger;
         assert!(ledger.iter().all(|(_, _, _, attempt)| *attempt == 1), "no attempt was counted");
@@ -84,7 +84,7 @@ on_each_server! {
         crew.audit();
         crew.add();
         crew.add();
-        let before = crew.look().ledger.len();
+        let before = crew.done();
         crew.settled(before + 20);
         crew.audit();
     }
@@ -93,13 +93,13 @@ on_each_server! {
     fn max_messages_counts_for_the_whole_fleet(kind) {
         let options = ["--interval", "2ms", "--lease", "1s", "--max-messages", "300"];
         let mut crew = Crew::start(kind, 3, &options);
-        eventually("some messages", || crew.look().count("generated") > 50);
+        eventually("some messages", || crew.count("generated") > 50);
         let (old, process) = crew.leader();
         crew.members[process].kill();
         crew.next_leader(&old);
         crew.complete(300);
         crew.leader();
-        assert_eq!(crew.look().count("generated"), 300);
+        assert_eq!(crew.count("generated"), 300);
     }
 
     /// `--for` ends by itself and prints the books.

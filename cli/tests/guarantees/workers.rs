@@ -59,7 +59,7 @@ on_each_server! {
         });
         crew.members[process].thaw();
         crew.members[process].says("claim lost");
-        eventually("it to come back under a new id", || crew.look().members.len() == 4);
+        eventually("it to come back under a new id", || crew.sessions().len() == 4);
         for id in &held {
             let by: Vec<String> = crew.look().ledger.into_iter()
                 .filter(|entry| entry.0 == *id).map(|entry| entry.2).collect();
