@@ -126,6 +126,13 @@ impl Crew {
         self.ask(&["XLEN", &key])
     }
 
+    /// The term of the lease.
+    pub fn term(&mut self) -> u64 {
+        let lease = self.key("lease");
+        let lease: String = self.ask(&["GET", &lease]);
+        lease.split_once('|').and_then(|(_, term)| term.parse().ok()).expect("member|term")
+    }
+
     /// Whose lease it is, if it is valid.
     fn holder(&mut self) -> Option<String> {
         let (lease, members) = (self.key("lease"), self.key("members"));
