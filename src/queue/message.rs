@@ -9,6 +9,7 @@
 //! ```
 
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -42,10 +43,6 @@ impl Lane {
 pub struct MessageId(Arc<str>);
 
 impl MessageId {
-    pub(crate) fn generated(term: Term, seq: u64) -> MessageId {
-        MessageId(format!("{term}-{seq}").into())
-    }
-
     /// The id as it stands in Redis.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -88,12 +85,18 @@ impl NewMessage {
         &self.payload
     }
 
-    pub(crate) fn envelope(&self, lane: Lane, id: &MessageId, ms: u64) -> Vec<u8> {
-        let head = format!("{}{}-|{id}|1|{ms}|", VERSION as char, lane.letter());
-        let mut envelope = Vec::with_capacity(head.len() + self.payload.len());
-        envelope.extend_from_slice(head.as_bytes());
-        envelope.extend_from_slice(&self.payload);
-        envelope
+    /// Writes its envelope into `buffer`, over whatever was there: one buffer serves a whole push.
+    pub(crate) fn envelope(
+        &self,
+        buffer: &mut Vec<u8>,
+        lane: Lane,
+        id: impl fmt::Display,
+        ms: u64,
+    ) {
+        buffer.clear();
+        // Writing to a vector cannot fail.
+        let _ = write!(buffer, "{}{}-|{id}|1|{ms}|", VERSION as char, lane.letter());
+        buffer.extend_from_slice(&self.payload);
     }
 }
 
@@ -210,15 +213,24 @@ mod tests {
     use super::*;
 
     fn id() -> MessageId {
-        MessageId::generated(Term::parse("1794710083943807").expect("a number"), 12)
+        MessageId("1794710083943807-12".into())
+    }
+
+    fn envelope(payload: &[u8]) -> Vec<u8> {
+        let mut buffer = b"what was there before".to_vec();
+        NewMessage::from(payload.to_vec()).envelope(
+            &mut buffer,
+            Lane::Generated,
+            id(),
+            1794710083950,
+        );
+        buffer
     }
 
     #[test]
     fn an_envelope_gives_back_what_went_in() {
         for payload in [&b""[..], b"hello", b"a|b|c", b"\xff\x00|\n"] {
-            let envelope =
-                NewMessage::from(payload.to_vec()).envelope(Lane::Generated, &id(), 1794710083950);
-            let message = Message::parse(envelope).expect("ours");
+            let message = Message::parse(envelope(payload)).expect("ours");
             assert_eq!(message.payload(), payload);
             assert_eq!(message.id(), &id());
             assert_eq!(message.attempt(), 1);
@@ -228,7 +240,7 @@ mod tests {
 
     #[test]
     fn an_envelope_is_readable_and_small() {
-        let envelope = NewMessage::from("hello").envelope(Lane::Generated, &id(), 1794710083950);
+        let envelope = envelope(b"hello");
         assert_eq!(envelope, b"1g-|1794710083943807-12|1|1794710083950|hello");
         assert!(envelope.len() - 5 <= 45);
     }

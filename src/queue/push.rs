@@ -6,7 +6,7 @@
 use crate::election::Lease;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
-use super::message::{Lane, MessageId, NewMessage};
+use super::message::{Lane, NewMessage};
 
 static PUSH: Script = Script::new("push", include_str!("push.lua"));
 
@@ -47,10 +47,11 @@ pub(crate) fn push_call(
         .arg(from)
         .arg(lease.session.lease.as_millis() as u64)
         .arg(backlog_max);
-    let ms = lease.redis_ms();
+    let (ms, mut envelope) = (lease.redis_ms(), Vec::new());
     for (seq, message) in (from..).zip(messages) {
-        let id = MessageId::generated(lease.term, seq);
-        call.push_arg(message.envelope(Lane::Generated, &id, ms));
+        let id = format_args!("{}-{seq}", lease.term);
+        message.envelope(&mut envelope, Lane::Generated, id, ms);
+        call.push_arg(&envelope[..]);
     }
     call
 }
