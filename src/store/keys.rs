@@ -5,7 +5,7 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `artel:{f}:config` | hash | lease, grace, attempts limit: fleet-wide, written by the first member |
+//! | `artel:{f}:config` | hash | lease, grace, attempts limit: fleet-wide, written by the first member; `born`, its id |
 //! | `artel:{f}:members` | zset | member → session deadline, Redis ms. **In this set = may lead, claim, settle** |
 //! | `artel:{f}:member:<id>` | hash, TTL | label, host, pid, counters: display only |
 //! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over |
