@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Error;
+use crate::queue::Lane;
 
 /// What is kept of settled messages, for looking things up later.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -49,6 +50,46 @@ impl Durability {
     }
 }
 
+/// How often each lane is the first to be served: of as many blocks as these add up to, each lane
+/// is first in its weight of them. What a lane's turn cannot fill is filled from the others, the
+/// most urgent first; a lane of weight 0 is served only then.
+///
+/// ```
+/// let mut config = artel::Config::default();
+/// config.lane_weights.low = 4;
+/// assert!(config.validate().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LaneWeights {
+    /// Sent, urgent.
+    pub high: u32,
+    /// Of the generator.
+    pub generated: u32,
+    /// Sent.
+    pub normal: u32,
+    /// Sent, can wait.
+    pub low: u32,
+}
+
+impl Default for LaneWeights {
+    /// Of sixteen blocks ten start with `high`, three with `generated`, two with `normal`, one with
+    /// `low`.
+    fn default() -> LaneWeights {
+        LaneWeights { high: 10, generated: 3, normal: 2, low: 1 }
+    }
+}
+
+impl LaneWeights {
+    pub(crate) fn of(self, lane: Lane) -> u32 {
+        match lane {
+            Lane::High => self.high,
+            Lane::Generated => self.generated,
+            Lane::Normal => self.normal,
+            Lane::Low => self.low,
+        }
+    }
+}
+
 /// The settings of a member. Start from `Config::default()` and assign.
 ///
 /// ```
@@ -80,8 +121,10 @@ pub struct Config {
     pub handler_timeout: Duration,
     /// Messages the generator adds, over the life of the fleet; then it keeps its lease and rests.
     pub messages_max: Option<u64>,
-    /// Waiting generated messages; beyond, the generator waits.
+    /// Messages that may wait in a lane; beyond, the generator waits and sending is refused.
     pub backlog_max: usize,
+    /// How often each lane is the first to be served.
+    pub lane_weights: LaneWeights,
     /// Messages per push and per fetch.
     pub batch_max: usize,
     /// Bytes of messages per fetch.
@@ -102,6 +145,8 @@ pub struct Config {
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 pub(crate) const GRACE: Duration = Duration::from_millis(300);
 pub(crate) const ATTEMPTS_MAX: u32 = 5;
+/// Messages that may wait in a lane.
+pub(crate) const BACKLOG_MAX: usize = 1_000_000;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -116,7 +161,8 @@ impl Default for Config {
             concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             handler_timeout: Duration::from_secs(300),
             messages_max: None,
-            backlog_max: 1_000_000,
+            backlog_max: BACKLOG_MAX,
+            lane_weights: LaneWeights::default(),
             batch_max: 1000,
             block_bytes_max: 1 << 20,
             payload_bytes_max: 1 << 20,
@@ -148,6 +194,8 @@ impl Config {
         counted("batch_max", self.batch_max, 1, 5_000)?;
         counted("block_bytes_max", self.block_bytes_max, 1, 256 << 20)?;
         counted("payload_bytes_max", self.payload_bytes_max, 1, 256 << 20)?;
+        let lanes = Lane::ALL.map(|lane| self.lane_weights.of(lane) as usize);
+        counted("lane_weights", lanes.iter().sum(), 1, 1000)?;
         if self.label.len() > 200 || self.label.chars().any(char::is_control) {
             return Err(bad("label", "must have at most 200 bytes and no control characters"));
         }

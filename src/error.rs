@@ -64,6 +64,24 @@ pub enum Error {
         max: usize,
     },
 
+    /// There is no room for more messages at the moment, so none of this batch was added.
+    #[error("no room: {reason}")]
+    Full {
+        /// Which bound is reached.
+        reason: String,
+    },
+
+    /// More messages than one call may carry, so none of them was added.
+    #[error("a batch of {messages} messages and {bytes} bytes is too large: {max}")]
+    BatchTooLarge {
+        /// How many.
+        messages: usize,
+        /// Their payloads together.
+        bytes: usize,
+        /// What is allowed.
+        max: &'static str,
+    },
+
     /// Redis did not answer in time; whether the call took effect is not known.
     #[error("Redis did not answer within {after:?}")]
     NoAnswer {
@@ -84,13 +102,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the same call may succeed later without any change: the network or Redis is away.
+    /// True if the same call may succeed later without any change: the network or Redis is away, or
+    /// there is no room.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. })
+        self.is_unreachable() || self.is_full()
     }
 
     /// True if Redis could not be reached or did not answer.
     pub fn is_unreachable(&self) -> bool {
-        self.is_retryable()
+        matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. })
+    }
+
+    /// True if there is no room for more messages at the moment.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::Full { .. })
     }
 }

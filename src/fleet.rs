@@ -17,9 +17,9 @@ use crate::generator::{DynGenerate, Ending, Generate, Outlet, Runner};
 use crate::membership::{Exercise, Keeper, MemberId, Profile, Session, resign_call};
 use crate::notice::{Board, Notice, Notices};
 use crate::outcome::{Status, read_status};
-use crate::queue::{adopt_all, disown_strays};
+use crate::queue::{NewMessage, Sender, Sent, adopt_all, disown_strays};
 use crate::shutdown::Shutdown;
-use crate::store::Store;
+use crate::store::{Address, Store};
 use crate::worker::{DynHandle, Handle, Mode, Worker};
 
 /// Pause of the adopter after Redis refused it.
@@ -39,7 +39,7 @@ pub enum Role {
 
 /// Collects the parts of a member. Made by [`Fleet::builder`].
 pub struct FleetBuilder {
-    redis: String,
+    redis: Address,
     name: String,
     config: Config,
     generate: Option<Box<dyn DynGenerate>>,
@@ -48,8 +48,8 @@ pub struct FleetBuilder {
 
 impl FleetBuilder {
     /// The address, such as `redis://user:password@host:6379/0` (default `redis://127.0.0.1`).
-    pub fn redis(mut self, url: impl Into<String>) -> FleetBuilder {
-        self.redis = url.into();
+    pub fn redis(mut self, address: impl Into<Address>) -> FleetBuilder {
+        self.redis = address.into();
         self
     }
 
@@ -122,8 +122,10 @@ impl FleetBuilder {
             stop: stop.clone(),
         };
         let ledger = crew.config.ledger.arg();
+        let sender = Sender::on(store.clone(), &crew.config);
         let task = tokio::spawn(crew.run(keeper));
-        Ok(Fleet { store, ledger, board, notices: Some(notices), roles, sessions, stop, task })
+        let notices = Some(notices);
+        Ok(Fleet { store, ledger, sender, board, notices, roles, sessions, stop, task })
     }
 }
 
@@ -149,6 +151,7 @@ impl FleetBuilder {
 pub struct Fleet {
     store: Store,
     ledger: i64,
+    sender: Sender,
     board: Board,
     notices: Option<Notices>,
     roles: watch::Receiver<Role>,
@@ -161,7 +164,7 @@ impl Fleet {
     /// Begins to put a member together.
     pub fn builder() -> FleetBuilder {
         FleetBuilder {
-            redis: "redis://127.0.0.1".to_owned(),
+            redis: Address::new("redis://127.0.0.1"),
             name: "artel".to_owned(),
             config: Config::default(),
             generate: None,
@@ -189,6 +192,36 @@ impl Fleet {
     /// Safe: it only reads.
     pub async fn status(&self) -> Result<Status, Error> {
         read_status(&self.store).await
+    }
+
+    /// Puts a message into the lane `normal`, for any worker of the fleet.
+    ///
+    /// ```
+    /// # let server = artel_testkit::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let fleet = artel::Fleet::builder().redis(url).start().await?;
+    /// let sent = fleet.send("hello").await?;
+    /// assert!(sent.is_new && sent.id.as_str().starts_with('s'));
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send_all`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the message may have been added or not; never twice.
+    pub async fn send(&self, message: impl Into<NewMessage>) -> Result<Sent, Error> {
+        self.sender.send(message).await
+    }
+
+    /// Sends into other lanes, many at once, or once per key.
+    pub fn sender(&self) -> Sender {
+        self.sender.clone()
     }
 
     /// What happens from now on; the first call also gets what happened since the start.

@@ -12,7 +12,7 @@
 //! | 0 who is here | `membership` | | a session |
 //! | 1 who leads | `election` | a session | a lease with its [`Term`] |
 //! | 2 what is made | `generator` | a lease | [`NewMessage`] |
-//! | 3 where it waits | `queue` | a lease, [`NewMessage`] | a claim on a [`Message`] |
+//! | 3 where it waits | `queue` | a lease or a [`Sender`], [`NewMessage`] | a claim on a [`Message`] |
 //! | 4 who handles it | `worker` | a claim | [`Outcome`] |
 //! | 5 how it ended | `outcome` | a claim, [`Outcome`] | |
 //!
@@ -71,16 +71,17 @@ mod worker;
 #[doc = include_str!("../DESIGN.md")]
 pub mod design {}
 
-pub use config::{Config, Durability, Ledger};
+pub use config::{Config, Durability, LaneWeights, Ledger};
 pub use error::Error;
 pub use fleet::{Fleet, FleetBuilder, Role};
 pub use generator::{BoxError, Generate, IntoBatch, Tick};
 pub use membership::MemberId;
 pub use notice::{Notice, Notices};
 pub use outcome::{
-    Books, Cause, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
-    MessageCounts, Outcome, Status, Taker,
+    Books, Cause, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
+    MessageCounts, Outcome, Requeued, Requeuer, Status, Taker,
 };
-pub use queue::{Lane, Message, MessageId, NewMessage};
+pub use queue::{Lane, Message, MessageId, NewMessage, Sender, Sent};
+pub use store::Address;
 pub use term::Term;
 pub use worker::{Context, Handle, Json, json};

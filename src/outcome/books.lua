@@ -1,10 +1,11 @@
 #!lua flags=no-writes
 -- Reads the books of the fleet in one piece, so that they never tear.
 -- KEYS[1] members ZSET  KEYS[2] lease STRING  KEYS[3] counts HASH  KEYS[4] errors STREAM
--- KEYS[5…9] lane:returned, high, generated, normal, low   KEYS[10…] drain:<token> STREAM, as known to the caller
+-- KEYS[5…9] lane:returned, high, generated, normal, low   KEYS[10] orphans SET
+-- KEYS[11…] drain:<token> STREAM, as known to the caller
 -- ARGV    none
 -- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
---         message or '', stored errors, members as id, deadline_ms …}
+--         message or '', stored errors, members as id, deadline_ms …, number of orphans}
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local lanes, oldest = {}, false
@@ -15,8 +16,9 @@ for i = 5, 9 do
   if ms and (not oldest or ms < oldest) then oldest = ms end
 end
 local stored = redis.call('XLEN', KEYS[4])
-for i = 10, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
+for i = 11, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
 local lease = redis.call('GET', KEYS[2])
 if lease and not redis.call('ZSCORE', KEYS[1], string.match(lease, '^[^|]+')) then lease = false end
 return {string.format('%.0f', now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,
-  oldest and string.format('%.0f', oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}
+  oldest and string.format('%.0f', oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'),
+  redis.call('SCARD', KEYS[10])}

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::error_store::drains;
 use crate::Error;
 use crate::membership::MemberId;
-use crate::store::{Call, Script, Store, StoreError, list, number, text};
+use crate::queue::Lane;
+use crate::store::{Address, Call, Script, Store, StoreError, list, number, text};
 
 static BOOKS: Script = Script::new("books", include_str!("books.lua"));
 
@@ -34,6 +35,8 @@ pub struct MessageCounts {
     pub failed: u64,
     /// What does not add up: always 0.
     pub balance: i64,
+    /// Handed on because their worker died, over the life of the fleet.
+    pub returned: u64,
 }
 
 /// The counts by themselves.
@@ -138,6 +141,8 @@ pub struct Status {
     pub generator: Option<GeneratorStatus>,
     /// Who is here.
     pub members: Vec<MemberStatus>,
+    /// Dead members whose messages are still to be put back.
+    pub orphans: u64,
     /// The books.
     pub messages: MessageCounts,
     /// Waiting messages by lane.
@@ -154,9 +159,9 @@ impl Status {
     /// # Cancel safety
     ///
     /// Safe: it only reads.
-    pub async fn read(redis: &str, fleet: &str) -> Result<Status, Error> {
+    pub async fn read(redis: impl Into<Address>, fleet: &str) -> Result<Status, Error> {
         crate::config::check_fleet_name(fleet)?;
-        read_status(&Store::open(redis, fleet)?).await
+        read_status(&Store::open(&redis.into(), fleet)?).await
     }
 }
 
@@ -169,10 +174,11 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         keys.counts(),
         keys.errors(),
         keys.returned(),
-        keys.high(),
-        keys.generated(),
-        keys.normal(),
-        keys.low(),
+        keys.lane(Lane::High),
+        keys.lane(Lane::Generated),
+        keys.lane(Lane::Normal),
+        keys.lane(Lane::Low),
+        keys.orphans(),
     ];
     all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));
     let raw = parse(store.once(&BOOKS.call(&all)).await?).map_err(|error| store.explain(error))?;
@@ -227,6 +233,7 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         redis: RedisStatus { version: server.version, rtt_ms: server.rtt_ms },
         generator,
         members,
+        orphans: raw.orphans,
         messages: raw.messages,
         lanes: raw.lanes,
         oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
@@ -242,6 +249,7 @@ struct Raw {
     oldest_ms: Option<i64>,
     stored: u64,
     members: Vec<(MemberId, i64)>,
+    orphans: u64,
 }
 
 fn map(value: redis::Value) -> Result<HashMap<String, String>, StoreError> {
@@ -269,6 +277,7 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
         .chunks_exact(2)
         .map(|pair| Ok((MemberId::from_redis(&text(&pair[0])?), number(&pair[1])?)))
         .collect::<Result<_, StoreError>>()?;
+    let orphans = number(&next()?)? as u64;
     let signed = |name: &str| counts.get(name).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
     let waiting = returned + high + generated_lane + normal + low;
     let (generated, sent) = (signed("generated"), signed("sent"));
@@ -282,9 +291,10 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
         done: done as u64,
         failed: failed as u64,
         balance: generated + sent - (waiting as i64 + claimed + done + failed),
+        returned: signed("returned") as u64,
     };
     let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
-    Ok(Raw { now_ms, lease, messages, lanes, oldest_ms, stored, members })
+    Ok(Raw { now_ms, lease, messages, lanes, oldest_ms, stored, members, orphans })
 }
 
 /// Milliseconds since 1970 as RFC 3339 in UTC.

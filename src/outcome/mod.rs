@@ -7,13 +7,17 @@
 mod books;
 mod effect;
 mod error_store;
+mod record;
 mod settlement;
+mod take;
 
 pub(crate) use books::read_status;
 pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status};
 pub use effect::Effect;
-pub use error_store::{Cause, ErrorRecord, ErrorStore, Taker};
-pub(crate) use settlement::{Sender, Settled, Settlement, settled};
+pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
+pub use record::{Cause, ErrorRecord};
+pub(crate) use settlement::{Settled, Settlement, Signature, settled};
+pub use take::Taker;
 
 /// How a message ended.
 ///

@@ -11,7 +11,7 @@ use crate::queue::{Claim, MessageId};
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::Outcome;
-use super::error_store::Cause;
+use super::record::Cause;
 
 static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
 
@@ -90,7 +90,12 @@ impl Settlement {
     }
 
     /// The next call. It closes the block if every claim has its outcome.
-    pub(crate) fn call(&mut self, store: &Store, session: &Session, sender: &Sender<'_>) -> Call {
+    pub(crate) fn call(
+        &mut self,
+        store: &Store,
+        session: &Session,
+        signature: &Signature<'_>,
+    ) -> Call {
         let (keys, me) = (&store.keys, &session.id);
         let named = |(_, outcome): &&(Claim, Outcome)| {
             outcome.failure.is_some() || !outcome.effects.is_empty()
@@ -128,10 +133,10 @@ impl Settlement {
         } else {
             call.push_arg("-");
         }
-        call = call.arg(sender.ledger).arg(names.len());
+        call = call.arg(signature.ledger).arg(names.len());
         for (claim, outcome) in &names {
             let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
-                sender.info(failure.cause, &failure.reason, session)
+                signature.info(failure.cause, &failure.reason, session)
             });
             let word = if outcome.failure.is_some() { "f" } else { "d" };
             call = call.arg(claim.position).arg(word).arg(info);
@@ -172,12 +177,12 @@ impl Settlement {
 }
 
 /// Who settles: what error records and the ledger say beside the outcome.
-pub(crate) struct Sender<'a> {
+pub(crate) struct Signature<'a> {
     pub(crate) label: &'a str,
     pub(crate) ledger: i64,
 }
 
-impl Sender<'_> {
+impl Signature<'_> {
     fn info(&self, cause: Cause, reason: &str, session: &Session) -> String {
         serde_json::json!({
             "v": 1,

@@ -43,24 +43,26 @@ pub(crate) enum Fetched {
 }
 
 /// The keys between which messages move to a worker and back: its block, and the lanes.
-fn between(store: &Store, me: &MemberId, n: u64) -> [String; 7] {
+fn between(store: &Store, me: &MemberId, n: u64, lanes: [Lane; 4]) -> Vec<String> {
     let keys = &store.keys;
-    [
+    let mut all = vec![
         keys.members(),
         keys.blocks(me),
         keys.block(me, n),
         keys.counts(),
         keys.wake(),
         keys.returned(),
-        keys.generated(),
-    ]
+    ];
+    all.extend(lanes.map(|lane| keys.lane(lane)));
+    all
 }
 
-/// Asks for up to `max` messages as block `n`; 0 uses the number up.
+/// Asks for up to `max` messages as block `n`, from the lanes in this order; 0 uses the number up.
 pub(crate) fn fetch_call(
     store: &Store,
     session: &Session,
     n: u64,
+    lanes: [Lane; 4],
     max: usize,
     bytes_max: usize,
     held: &[u64],
@@ -70,7 +72,7 @@ pub(crate) fn fetch_call(
         known.push_str(&format!("{n},"));
     }
     FETCH
-        .call(&between(store, &session.id, n))
+        .call(&between(store, &session.id, n, lanes))
         .arg(session.id.as_str())
         .arg(n)
         .arg(max)
@@ -136,12 +138,12 @@ pub(crate) fn give_back_call(
     positions: &[u32],
 ) -> Call {
     let mut call = GIVE_BACK
-        .call(&between(store, &session.id, n))
+        .call(&between(store, &session.id, n, Lane::ALL))
         .arg(session.id.as_str())
         .arg(n)
         .arg(stamp)
         .arg(session.lease.as_millis() as u64)
-        .arg(Lane::Generated.letter().to_string());
+        .arg(String::from_iter(Lane::ALL.map(Lane::letter)));
     for position in positions {
         call.push_arg(position);
     }

@@ -4,16 +4,17 @@
 //! exactly the payload that went in. Without headers it costs at most 56 bytes beside the payload.
 //!
 //! ```text
-//! <version><lane letter><flags>|<id>|<attempt>|<ms>|<payload>
+//! <version><lane letter><flags>|<id>|<attempt>|<ms>|[<length>:<headers JSON>]<payload>
 //! 1g-|1794710083943807-12|1|1794710083950|hello
+//! 1hh|s5f0c2d9a1b3e4f60-1|1|1794710083950|16:{"kind":"order"}hello
 //! ```
 
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::term::Term;
 
@@ -21,24 +22,61 @@ const VERSION: u8 = b'1';
 /// Flag: `<length>:<headers JSON>` stands before the payload.
 const HEADERS: u8 = b'h';
 
-/// The lanes in which messages wait.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// A line in which messages wait.
+///
+/// Workers serve `returned` (what dead workers left) first, then these by weight
+/// ([`LaneWeights`](crate::LaneWeights)).
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
 #[non_exhaustive]
 pub enum Lane {
-    /// Messages of the generator, fenced by its term.
+    /// Sent by anyone, urgent.
+    High,
+    /// Messages of the generator, fenced by its term. Nothing can be sent here.
     Generated,
+    /// Sent by anyone.
+    Normal,
+    /// Sent by anyone, can wait.
+    Low,
 }
 
 impl Lane {
+    /// All of them, the most urgent first.
+    pub(crate) const ALL: [Lane; 4] = [Lane::High, Lane::Generated, Lane::Normal, Lane::Low];
+
+    /// Its name, as it stands in its key.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::High => "high",
+            Lane::Generated => "generated",
+            Lane::Normal => "normal",
+            Lane::Low => "low",
+        }
+    }
+
+    /// The letter that stands for it in an envelope.
     pub(crate) fn letter(self) -> char {
         match self {
+            Lane::High => 'h',
             Lane::Generated => 'g',
+            Lane::Normal => 'n',
+            Lane::Low => 'l',
         }
+    }
+
+    fn of_letter(letter: u8) -> Option<Lane> {
+        Lane::ALL.into_iter().find(|lane| lane.letter() as u8 == letter)
     }
 }
 
-/// A message's name: `<term>-<seq>`, with `seq` dense within a term. It stays the same over all
-/// attempts, so it serves as an idempotency key for effects outside Redis.
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A message's name: `<term>-<seq>` if it was generated, with `seq` dense within a term;
+/// `s<sender>-<seq>` if it was sent. It stays the same over all attempts, so it serves as an
+/// idempotency key for effects outside Redis.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
 pub struct MessageId(Arc<str>);
 
@@ -48,7 +86,16 @@ impl MessageId {
         &self.0
     }
 
-    /// The term under which the message was generated.
+    pub(crate) fn sent(sender: &str, seq: u64) -> MessageId {
+        MessageId(format!("s{sender}-{seq}").into())
+    }
+
+    /// The id of a message as Redis answered it.
+    pub(crate) fn from_redis(id: &str) -> MessageId {
+        MessageId(id.into())
+    }
+
+    /// The term under which the message was generated, if it was.
     pub fn term(&self) -> Option<Term> {
         Term::parse(self.0.split_once('-')?.0)
     }
@@ -60,29 +107,64 @@ impl fmt::Display for MessageId {
     }
 }
 
+/// What travels beside a payload. Fields of later versions are left alone.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Headers {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<String>,
+}
+
 /// A message that is still to be added.
 ///
 /// ```
 /// # use artel::NewMessage;
 /// let text = NewMessage::from("hello");
-/// let json = NewMessage::json(&serde_json::json!({"order": 7}))?;
+/// let json = NewMessage::json(&serde_json::json!({"order": 7}))?.with_kind("order");
 /// assert_eq!(json.payload(), br#"{"order":7}"#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NewMessage {
     payload: Vec<u8>,
+    headers: Option<Box<Headers>>,
 }
 
 impl NewMessage {
+    fn new(payload: Vec<u8>) -> NewMessage {
+        NewMessage { payload, headers: None }
+    }
+
     /// A message whose payload is this value as JSON.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<NewMessage, serde_json::Error> {
-        Ok(NewMessage { payload: serde_json::to_vec(value)? })
+        serde_json::to_vec(value).map(NewMessage::new)
+    }
+
+    /// Says what kind of message it is, for handlers that tell kinds apart.
+    pub fn with_kind(mut self, kind: impl Into<String>) -> NewMessage {
+        self.headers.get_or_insert_default().kind = Some(kind.into());
+        self
+    }
+
+    /// Gives it the W3C trace context of whoever makes it.
+    pub fn with_traceparent(mut self, traceparent: impl Into<String>) -> NewMessage {
+        self.headers.get_or_insert_default().traceparent = Some(traceparent.into());
+        self
     }
 
     /// What it will carry.
     pub fn payload(&self) -> &[u8] {
         &self.payload
+    }
+
+    /// How long what travels beside the payload is, about.
+    pub(crate) fn headers_bytes(&self) -> usize {
+        let headers = self.headers.as_deref();
+        let texts = headers.map(|headers| [&headers.kind, &headers.traceparent, &headers.origin]);
+        texts.into_iter().flatten().flatten().map(String::len).sum()
     }
 
     /// Writes its envelope into `buffer`, over whatever was there: one buffer serves a whole push.
@@ -94,27 +176,33 @@ impl NewMessage {
         ms: u64,
     ) {
         buffer.clear();
+        let flags = if self.headers.is_some() { HEADERS as char } else { '-' };
         // Writing to a vector cannot fail.
-        let _ = write!(buffer, "{}{}-|{id}|1|{ms}|", VERSION as char, lane.letter());
+        let _ = write!(buffer, "{}{}{flags}|{id}|1|{ms}|", VERSION as char, lane.letter());
+        if let Some(headers) = &self.headers {
+            let headers = serde_json::to_vec(headers).unwrap_or_default();
+            let _ = write!(buffer, "{}:", headers.len());
+            buffer.extend_from_slice(&headers);
+        }
         buffer.extend_from_slice(&self.payload);
     }
 }
 
 impl From<Vec<u8>> for NewMessage {
     fn from(payload: Vec<u8>) -> NewMessage {
-        NewMessage { payload }
+        NewMessage::new(payload)
     }
 }
 
 impl From<String> for NewMessage {
     fn from(text: String) -> NewMessage {
-        NewMessage { payload: text.into_bytes() }
+        NewMessage::new(text.into_bytes())
     }
 }
 
 impl From<&str> for NewMessage {
     fn from(text: &str) -> NewMessage {
-        NewMessage { payload: text.as_bytes().to_vec() }
+        NewMessage::new(text.as_bytes().to_vec())
     }
 }
 
@@ -125,6 +213,8 @@ pub struct Message {
     pub(crate) attempt: u32,
     pub(crate) generated_ms: u64,
     pub(crate) payload: Vec<u8>,
+    lane: Lane,
+    headers: Option<Box<Headers>>,
 }
 
 impl Message {
@@ -141,6 +231,26 @@ impl Message {
     /// When it was added, in milliseconds of Redis time.
     pub fn generated_ms(&self) -> u64 {
         self.generated_ms
+    }
+
+    /// The lane it was added to.
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    /// What kind of message it is, if its maker said so.
+    pub fn kind(&self) -> Option<&str> {
+        self.headers.as_deref()?.kind.as_deref()
+    }
+
+    /// The W3C trace context of its maker, if it was given.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.headers.as_deref()?.traceparent.as_deref()
+    }
+
+    /// The id under which it failed before it was put back to work, if it was.
+    pub fn origin(&self) -> Option<&str> {
+        self.headers.as_deref()?.origin.as_deref()
     }
 
     /// What it carries.
@@ -178,20 +288,25 @@ impl Message {
     /// Everything but the payload, and where that begins.
     fn head(envelope: &[u8]) -> Option<(Message, usize)> {
         let (head, rest) = split(envelope)?;
-        let &[VERSION, _lane, flags] = head else { return None };
+        let &[VERSION, lane, flags] = head else { return None };
         let (id, rest) = split(rest)?;
         let (attempt, rest) = split(rest)?;
         let (ms, mut rest) = split(rest)?;
+        let mut headers = None;
         if flags == HEADERS {
             let colon = rest.iter().position(|&byte| byte == b':')?;
             let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
-            rest = rest.get(colon + 1 + length..)?;
+            let (json, payload) = rest[colon + 1..].split_at_checked(length)?;
+            headers = serde_json::from_slice(json).ok();
+            rest = payload;
         }
         let message = Message {
             id: MessageId(std::str::from_utf8(id).ok()?.into()),
             attempt: std::str::from_utf8(attempt).ok()?.parse().ok()?,
             generated_ms: std::str::from_utf8(ms).ok()?.parse().ok()?,
             payload: Vec::new(),
+            lane: Lane::of_letter(lane)?,
+            headers,
         };
         Some((message, envelope.len() - rest.len()))
     }
@@ -199,7 +314,8 @@ impl Message {
     /// Stands in for an envelope that could not be read, so that it can be failed and kept.
     pub(crate) fn unreadable(envelope: Vec<u8>) -> Message {
         let id = MessageId("unreadable".into());
-        Message { id, attempt: 1, generated_ms: 0, payload: envelope }
+        let lane = Lane::Normal;
+        Message { id, attempt: 1, generated_ms: 0, payload: envelope, lane, headers: None }
     }
 }
 
@@ -246,16 +362,34 @@ mod tests {
     }
 
     #[test]
+    fn headers_travel_beside_the_payload() {
+        let mut buffer = Vec::new();
+        let new = NewMessage::from("hello").with_kind("order").with_traceparent("00-1-2-01");
+        new.envelope(&mut buffer, Lane::High, "s5f-1", 9);
+        let message = Message::parse(buffer).expect("ours");
+        assert_eq!((message.text().as_ref(), message.lane()), ("hello", Lane::High));
+        assert_eq!((message.kind(), message.traceparent()), (Some("order"), Some("00-1-2-01")));
+        assert_eq!((message.origin(), message.id().term()), (None, None));
+    }
+
+    #[test]
     fn headers_of_a_later_version_are_skipped() {
-        let message =
-            Message::parse(b"1gh|5-1|2|9|12:{\"kind\":\"x\"}body".to_vec()).expect("ours");
+        let message = Message::parse(b"1gh|5-1|2|9|20:{\"kind\":\"x\",\"new\":1}body".to_vec())
+            .expect("ours");
         assert_eq!((message.payload(), message.attempt()), (&b"body"[..], 2));
+        assert_eq!(message.kind(), Some("x"));
     }
 
     #[test]
     fn what_is_not_ours_is_not_read() {
-        for bytes in [&b""[..], b"hello", b"2g-|5-1|1|9|x", b"1g-|5-1|one|9|x", b"1gh|5-1|1|9|99:x"]
-        {
+        for bytes in [
+            &b""[..],
+            b"hello",
+            b"2g-|5-1|1|9|x",
+            b"1g-|5-1|one|9|x",
+            b"1gh|5-1|1|9|99:x",
+            b"1z-|5-1|1|9|x",
+        ] {
             assert_eq!(Message::parse(bytes.to_vec()), Err(bytes.to_vec()));
         }
     }

@@ -6,17 +6,22 @@
 //! ```text
 //!             push                fetch                   settle
 //! generator ───────▶ generated ──────────▶ block of a ──────────────▶ done | failed
-//!                        ▲       ▲          worker                        ▲
-//!                        │       │             │ the worker died          │ attempts
-//!              give back │       └─ returned ◀─┴──────── adopt ───────────┘ used up
+//!    anybody ──────▶ high, normal,  ▲       worker                        ▲    │
+//!             send   low ◀──────────│──────── │ ──────────────────────────│────┘ requeue
+//!                        ▲          │         │ the worker died           │ attempts
+//!              give back │          └ returned ◀──────── adopt ───────────┘ used up
 //! ```
 
 mod adopt;
 mod block;
+mod lanes;
 mod message;
 mod push;
+mod send;
 
 pub(crate) use adopt::{adopt_all, disown_strays};
 pub(crate) use block::{Block, Claim, Fetched, fetch_call, fetched, give_back_call, given_back};
+pub(crate) use lanes::Turns;
 pub use message::{Lane, Message, MessageId, NewMessage};
 pub(crate) use push::{Pushed, push_call, pushed};
+pub use send::{Sender, Sent};

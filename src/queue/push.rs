@@ -38,7 +38,7 @@ pub(crate) fn push_call(
             keys.members(),
             keys.lease(),
             keys.last(),
-            keys.generated(),
+            keys.lane(Lane::Generated),
             keys.counts(),
             keys.wake(),
         ])

@@ -20,12 +20,15 @@
 //! | `artel:{f}:wake` | list | at most one token |
 //! | `artel:{f}:errors` | stream | failed messages: `m` the envelope, `e` the reason (JSON) |
 //! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records |
-//! | `artel:{f}:counts` | hash | generated, claimed, done, failed, lost, returned, taken, pushed_ms |
+//! | `artel:{f}:sent:<sender>` | string, 1 h | last number accepted from that sender |
+//! | `artel:{f}:dedup:<key>` | string, TTL | id of the message that was sent under that key |
+//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, pushed_ms |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
 //! | `artel:{f}:ctl`, `…:alive`, `…:alive:<id>` | sharded channels | hints; presence |
 
 use crate::membership::MemberId;
+use crate::queue::Lane;
 
 /// The names of one fleet's keys.
 #[derive(Clone, Debug)]
@@ -49,8 +52,7 @@ impl Keys {
         blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last",
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
         ledger = "ledger", ctl = "ctl", alive = "alive", returned = "lane:returned",
-        high = "lane:high", generated = "lane:generated", normal = "lane:normal",
-        low = "lane:low", all_blocks = "blocks:*",
+        all_blocks = "blocks:*",
     }
 
     pub(crate) fn member(&self, id: &MemberId) -> String {
@@ -67,6 +69,18 @@ impl Keys {
 
     pub(crate) fn block(&self, id: &MemberId, n: u64) -> String {
         format!("{}block:{id}:{n}", self.prefix)
+    }
+
+    pub(crate) fn lane(&self, lane: Lane) -> String {
+        format!("{}lane:{lane}", self.prefix)
+    }
+
+    pub(crate) fn sent(&self, sender: &str) -> String {
+        format!("{}sent:{sender}", self.prefix)
+    }
+
+    pub(crate) fn dedup(&self, key: &str) -> String {
+        format!("{}dedup:{key}", self.prefix)
     }
 
     pub(crate) fn drain(&self, token: &str) -> String {
@@ -90,10 +104,10 @@ impl Keys {
             (self.term(), "string"),
             (self.last(), "string"),
             (self.returned(), "list"),
-            (self.high(), "list"),
-            (self.generated(), "list"),
-            (self.normal(), "list"),
-            (self.low(), "list"),
+            (self.lane(Lane::High), "list"),
+            (self.lane(Lane::Generated), "list"),
+            (self.lane(Lane::Normal), "list"),
+            (self.lane(Lane::Low), "list"),
             (self.wake(), "list"),
             (self.errors(), "stream"),
             (self.drains(), "hash"),
@@ -113,7 +127,15 @@ mod tests {
         let id = MemberId::random();
         let mut all: Vec<String> = keys.typed().into_iter().map(|(key, _)| key).collect();
         all.extend([keys.member(&id), keys.alive_of(&id), keys.blocks(&id), keys.block(&id, 7)]);
-        all.extend([keys.drain("t"), keys.data("x"), keys.ctl(), keys.alive(), keys.all_blocks()]);
+        all.extend([
+            keys.drain("t"),
+            keys.data("x"),
+            keys.sent("s"),
+            keys.dedup("}k"),
+            keys.ctl(),
+            keys.alive(),
+            keys.all_blocks(),
+        ]);
         for key in all {
             assert!(key.starts_with("artel:{demo}:"), "{key}");
         }

@@ -6,6 +6,7 @@
 //! A process has three connections: *session* (heartbeat, presence, hints; on a thread of its own),
 //! *work* (everything else) and *wait* (the blocking wait for a wake token).
 
+mod address;
 mod check;
 mod keys;
 mod link;
@@ -14,8 +15,7 @@ mod script;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
-
+pub use address::Address;
 pub(crate) use keys::Keys;
 pub(crate) use link::{Hint, Link};
 pub(crate) use script::{Call, Reply, Script, list, number, text};
@@ -24,6 +24,8 @@ use crate::Error;
 
 /// How long a start-up or one-off command waits for Redis.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before such a command is repeated, growing.
+const ONCE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a call has no usable answer.
 #[derive(Clone, Debug)]
@@ -46,6 +48,25 @@ pub(crate) enum StoreError {
 impl StoreError {
     pub(crate) fn odd(text: impl Into<String>) -> StoreError {
         StoreError::Odd(text.into())
+    }
+
+    /// The same call may be answered later: nobody answered, or Redis is not ready.
+    pub(crate) fn is_passing(&self) -> bool {
+        const PASSING: [&str; 8] = [
+            "LOADING",
+            "BUSY",
+            "READONLY",
+            "MASTERDOWN",
+            "CLUSTERDOWN",
+            "TRYAGAIN",
+            "UNBLOCKED",
+            "NOREPLICAS",
+        ];
+        match self {
+            StoreError::Silent(_) | StoreError::Broken(_) => true,
+            StoreError::Server { code, .. } => PASSING.contains(&code.as_str()),
+            StoreError::Odd(_) => false,
+        }
     }
 
     /// Redis is out of memory, so it refuses new messages; everything else goes on.
@@ -100,19 +121,8 @@ pub(crate) struct Store {
 
 impl Store {
     /// Reads the address; connects to nothing yet.
-    pub(crate) fn open(url: &str, fleet: &str) -> Result<Store, Error> {
-        let bad = |problem: String| Error::Config { field: "redis", problem };
-        let info = url
-            .into_connection_info()
-            .map_err(|_| bad("is not a Redis address such as redis://host:port/db".to_owned()))?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let address = match info.addr() {
-            redis::ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
-            addr => format!("redis://{addr}"),
-        };
-        let client = redis::Client::open(info).map_err(|error| bad(reason(&error)))?;
+    pub(crate) fn open(address: &Address, fleet: &str) -> Result<Store, Error> {
+        let (client, address) = address.client()?;
         Ok(Store {
             keys: Keys::new(fleet),
             work: Arc::new(Link::new("work", client.clone())),
@@ -144,6 +154,27 @@ impl Store {
     pub(crate) async fn once_reply(&self, call: &Call) -> Result<Reply, Error> {
         let value = self.once(call).await?;
         Reply::parse(value).map_err(|error| self.explain(error))
+    }
+
+    /// Sends a call that is safe to repeat until it is answered, a few times.
+    pub(crate) async fn repeat(&self, call: &Call) -> Result<Reply, Error> {
+        let mut tries = 0;
+        loop {
+            match self.once_reply(call).await {
+                Err(error) if error.is_unreachable() && tries < 5 => {
+                    tries += 1;
+                    tokio::time::sleep(ONCE_PAUSE * tries).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Redis time.
+    pub(crate) async fn time_ms(&self) -> Result<u64, StoreError> {
+        let time = list(self.work.call(&Call::plain("TIME"), ONCE_TIMEOUT).await?)?;
+        let part = |at: usize| time.get(at).ok_or_else(|| StoreError::odd("no time"));
+        Ok((number(part(0)?)? * 1000 + number(part(1)?)? / 1000) as u64)
     }
 
     /// Waits until `wanted` replicas have everything this process wrote over the work connection of

@@ -18,8 +18,8 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::membership::{End, Session};
 use crate::notice::{Board, Notice};
-use crate::outcome::{Cause, Outcome, Sender, Settled, Settlement, settled};
-use crate::queue::{Block, Claim, Fetched, fetch_call, fetched, give_back_call, given_back};
+use crate::outcome::{Cause, Outcome, Settled, Settlement, Signature, settled};
+use crate::queue::{Block, Claim, Fetched, Turns, fetch_call, fetched, give_back_call, given_back};
 use crate::store::{Call, Store, StoreError};
 
 /// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
@@ -59,6 +59,10 @@ pub(crate) struct Worker {
     slots: Slots,
     blocks: BTreeMap<u64, Settlement>,
     next: u64,
+    /// Which lane each block starts with. Workers begin at different turns, or those that live
+    /// shortly would all serve the same lanes.
+    turns: Turns,
+    turn: u64,
     /// The next number was used up, so that no late copy of a fetch can open a block.
     burnt: bool,
     /// A fetch may bring something.
@@ -90,9 +94,12 @@ impl Worker {
     ) -> Worker {
         let slots =
             Slots::new(config.concurrency, handler, config.handler_timeout, &session, &board);
+        let turns = Turns::new(config.lane_weights);
         Worker {
             store,
             session,
+            turns,
+            turn: rand::random::<u32>().into(),
             config,
             board,
             mode,
@@ -197,7 +204,7 @@ impl Worker {
     fn next_exchange(&mut self, mode: Mode) -> Option<Exchange> {
         let (mut calls, mut settles, mut gives) = (Vec::new(), Vec::new(), Vec::new());
         let (label, ledger) = (self.config.label.clone(), self.config.ledger.arg());
-        let sender = Sender { label: &label, ledger };
+        let signature = Signature { label: &label, ledger };
         let now = Instant::now();
         let want = match mode {
             Mode::Work if self.hungry && self.alone.is_none() && !self.alone_runs => ask(Load {
@@ -213,7 +220,7 @@ impl Worker {
             // Whatever can be said travels with a fetch; alone, only what is due.
             let due = block.due_in(now);
             if due.is_some_and(|due| due.is_zero() || (fetch && block.open() == 0)) {
-                calls.push(block.call(&self.store, &self.session, &sender));
+                calls.push(block.call(&self.store, &self.session, &signature));
                 settles.push(block.n);
             }
         }
@@ -229,7 +236,16 @@ impl Worker {
         if fetch {
             let held: Vec<u64> = self.blocks.keys().copied().collect();
             let bytes = self.config.block_bytes_max;
-            calls.push(fetch_call(&self.store, &self.session, self.next, want, bytes, &held));
+            let lanes = self.turns.order(self.turn + self.next);
+            calls.push(fetch_call(
+                &self.store,
+                &self.session,
+                self.next,
+                lanes,
+                want,
+                bytes,
+                &held,
+            ));
         }
         self.note_blocks(fetch);
         if calls.is_empty() {

@@ -128,7 +128,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Audits a fleet that runs with the ledger on. `taken` are the ids that takers have printed.
+    /// Audits a fleet that runs with the ledger on. `taken` are the ids that takers have printed, or
+    /// that were put back to work.
     pub fn of(snapshot: &Snapshot, taken: &[String]) -> Audit {
         let mut audit = Audit::default();
         let mut seen: HashMap<&str, String> = HashMap::new();
@@ -188,12 +189,13 @@ impl Audit {
         let claimed: usize = snapshot.blocks.values().map(Vec::len).sum();
         let waiting: usize = snapshot.lanes.values().map(Vec::len).sum();
         let failed = snapshot.ledger.iter().filter(|(_, outcome, ..)| outcome == "failed").count();
-        let facts = [
-            ("claimed", claimed),
-            ("failed", failed),
-            ("done", snapshot.ledger.len() - failed),
-            ("generated", claimed + waiting + snapshot.ledger.len()),
-        ];
+        let facts =
+            [("claimed", claimed), ("failed", failed), ("done", snapshot.ledger.len() - failed)];
+        let added = snapshot.count("generated") + snapshot.count("sent");
+        let there = (claimed + waiting + snapshot.ledger.len()) as i64;
+        if added != there {
+            self.problems.push(format!("{added} were generated or sent, {there} are there"));
+        }
         for (name, fact) in facts {
             if snapshot.count(name) != fact as i64 {
                 let count = snapshot.count(name);

@@ -3,11 +3,12 @@
 -- KEYS    none: it finds them by the prefix
 -- ARGV    prefix of the fleet's keys
 -- Returns 'ok', or what is wrong, in words
-local p, seen, terms = ARGV[1], {}, {}
+local p, seen, terms, origins = ARGV[1], {}, {}, {}
 local where = {waiting = 0, claimed = 0, done = 0, failed = 0}
 local function put(id, place)
   if seen[id] then return id .. ' in ' .. seen[id] .. ' and ' .. place end
   seen[id] = place
+  if string.sub(id, 1, 1) == 's' then return end
   local term, seq = string.match(id, '^(%d+)-(%d+)$')
   terms[term] = terms[term] or {max = 0, n = 0}
   terms[term].n = terms[term].n + 1
@@ -23,6 +24,9 @@ for _, key in ipairs(redis.call('KEYS', p .. '*')) do
         left = left + 1
         local wrong = put(string.match(message, '^...|([^|]+)|'), rest)
         if wrong then return wrong end
+        local origin = string.match(message, '^..h.-"origin":"([^"]+)"')
+        if origin and origins[origin] then return origin .. ' was put back to work twice' end
+        if origin then origins[origin] = true end
         local field = kind == 'lane' and 'waiting' or 'claimed'
         where[field] = where[field] + 1
       end
@@ -46,7 +50,9 @@ for _, entry in ipairs(redis.call('XRANGE', p .. 'ledger', '-', '+')) do
   if entry[2][4] == 'failed' then failed[entry[2][2]] = true end
 end
 local kept = 0
-for _, key in ipairs({p .. 'errors', p .. 'drain:t1', p .. 'drain:t2'}) do
+local stores = redis.call('KEYS', p .. 'drain:*')
+stores[#stores + 1] = p .. 'errors'
+for _, key in ipairs(stores) do
   for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
     local id = string.match(entry[2][2], '^...|([^|]+)|')
     if not failed[id] then return id .. ' is stored as an error and did not fail, or is stored twice' end
@@ -63,8 +69,10 @@ local function count(name) return tonumber(redis.call('HGET', p .. 'counts', nam
 for _, name in ipairs({'claimed', 'done', 'failed'}) do
   if count(name) ~= where[name] then return name .. ' is ' .. where[name] .. ', counted ' .. count(name) end
 end
-if count('taken') ~= taken then return taken .. ' taken, counted ' .. count('taken') end
+local gone = count('taken') + count('requeued')
+if gone ~= taken then return taken .. ' taken or requeued, counted ' .. gone end
 local total = where.waiting + where.claimed + where.done + where.failed
-if count('generated') ~= total then return total .. ' messages, counted ' .. count('generated') end
+local added = count('generated') + count('sent')
+if added ~= total then return total .. ' messages, counted ' .. added end
 if redis.call('LLEN', p .. 'wake') > 1 then return 'two wake tokens' end
 return 'ok'

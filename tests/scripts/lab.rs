@@ -10,6 +10,8 @@ use redis::{Connection, Value};
 
 pub const LEASE: u64 = 60_000;
 pub const NOBODY: &str = ",";
+/// The lanes by urgency.
+pub const LANES: [&str; 4] = ["lane:high", "lane:generated", "lane:normal", "lane:low"];
 
 macro_rules! sources {
     ($($name:literal => $path:literal),* $(,)?) => {
@@ -18,7 +20,7 @@ macro_rules! sources {
 }
 
 /// Every script of the library.
-pub const SOURCES: [(&str, &str); 14] = sources! {
+pub const SOURCES: [(&str, &str); 17] = sources! {
     "join" => "membership/join.lua",
     "heartbeat" => "membership/heartbeat.lua",
     "look" => "membership/look.lua",
@@ -26,13 +28,16 @@ pub const SOURCES: [(&str, &str); 14] = sources! {
     "resign" => "membership/resign.lua",
     "acquire" => "election/acquire.lua",
     "push" => "queue/push.lua",
+    "send" => "queue/send.lua",
     "fetch" => "queue/fetch.lua",
     "give_back" => "queue/give_back.lua",
     "adopt" => "queue/adopt.lua",
     "disown" => "queue/disown.lua",
     "settle" => "outcome/settle.lua",
     "take" => "outcome/take.lua",
+    "pick" => "outcome/pick.lua",
     "confirm" => "outcome/confirm.lua",
+    "requeue" => "outcome/requeue.lua",
 };
 
 /// The scripts, possibly with a rule switched off.
@@ -223,16 +228,62 @@ impl Lab {
         self.late("push", &keys, &args)
     }
 
+    /// `lane` by its name; `made_ms` is now unless given; `key` deduplicates.
+    pub fn send_call(
+        &mut self,
+        sender: &str,
+        from: u64,
+        lane: &str,
+        payloads: &[&str],
+        key: Option<&str>,
+    ) -> Late {
+        let now = self.now_ms();
+        self.send_call_made(now, sender, from, lane, payloads, key)
+    }
+
+    pub fn send_call_made(
+        &self,
+        made_ms: u64,
+        sender: &str,
+        from: u64,
+        lane: &str,
+        payloads: &[&str],
+        key: Option<&str>,
+    ) -> Late {
+        let letter = &lane[..1];
+        let envelopes: Vec<String> = (from..)
+            .zip(payloads)
+            .map(|(seq, payload)| format!("1{letter}-|s{sender}-{seq}|1|{made_ms}|{payload}"))
+            .collect();
+        let (sent, lane) = (format!("sent:{sender}"), format!("lane:{lane}"));
+        let dedup = key.map(|key| format!("dedup:{key}"));
+        let mut keys = vec![sent.as_str(), &lane, "counts", "wake"];
+        keys.extend(dedup.as_deref());
+        let (from, made_ms) = (from.to_string(), made_ms.to_string());
+        let mut args = vec![sender, &from, &made_ms, "5", "60000"];
+        args.extend(envelopes.iter().map(String::as_str));
+        self.late("send", &keys, &args)
+    }
+
+    pub fn now_ms(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.redis(&["TIME"]);
+        seconds * 1000 + micros / 1000
+    }
+
     pub fn fetch(&mut self, me: &str, n: u64, max: u64, held: &str) -> Answer {
         let call = self.fetch_call(me, n, max, held);
         self.send(&call)
     }
 
     pub fn fetch_call(&self, me: &str, n: u64, max: u64, held: &str) -> Late {
+        self.fetch_from(&LANES, me, n, max, held)
+    }
+
+    pub fn fetch_from(&self, lanes: &[&str], me: &str, n: u64, max: u64, held: &str) -> Late {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
         let (n, max, lease) = (n.to_string(), max.to_string(), LEASE.to_string());
-        let keys =
-            ["members", &blocks, &block, "counts", "wake", "lane:returned", "lane:generated"];
+        let mut keys = vec!["members", &blocks, &block, "counts", "wake", "lane:returned"];
+        keys.extend(lanes);
         self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held])
     }
 
@@ -279,11 +330,11 @@ impl Lab {
 
     pub fn give_back_call(&self, me: &str, n: u64, stamp: &str, positions: &[u64]) -> Late {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
-        let keys =
-            ["members", &blocks, &block, "counts", "wake", "lane:returned", "lane:generated"];
+        let mut keys = vec!["members", &blocks, &block, "counts", "wake", "lane:returned"];
+        keys.extend(LANES);
         let (n, lease) = (n.to_string(), LEASE.to_string());
         let positions: Vec<String> = positions.iter().map(u64::to_string).collect();
-        let mut args = vec![me, &n, stamp, &lease, "g"];
+        let mut args = vec![me, &n, stamp, &lease, "hgnl"];
         args.extend(positions.iter().map(String::as_str));
         self.late("give_back", &keys, &args)
     }
@@ -319,6 +370,28 @@ impl Lab {
         let mut args = vec![token, "lab", life];
         args.extend(ids);
         self.late("confirm", &["drains", &drain, "counts"], &args)
+    }
+
+    pub fn pick_call(&self, token: &str, positions: &[&str]) -> Late {
+        let drain = format!("drain:{token}");
+        let mut args = vec![token, "lab", "60000"];
+        args.extend(positions);
+        self.late("pick", &["errors", "drains", &drain], &args)
+    }
+
+    pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
+        let (sent, from) = (format!("sent:{sender}"), from.to_string());
+        let keys = ["errors", &sent, "counts", "wake", "lane:high", "lane:normal", "lane:low"];
+        let mut args = vec![sender, &from, lane, "5"];
+        args.extend(positions);
+        self.late("requeue", &keys, &args)
+    }
+
+    /// The positions in the error store.
+    pub fn stored(&mut self) -> Vec<String> {
+        let errors = self.key("errors");
+        let entries: Vec<(String, Vec<String>)> = self.redis(&["XRANGE", &errors, "-", "+"]);
+        entries.into_iter().map(|(position, _)| position).collect()
     }
 
     /// What `look` does to a member it judges dead, done by the adversary, rightly or wrongly.

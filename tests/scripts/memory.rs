@@ -6,8 +6,11 @@ fn a_full_redis_can_elect_drain_and_settle() {
     on_each_server(|lab| {
         let (stamp, term) = fill(lab);
         let push = lab.push_call("gen", &term, 3, &["more"], 1000);
-        let refused = lab.try_send(&push).expect_err("out of memory");
-        assert_eq!(refused.code(), Some("OOM"));
+        let send = lab.send_call("s", 1, "normal", &["more"], None);
+        for adds in [&push, &send] {
+            let refused = lab.try_send(adds).expect_err("out of memory");
+            assert_eq!(refused.code(), Some("OOM"));
+        }
         // Everything that empties it, or keeps the fleet alive, goes on.
         assert_eq!(lab.heartbeat("w", ",1,2,", "1"), "ok");
         assert_eq!(lab.settle("w", 1, &stamp, "0", &[(0, "f")]), "ok");
@@ -45,7 +48,8 @@ fn without_the_flag_a_full_redis_cannot_drain() {
 #[test]
 fn only_adding_messages_is_refused_when_memory_is_full() {
     for (name, source) in SOURCES {
-        let expected = if name == "push" { "#!lua" } else { "#!lua flags=allow-oom" };
+        let adds = ["push", "send", "requeue"].contains(&name);
+        let expected = if adds { "#!lua" } else { "#!lua flags=allow-oom" };
         assert_eq!(source.lines().next(), Some(expected), "{name}.lua");
     }
 }

@@ -45,6 +45,8 @@ struct World<'a> {
     rng: ChaCha8Rng,
     processes: Vec<Process>,
     history: Vec<Late>,
+    /// Who sends or puts back: a name, the next number, and a call whose reply was lost.
+    senders: Vec<(String, u64, Option<Late>)>,
     born: u64,
     stored: Option<Vec<(String, Vec<u8>)>>,
     /// How often each kind of thing happened: a run that never did it proves nothing.
@@ -69,6 +71,8 @@ impl World<'_> {
             15..=16 => self.restore_or_store(),
             17..=22 => self.take_errors(),
             23..=32 => self.adopt(at),
+            33..=38 => self.post(),
+            39..=40 => self.pick_errors(),
             _ => self.act(at),
         }
     }
@@ -140,6 +144,56 @@ impl World<'_> {
             self.lab.send(&call);
             self.history.push(call);
         }
+    }
+
+    /// A sender, or somebody who puts errors back to work: repeats what was not answered.
+    fn post(&mut self) {
+        let at = self.pick(self.senders.len() as u64) as usize;
+        let (name, next, unanswered) = self.senders[at].clone();
+        let stored = self.lab.stored();
+        let call = match unanswered {
+            Some(call) => call,
+            None if at == 0 && !stored.is_empty() => {
+                let some: Vec<&str> = stored.iter().take(2).map(String::as_str).collect();
+                let lane = ["", "h", "l"][self.pick(3) as usize];
+                self.lab.requeue_call(&name, next, lane, &some)
+            }
+            None => {
+                let lane = ["high", "normal", "low"][self.pick(3) as usize];
+                let payloads = vec!["y"; 1 + self.pick(3) as usize];
+                let key = (payloads.len() == 1 && self.pick(2) == 0).then_some("key");
+                self.lab.send_call(&name, next, lane, &payloads, key)
+            }
+        };
+        let answer = self.lab.send(&call);
+        self.note(&format!("{} {}", call.script, answer.tag()));
+        self.history.push(call.clone());
+        if self.pick(4) == 0 {
+            self.senders[at].2 = Some(call);
+            return self.note("lost reply");
+        }
+        self.senders[at].2 = None;
+        match answer.tag() {
+            "gap" => {
+                self.born += 1;
+                self.senders[at] = (format!("n{}", self.born), 1, None);
+            }
+            "full" => {}
+            _ if call.script == "requeue" => {
+                self.senders[at].1 += answer.at(1).parse::<u64>().expect("a number");
+            }
+            _ => self.senders[at].1 += call.args.len() as u64 - 5,
+        }
+    }
+
+    fn pick_errors(&mut self) {
+        let stored = self.lab.stored();
+        let some: Vec<&str> = stored.iter().skip(1).take(2).map(String::as_str).collect();
+        self.born += 1;
+        let call = self.lab.pick_call(&format!("k{}", self.born), &some);
+        let answer = self.lab.send(&call);
+        self.history.push(call);
+        self.note(&format!("pick {}", answer.at(1)));
     }
 
     fn adopt(&mut self, at: usize) {
@@ -336,6 +390,7 @@ fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<
         rng: ChaCha8Rng::seed_from_u64(seed),
         processes: vec![Process::default(); 4],
         history: Vec::new(),
+        senders: (0..3).map(|at| (format!("a{at}"), 1, None)).collect(),
         born: 0,
         stored: None,
         tally,
@@ -392,6 +447,16 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
         "late fetch closed",
         "late settle already",
         "resign fenced",
+        "send ok",
+        "send already",
+        "send duplicate",
+        "send full",
+        "send gap",
+        "late send already",
+        "requeue ok",
+        "requeue already",
+        "late requeue already",
+        "pick 1",
     ];
     for what in needed {
         assert!(tally.contains_key(what), "{kind:?}: {what} never happened: {tally:?}");
@@ -425,6 +490,8 @@ fn the_adversary_finds_a_missing_rule() {
         ("fetch", "if not open then return 'closed' end", "hi = n - 1"),
         ("settle", "elseif message ~= '' and not named", "elseif not named"),
         ("fetch", gone, ""),
+        ("send", "if from + n - 1 <= last then", "last = from - 1 if false then"),
+        ("requeue", "redis.call('XDEL', KEYS[1], move[1])", ""),
     ];
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     for (script, rule, instead) in faults {

@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- Moves chosen records of the error store into a new drain of the caller's own.
+-- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
+-- ARGV    token (new for every call), owner, life_ms, then positions, rising
+-- Returns {'ok', moved}
+-- Why it is safe to repeat: a record leaves the error store once and never comes back, so a repeat finds none of them.
+local moved = 0
+for i = 4, #ARGV do
+  local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
+  if entry then
+    redis.call('XADD', KEYS[3], entry[1], unpack(entry[2]))
+    redis.call('XDEL', KEYS[1], entry[1])
+    moved = moved + 1
+  end
+end
+if moved > 0 then
+  local t = redis.call('TIME')
+  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
+end
+return {'ok', moved}

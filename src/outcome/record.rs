@@ -1,0 +1,183 @@
+//! [`ErrorRecord`]: a failed message as it is kept.
+//!
+//! **Invariant:** a record is stored as the message's envelope and a reason; the documented JSON is
+//! what readers get. Fields of later versions are ignored.
+
+use std::str::FromStr;
+
+use base64::Engine;
+use serde::{Deserialize, Serialize};
+
+use crate::queue::Message;
+use crate::store::{StoreError, list, text};
+
+/// Why a message failed.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Cause {
+    /// The handler said so, or panicked.
+    Handler,
+    /// Too many workers died while they held it.
+    Attempts,
+    /// It could not be read.
+    Decode,
+    /// The handler ran too long.
+    Timeout,
+}
+
+impl Cause {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Cause::Handler => "handler",
+            Cause::Attempts => "attempts",
+            Cause::Decode => "decode",
+            Cause::Timeout => "timeout",
+        }
+    }
+}
+
+impl FromStr for Cause {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cause, String> {
+        let all = [Cause::Handler, Cause::Attempts, Cause::Decode, Cause::Timeout];
+        let found = all.into_iter().find(|cause| cause.as_str() == text);
+        found.ok_or_else(|| "must be handler, attempts, decode or timeout".to_owned())
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A failed message as it is kept.
+///
+/// Serialized it is the documented record: `v`, `id`, `payload` (or `payload_b64` if it is not
+/// UTF-8), `reason`, `cause`, `member`, `label`, `attempt`, `generated_ms`, `failed_ms`, and, where
+/// there is one, `kind` and `origin`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ErrorRecord {
+    /// The message's name.
+    pub id: String,
+    /// What it carried.
+    pub payload: Vec<u8>,
+    /// Why it failed, in words.
+    pub reason: String,
+    /// Why it failed.
+    pub cause: Cause,
+    /// The session that held it.
+    pub member: String,
+    /// That member's label.
+    pub label: String,
+    /// The attempt that failed.
+    pub attempt: u32,
+    /// When it was added, Redis time.
+    pub generated_ms: u64,
+    /// When it failed, Redis time.
+    pub failed_ms: u64,
+    /// What kind of message it was, if its maker said so.
+    pub kind: Option<String>,
+    /// The id under which it had failed before, if it was put back to work.
+    pub origin: Option<String>,
+    /// Where it is stored.
+    pub(super) position: String,
+}
+
+impl ErrorRecord {
+    /// Where it is stored: a page can go on after it.
+    pub fn position(&self) -> &str {
+        &self.position
+    }
+}
+
+impl Serialize for ErrorRecord {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (payload, payload_b64) = match std::str::from_utf8(&self.payload) {
+            Ok(text) => (Some(text), None),
+            Err(_) => (None, Some(base64::prelude::BASE64_STANDARD.encode(&self.payload))),
+        };
+        #[derive(Serialize)]
+        struct Record<'a> {
+            v: u8,
+            id: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            payload: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            payload_b64: Option<String>,
+            reason: &'a str,
+            cause: Cause,
+            member: &'a str,
+            label: &'a str,
+            attempt: u32,
+            generated_ms: u64,
+            failed_ms: u64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            kind: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            origin: Option<&'a str>,
+        }
+        Record {
+            v: 1,
+            id: &self.id,
+            payload,
+            payload_b64,
+            reason: &self.reason,
+            cause: self.cause,
+            member: &self.member,
+            label: &self.label,
+            attempt: self.attempt,
+            generated_ms: self.generated_ms,
+            failed_ms: self.failed_ms,
+            kind: self.kind.as_deref(),
+            origin: self.origin.as_deref(),
+        }
+        .serialize(serializer)
+    }
+}
+
+/// What stands beside the envelope; unknown fields of later versions are ignored.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Info {
+    cause: Option<Cause>,
+    reason: String,
+    member: String,
+    label: String,
+}
+
+pub(super) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
+    let mut entry = list(entry)?.into_iter();
+    let position = text(&entry.next().unwrap_or(redis::Value::Nil))?;
+    let fields = list(entry.next().unwrap_or(redis::Value::Nil))?;
+    let (mut envelope, mut info) = (Vec::new(), Info::default());
+    let mut fields = fields.into_iter();
+    while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
+        match (text(&name)?.as_str(), value) {
+            ("m", redis::Value::BulkString(bytes)) => envelope = bytes,
+            ("e", redis::Value::BulkString(bytes)) => {
+                info = serde_json::from_slice(&bytes).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    let message = Message::parse(envelope).unwrap_or_else(Message::unreadable);
+    let failed_ms = position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    Ok(ErrorRecord {
+        id: message.id().to_string(),
+        attempt: message.attempt(),
+        generated_ms: message.generated_ms(),
+        kind: message.kind().map(str::to_owned),
+        origin: message.origin().map(str::to_owned),
+        payload: message.into_payload(),
+        reason: info.reason,
+        cause: info.cause.unwrap_or(Cause::Handler),
+        member: info.member,
+        label: info.label,
+        failed_ms,
+        position,
+    })
+}

@@ -1,0 +1,212 @@
+//! [`Taker`]: takes records out of the error store, page by page.
+//!
+//! **Invariant:** a record is deleted only after its bytes were written out by its taker. Two living
+//! takers never share a record; when a taker dies, the page it was printing may be printed again by
+//! its heir; nothing is ever lost.
+//!
+//! A taker moves everything stored, or what it chooses, to a *drain* of its own, prints page by page,
+//! and confirms each page. A drain whose taker stopped refreshing it is inherited by the next one
+//! that takes everything.
+
+use std::time::Duration;
+
+use super::error_store::{Cursor, ErrorStore, PAGE, drains};
+use super::record::{ErrorRecord, record};
+use crate::Error;
+use crate::store::{Call, Reply, Script, Store, list};
+
+static TAKE: Script = Script::new("take", include_str!("take.lua"));
+static PICK: Script = Script::new("pick", include_str!("pick.lua"));
+static CONFIRM: Script = Script::new("confirm", include_str!("confirm.lua"));
+
+/// A drain that is not refreshed for this long may be inherited.
+const DRAIN_LIFE: Duration = Duration::from_secs(5);
+
+/// Chooses among the stored records.
+type Choice = Box<dyn FnMut(&ErrorRecord) -> bool + Send>;
+
+fn token() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+fn owner() -> String {
+    format!("pid {}", std::process::id())
+}
+
+/// Takes records page by page. Dropped without [`release`](Taker::release), what it has not
+/// confirmed is inherited by the next taker a few seconds later.
+pub struct Taker {
+    store: Store,
+    token: Option<String>,
+    /// Drains of others that were still refreshed when we asked.
+    tried: Vec<String>,
+    owner: String,
+    /// Records to ask for at a time.
+    page: usize,
+    /// What to take, if not everything, and how far it was looked through.
+    choice: Option<(Choice, Cursor)>,
+}
+
+impl Taker {
+    pub(super) fn new(store: &Store, choice: Option<(Choice, Cursor)>) -> Taker {
+        let store = store.clone();
+        Taker { store, token: None, tried: Vec::new(), owner: owner(), page: PAGE, choice }
+    }
+
+    /// The next page, up to 100 records; empty when nothing is left that could be taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: records are only deleted by [`confirm`](Taker::confirm).
+    pub async fn page(&mut self) -> Result<Vec<ErrorRecord>, Error> {
+        loop {
+            let token = match &self.token {
+                Some(token) => token.clone(),
+                None => match self.next_drain().await? {
+                    Some(token) => self.token.insert(token).clone(),
+                    None => return Ok(Vec::new()),
+                },
+            };
+            let call = Call::plain("XRANGE").arg(self.store.keys.drain(&token));
+            let call = call.arg("-").arg("+").arg("COUNT").arg(self.page);
+            let entries = match self.store.once(&call).await {
+                Ok(entries) => list(entries),
+                // Large records over a slow link: ask for fewer at a time.
+                Err(Error::NoAnswer { .. }) if self.page > 1 => {
+                    self.page /= 2;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let records: Result<Vec<_>, _> =
+                entries.and_then(|entries| entries.into_iter().map(record).collect());
+            let records = records.map_err(|error| self.store.explain(error))?;
+            if !records.is_empty() {
+                return Ok(records);
+            }
+            self.token = None;
+        }
+    }
+
+    /// Deletes a page whose bytes were written out. False: another taker has inherited the rest.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to repeat: deleting twice deletes once.
+    pub async fn confirm(&mut self, page: &[ErrorRecord]) -> Result<bool, Error> {
+        let ids: Vec<&str> = page.iter().map(|record| record.position.as_str()).collect();
+        self.touch(DRAIN_LIFE, &ids).await
+    }
+
+    /// Says that this taker still lives, while writing a page takes long.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to repeat.
+    pub async fn keep_alive(&mut self) -> Result<bool, Error> {
+        self.touch(DRAIN_LIFE, &[]).await
+    }
+
+    /// Stops early: whoever comes next may take the rest at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to repeat.
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.touch(Duration::ZERO, &[]).await.map(|_| ())
+    }
+
+    /// How many drains other living takers hold.
+    pub fn held_by_others(&self) -> usize {
+        self.tried.len()
+    }
+
+    async fn touch(&mut self, life: Duration, ids: &[&str]) -> Result<bool, Error> {
+        // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
+        let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
+        let keys = &self.store.keys;
+        let mut call = CONFIRM
+            .call(&[keys.drains(), keys.drain(&token), keys.counts()])
+            .arg(&token)
+            .arg(&self.owner)
+            .arg(life.as_millis() as u64);
+        for id in ids {
+            call.push_arg(id);
+        }
+        let gone = self.store.repeat(&call).await?.tag == "gone";
+        if gone {
+            self.token = None;
+        }
+        Ok(!gone)
+    }
+
+    /// Our own drain: of the stored errors, else of a taker that stopped.
+    async fn next_drain(&mut self) -> Result<Option<String>, Error> {
+        if self.choice.is_some() {
+            return self.chosen_drain().await;
+        }
+        let fresh = self.drain_from("").await?;
+        if fresh.is_some() {
+            return Ok(fresh);
+        }
+        self.tried.clear();
+        for from in drains(&self.store).await? {
+            if let Some(token) = self.drain_from(&from).await? {
+                return Ok(Some(token));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A drain with the next page of what was chosen.
+    async fn chosen_drain(&mut self) -> Result<Option<String>, Error> {
+        let errors = ErrorStore { store: self.store.clone() };
+        while let Some((choice, cursor)) = &mut self.choice {
+            let mut page = errors.page(cursor, PAGE).await?;
+            if page.is_empty() {
+                break;
+            }
+            page.retain(|record| choice(record));
+            if page.is_empty() {
+                continue;
+            }
+            let token = token();
+            let keys = &self.store.keys;
+            let mut call = PICK
+                .call(&[keys.errors(), keys.drains(), keys.drain(&token)])
+                .arg(&token)
+                .arg(&self.owner)
+                .arg(DRAIN_LIFE.as_millis() as u64);
+            for record in &page {
+                call.push_arg(&record.position);
+            }
+            let _: Reply = self.store.repeat(&call).await?;
+            return Ok(Some(token));
+        }
+        self.tried = drains(&self.store).await?;
+        Ok(None)
+    }
+
+    async fn drain_from(&mut self, from: &str) -> Result<Option<String>, Error> {
+        let token = token();
+        let keys = &self.store.keys;
+        let mut all = vec![keys.errors(), keys.drains(), keys.drain(&token)];
+        if !from.is_empty() {
+            all.push(keys.drain(from));
+        }
+        let call = TAKE
+            .call(&all)
+            .arg(&token)
+            .arg(&self.owner)
+            .arg(DRAIN_LIFE.as_millis() as u64)
+            .arg(from);
+        match self.store.repeat(&call).await?.tag.as_str() {
+            "ok" | "same" => Ok(Some(token)),
+            "alive" => {
+                self.tried.push(from.to_owned());
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+}

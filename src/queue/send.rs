@@ -1,0 +1,358 @@
+//! Adding messages that anybody sends.
+//!
+//! **Invariant:** a batch is added whole or not at all, once, however often it is repeated: its
+//! numbers are bound to it until Redis has answered. A number whose answer never came is never used
+//! for anything else; its sender goes on under a new name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::Error;
+use crate::clock::Moment;
+use crate::config::{Config, Durability, check_fleet_name};
+use crate::store::{Address, Call, Reply, Script, Store};
+
+use super::message::{Lane, MessageId, NewMessage};
+
+static SEND: Script = Script::new("send", include_str!("send.lua"));
+
+/// How long one try waits for its answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an unanswered batch is sent again, the same bytes.
+const RESEND: Duration = Duration::from_secs(60);
+/// Pause before an unanswered batch is sent again.
+const RETRY: Duration = Duration::from_millis(50);
+/// Messages in one batch, and bytes of their payloads unless it is a single one.
+const BATCH_MAX: usize = 1000;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// How long a key is remembered unless the sender says otherwise.
+const DEDUP: Duration = Duration::from_secs(86_400);
+const DEDUP_MAX: Duration = Duration::from_secs(30 * 86_400);
+const DEDUP_KEY_BYTES_MAX: usize = 200;
+const KIND_BYTES_MAX: usize = 200;
+
+/// A message that was sent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Its name; of the earlier one if it is a duplicate.
+    pub id: MessageId,
+    /// False if a message was sent under the same key before, so this one was not added.
+    pub is_new: bool,
+}
+
+/// Puts messages into a lane. Needs no session: anybody may send, without being a member.
+///
+/// Clones share one numbering, so batches of clones go one after the other.
+///
+/// ```
+/// # let server = artel_testkit::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{Lane, Sender};
+///
+/// let urgent = Sender::open(url, "orders").await?.lane(Lane::High);
+/// urgent.send_all(&["one".into(), "two".into()]).await?;
+/// // The second one under the same key is not added.
+/// let first = urgent.send_once("order 7", "pay").await?;
+/// let second = urgent.send_once("order 7", "pay").await?;
+/// assert!(first.is_new && !second.is_new && first.id == second.id);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Sender {
+    store: Store,
+    numbers: Arc<Mutex<Numbers>>,
+    lane: Lane,
+    remember: Duration,
+    backlog_max: usize,
+    payload_bytes_max: usize,
+    durability: Durability,
+}
+
+/// Which number comes next, under which name, and what Redis's clock says.
+struct Numbers {
+    name: String,
+    next: u64,
+    /// A batch was sent under `next` and its answer was never heard.
+    in_doubt: bool,
+    clock: Option<(Moment, u64)>,
+}
+
+impl Numbers {
+    fn new() -> Numbers {
+        let name = format!("{:016x}", rand::random::<u64>());
+        Numbers { name, next: 1, in_doubt: false, clock: None }
+    }
+}
+
+impl Sender {
+    /// Connects to a fleet without joining it.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached, denies access or is unfit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn open(redis: impl Into<Address>, fleet: &str) -> Result<Sender, Error> {
+        check_fleet_name(fleet)?;
+        let store = Store::open(&redis.into(), fleet)?;
+        store.check().await?;
+        Ok(Sender::on(store, &Config::default()))
+    }
+
+    pub(crate) fn on(store: Store, config: &Config) -> Sender {
+        Sender {
+            store,
+            numbers: Arc::new(Mutex::new(Numbers::new())),
+            lane: Lane::Normal,
+            remember: DEDUP,
+            backlog_max: config.backlog_max,
+            payload_bytes_max: config.payload_bytes_max,
+            durability: config.durability,
+        }
+    }
+
+    /// Sends into this lane from now on (default `normal`).
+    pub fn lane(mut self, lane: Lane) -> Sender {
+        self.lane = lane;
+        self
+    }
+
+    /// Remembers the keys of [`send_once`](Self::send_once) for this long (default one day).
+    pub fn remember(mut self, time: Duration) -> Sender {
+        self.remember = time;
+        self
+    }
+
+    /// Refuses to send when this many messages wait in the lane (default 1,000,000).
+    pub fn backlog_max(mut self, messages: usize) -> Sender {
+        self.backlog_max = messages;
+        self
+    }
+
+    /// Adds one message.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_all`](Self::send_all).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the message may have been added or not; never twice.
+    pub async fn send(&self, message: impl Into<NewMessage>) -> Result<Sent, Error> {
+        let (first, _) = self.deliver(&[message.into()], None).await?;
+        Ok(first)
+    }
+
+    /// Adds one message, unless one was sent under the same key before.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_all`](Self::send_all).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the message may have been added or not; never twice.
+    pub async fn send_once(
+        &self,
+        key: &str,
+        message: impl Into<NewMessage>,
+    ) -> Result<Sent, Error> {
+        let problem = match () {
+            () if key.is_empty() || key.len() > DEDUP_KEY_BYTES_MAX => {
+                format!("must have 1 to {DEDUP_KEY_BYTES_MAX} bytes, and has {}", key.len())
+            }
+            () if self.remember.as_millis() == 0 || self.remember > DEDUP_MAX => {
+                format!("is remembered for 1ms to {DEDUP_MAX:?}, not {:?}", self.remember)
+            }
+            () => {
+                let (first, _) = self.deliver(&[message.into()], Some(key)).await?;
+                return Ok(first);
+            }
+        };
+        Err(Error::Config { field: "dedup", problem })
+    }
+
+    /// Adds all of these messages or none: at most 1,000, and 8 MiB of payload unless it is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if there is no room, [`Error::PayloadTooLarge`] and [`Error::BatchTooLarge`]:
+    /// then none was added. [`Error::NoAnswer`] if Redis did not answer for a minute: then it is not
+    /// known whether they were added.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the messages may have been added or not; never twice.
+    pub async fn send_all(&self, messages: &[NewMessage]) -> Result<Vec<MessageId>, Error> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (first, seq) = self.deliver(messages, None).await?;
+        let name = first.id.as_str()[1..].split('-').next().unwrap_or_default();
+        Ok((seq..).take(messages.len()).map(|seq| MessageId::sent(name, seq)).collect())
+    }
+
+    fn check(&self, messages: &[NewMessage]) -> Result<(), Error> {
+        if self.lane == Lane::Generated {
+            let problem = "generated takes only what the generator makes".to_owned();
+            return Err(Error::Config { field: "lane", problem });
+        }
+        let largest = messages.iter().map(|message| message.payload().len()).max().unwrap_or(0);
+        if largest > self.payload_bytes_max {
+            return Err(Error::PayloadTooLarge { bytes: largest, max: self.payload_bytes_max });
+        }
+        if messages.iter().any(|message| message.headers_bytes() > KIND_BYTES_MAX * 2) {
+            let problem = format!("must have at most {KIND_BYTES_MAX} bytes");
+            return Err(Error::Config { field: "kind", problem });
+        }
+        let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
+        if messages.len() > BATCH_MAX || (messages.len() > 1 && bytes > BATCH_BYTES_MAX) {
+            let messages = messages.len();
+            let max = "at most 1,000 messages and 8 MiB at once";
+            return Err(Error::BatchTooLarge { messages, bytes, max });
+        }
+        Ok(())
+    }
+
+    /// Sends one batch until it is answered; the first message and its number.
+    async fn deliver(
+        &self,
+        messages: &[NewMessage],
+        key: Option<&str>,
+    ) -> Result<(Sent, u64), Error> {
+        self.check(messages)?;
+        let mut numbers = self.numbers.lock().await;
+        if numbers.in_doubt {
+            *numbers = Numbers::new();
+        }
+        // Taken back only by an answer: whoever drops this future leaves the number in doubt.
+        numbers.in_doubt = true;
+        let began = Moment::now();
+        let mut call = self.call(&mut numbers, messages, key).await?;
+        loop {
+            let epoch = self.store.work.epoch();
+            let answer = self.store.work.call(&call, CALL_TIMEOUT).await;
+            let reply = match answer.and_then(Reply::parse) {
+                Ok(reply) => reply,
+                Err(error) if error.is_oom() => {
+                    numbers.in_doubt = false;
+                    return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
+                }
+                Err(error) if error.is_passing() => {
+                    if Moment::now().since(began) > RESEND {
+                        return Err(Error::NoAnswer { after: RESEND });
+                    }
+                    tracing::debug!(%error, "send unanswered, will be repeated");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => {
+                    numbers.in_doubt = false;
+                    return Err(self.store.explain(error));
+                }
+            };
+            let seq = numbers.next;
+            match reply.tag.as_str() {
+                "ok" | "already" => {
+                    if !self.replicated(epoch).await? {
+                        continue; // the same batch again: already there, and then on the replicas
+                    }
+                    numbers.next += messages.len() as u64;
+                    numbers.in_doubt = false;
+                    let id = MessageId::sent(&numbers.name, seq);
+                    return Ok((Sent { id, is_new: true }, seq));
+                }
+                "duplicate" => {
+                    numbers.next += 1;
+                    numbers.in_doubt = false;
+                    let id = reply.text(0).map_err(|error| self.store.explain(error))?;
+                    let id = MessageId::from_redis(&id);
+                    return Ok((Sent { id, is_new: false }, seq));
+                }
+                "full" => {
+                    numbers.in_doubt = false;
+                    let (lane, max) = (self.lane, self.backlog_max);
+                    let reason = format!("{max} messages wait in lane {lane} already");
+                    return Err(Error::Full { reason });
+                }
+                // Nothing of it was added, nor can it be: every copy of it is late, too.
+                "late" if Moment::now().since(began) <= RESEND => numbers.clock = None,
+                "late" => return Err(Error::NoAnswer { after: RESEND }),
+                // The numbers were forgotten: after an hour of silence, or by data loss.
+                "gap" => *numbers = Numbers { in_doubt: true, ..Numbers::new() },
+                _ => return Err(self.store.explain(reply.unexpected())),
+            }
+            call = self.call(&mut numbers, messages, key).await?;
+        }
+    }
+
+    async fn replicated(&self, epoch: u64) -> Result<bool, Error> {
+        let wanted = self.durability.replicas();
+        match self.store.replicas(wanted, CALL_TIMEOUT, epoch).await {
+            Ok(have) => Ok(have >= wanted),
+            Err(error) if error.is_passing() => Ok(false),
+            Err(error) => Err(self.store.explain(error)),
+        }
+    }
+
+    async fn call(
+        &self,
+        numbers: &mut MutexGuard<'_, Numbers>,
+        messages: &[NewMessage],
+        key: Option<&str>,
+    ) -> Result<Call, Error> {
+        let clock = match numbers.clock {
+            Some(clock) => clock,
+            None => *numbers.clock.insert(self.clock().await?),
+        };
+        let made_ms = clock.1 + Moment::now().since(clock.0).as_millis() as u64;
+        let keys = &self.store.keys;
+        let mut all =
+            vec![keys.sent(&numbers.name), keys.lane(self.lane), keys.counts(), keys.wake()];
+        all.extend(key.map(|key| keys.dedup(key)));
+        let mut call = SEND
+            .call(&all)
+            .arg(&numbers.name)
+            .arg(numbers.next)
+            .arg(made_ms)
+            .arg(self.backlog_max)
+            .arg(self.remember.as_millis() as u64);
+        let mut envelope = Vec::new();
+        for (seq, message) in (numbers.next..).zip(messages) {
+            let id = format_args!("s{}-{seq}", numbers.name);
+            message.envelope(&mut envelope, self.lane, id, made_ms);
+            call.push_arg(&envelope[..]);
+        }
+        Ok(call)
+    }
+
+    /// What Redis's clock says, and when it said so on ours. Nothing was sent yet, so it is asked
+    /// for as long as a batch would be sent again.
+    async fn clock(&self) -> Result<(Moment, u64), Error> {
+        let began = Moment::now();
+        loop {
+            let before = Moment::now();
+            match self.store.time_ms().await {
+                Ok(now_ms) => return Ok((before, now_ms)),
+                Err(error) if error.is_passing() && before.since(began) < RESEND => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                Err(error) => return Err(self.store.explain(error)),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}

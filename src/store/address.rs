@@ -1,0 +1,165 @@
+//! [`Address`]: where Redis is, and how both sides prove who they are.
+//!
+//! **Invariant:** nothing that shows an address (errors, logs, `Debug`) shows a password or a key.
+
+use std::fmt;
+use std::sync::Once;
+
+use redis::{ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
+
+use super::reason;
+use crate::Error;
+
+/// Where Redis is: `redis://user:password@host:port/db`, `rediss://…` for TLS, or `unix:/path`.
+///
+/// A plain text is an address, too. Certificates are given as PEM:
+///
+/// ```no_run
+/// # let ca_pem: Vec<u8> = Vec::new();
+/// let address = artel::Address::new("rediss://redis.example:6380").with_ca(ca_pem);
+/// let fleet = artel::Fleet::builder().redis(address);
+/// ```
+#[derive(Clone)]
+pub struct Address {
+    url: String,
+    ca: Option<Vec<u8>>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Address {
+    /// The address as text.
+    pub fn new(url: impl Into<String>) -> Address {
+        Address { url: url.into(), ca: None, identity: None }
+    }
+
+    /// Trusts the certificates this authority (PEM) signed, instead of the system's authorities.
+    pub fn with_ca(mut self, ca: impl Into<Vec<u8>>) -> Address {
+        self.ca = Some(ca.into());
+        self
+    }
+
+    /// Shows this certificate (PEM), with its key (PEM), to a server that asks for one.
+    pub fn with_identity(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Address {
+        self.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Reads it: a client that connects to nothing yet, and the address without its secrets.
+    pub(super) fn client(&self) -> Result<(redis::Client, String), Error> {
+        let bad = |problem: &str| Error::Config { field: "redis", problem: problem.to_owned() };
+        let info = self
+            .url
+            .as_str()
+            .into_connection_info()
+            .map_err(|_| bad("is not a Redis address such as redis://host:port/db"))?;
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
+        let shown = match info.addr() {
+            ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                return Err(bad("must not switch the check of certificates off (#insecure)"));
+            }
+            addr @ ConnectionAddr::TcpTls { .. } => format!("rediss://{addr}"),
+            addr => format!("redis://{addr}"),
+        };
+        let wants_tls = self.ca.is_some() || self.identity.is_some();
+        let client = match info.addr() {
+            ConnectionAddr::TcpTls { .. } => {
+                install_tls();
+                redis::Client::build_with_tls(info, self.certificates())
+            }
+            _ if wants_tls => return Err(bad("has certificates, so it must begin with rediss://")),
+            _ => redis::Client::open(info),
+        };
+        let client = client.map_err(|error| bad(&format!("cannot be used: {}", reason(&error))))?;
+        Ok((client, shown))
+    }
+
+    fn certificates(&self) -> TlsCertificates {
+        let client_tls = self.identity.clone();
+        let client_tls =
+            client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        TlsCertificates { client_tls, root_cert: self.ca.clone() }
+    }
+}
+
+/// The client panics on `rediss://` unless the process has chosen who does its cryptography.
+fn install_tls() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // An embedding program may have chosen already: then that one is used.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+}
+
+impl From<&str> for Address {
+    fn from(url: &str) -> Address {
+        Address::new(url)
+    }
+}
+
+impl From<String> for Address {
+    fn from(url: String) -> Address {
+        Address::new(url)
+    }
+}
+
+impl From<&String> for Address {
+    fn from(url: &String) -> Address {
+        Address::new(url.as_str())
+    }
+}
+
+impl From<&Address> for Address {
+    fn from(address: &Address) -> Address {
+        address.clone()
+    }
+}
+
+/// Without its secrets.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.client() {
+            Ok((_, shown)) => f.pad(&shown),
+            Err(_) => f.pad("an unreadable address"),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for url in ["redis://me:hunter2@h:1/2", "rediss://:hunter2@h:1", "hunter2"] {
+            let address = Address::new(url);
+            assert!(!format!("{address} {address:?}").contains("hunter2"), "{address:?}");
+        }
+        assert_eq!(Address::new("rediss://:x@h:1/3").to_string(), "rediss://h:1");
+        assert_eq!(Address::new("unix:///tmp/a.sock").to_string(), "unix:/tmp/a.sock");
+    }
+
+    #[test]
+    fn certificates_are_checked_and_belong_to_tls() {
+        for (address, words) in [
+            (Address::new("rediss://h:1#insecure"), "switch the check"),
+            (Address::new("redis://h:1").with_ca("x"), "must begin with rediss://"),
+            (Address::new("rediss://h:1").with_identity("x", "y"), "cannot be used"),
+        ] {
+            let error = address.client().map(|_| ()).expect_err("refused").to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
