@@ -8,6 +8,8 @@ pub(crate) const FAILURE: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// Redis cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 3;
+/// What was asked for is not there.
+pub(crate) const NOT_FOUND: u8 = 5;
 /// The fleet has no generator.
 pub(crate) const UNHEALTHY: u8 = 6;
 
@@ -45,8 +47,8 @@ impl From<artel::Error> for Failure {
                 Failure::new(USAGE, format!("--{}", text.replacen(field, &flag, 1)))
                     .hint("`artel run --help` shows the defaults")
             }
-            Error::Unreachable { .. } => {
-                Failure::new(UNREACHABLE, text).hint("start Redis, or pass `--redis <URL>`")
+            Error::Unreachable { ref reason, .. } => {
+                Failure::new(UNREACHABLE, text).hint(unreachable_hint(reason))
             }
             Error::NoAnswer { .. } => Failure::new(UNREACHABLE, text)
                 .hint("is it busy, frozen or behind a firewall? `redis-cli ping` should answer"),
@@ -73,5 +75,24 @@ impl From<artel::Error> for Failure {
             }
             _ => Failure::new(FAILURE, text),
         }
+    }
+}
+
+/// What to try, by what the network or the other side said.
+fn unreachable_hint(reason: &str) -> &'static str {
+    let says = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if says(&["unknownissuer", "unknown issuer"]) {
+        "the server's certificate is signed by an authority that is not trusted here: \
+         pass its certificate with `--tls-ca <FILE>`"
+    } else if says(&["notvalidforname", "not valid for name"]) {
+        "the server's certificate is for another name: use a name it is for in the address"
+    } else if says(&["expired"]) {
+        "the server's certificate has expired: renew it (or is this machine's clock wrong?)"
+    } else if says(&["certificaterequired", "certificate required", "handshake"]) {
+        "the server asks for a certificate: pass ours with `--tls-cert <FILE> --tls-key <FILE>`"
+    } else if says(&["certificate", "corrupt message", "tls"]) {
+        "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"
+    } else {
+        "start Redis, or pass `--redis <URL>`"
     }
 }

@@ -5,16 +5,24 @@
 mod args;
 mod builtin;
 mod commands;
+mod embedded;
 mod exit;
+mod external;
+mod file;
+mod layers;
 mod printer;
 mod settings;
 mod signals;
 
+use std::ffi::OsString;
+
 use args::{Action, Args};
 use exit::Failure;
+use settings::{Need, place};
 
 fn main() -> std::process::ExitCode {
-    let args = match Args::read() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let args = match layers::read(&words) {
         Ok(args) => args,
         Err(failure) => return printer::report(&failure),
     };
@@ -23,7 +31,7 @@ fn main() -> std::process::ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return printer::report(&Failure::new(exit::FAILURE, error.to_string())),
     };
-    let result = runtime.block_on(perform(args));
+    let result = runtime.block_on(perform(args, &words));
     // Whatever still runs is not waited for: everything that matters was flushed before.
     runtime.shutdown_background();
     match result {
@@ -32,12 +40,21 @@ fn main() -> std::process::ExitCode {
     }
 }
 
-async fn perform(args: Args) -> Result<u8, Failure> {
-    let place = settings::place(&args.global)?;
+async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
+    let global = args.global.clone();
+    let look = || place(&global, Need::Nothing);
     match args.action()? {
-        Action::Run(run) => commands::run::run(&place, &run).await,
-        Action::GetErrors(options) => commands::errors::take(&place, &options).await,
-        Action::CleanTemp => commands::clean::clean(&place).await,
-        Action::Status(options) => commands::status::status(&place, &options).await,
+        Action::Run(run) => commands::run::run(|| place(&global, Need::Server), &run).await,
+        Action::Up(up) => commands::up::up(&global, &up, layers::passed_on(words)?).await,
+        Action::Send(options) => commands::send::send(&look()?, &options).await,
+        Action::Errors(command) => commands::errors::errors(&look()?, &command).await,
+        Action::CleanTemp => commands::clean::clean(&look()?).await,
+        Action::Status(options) => commands::status::status(&look()?, &options).await,
+        Action::Embedded(command) => {
+            commands::embedded::embedded(&settings::private(&global), &command)
+        }
+        Action::Config(command) => commands::config::config(&global, &command),
+        Action::Completions(shell) => commands::pages::completions(shell),
+        Action::Man(words) => commands::pages::man(&words),
     }
 }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Global, LogFormat};
+use crate::args::{Color, Global, LogFormat};
 use crate::exit::Failure;
 
 /// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`.
@@ -26,19 +26,37 @@ pub(crate) fn start_log(global: &Global) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_target(false)
-        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+        .with_ansi(colour(global.color));
     match global.log_format {
         LogFormat::Pretty => log.compact().init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }
 
+/// May stderr be coloured? Colour is never the only carrier of meaning.
+pub(crate) fn colour(when: Color) -> bool {
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    match when {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() && !dumb
+        }
+    }
+}
+
 /// Data: a text to stdout. A reader that went away is not an error of ours.
 pub(crate) fn data(text: &str) -> io::Result<()> {
+    data_to_reader(text).map(|_| ())
+}
+
+/// Data: a text to stdout; false if its reader went away, which is not an error of ours.
+pub(crate) fn data_to_reader(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -81,6 +99,19 @@ fn taken(pipe: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// What a handler says, to stderr as it is.
+pub(crate) fn pass_on(bytes: &[u8]) {
+    let _ = io::stderr().lock().write_all(bytes);
+}
+
+/// A question to stderr, and whether the answer from stdin is yes. Nobody there means no.
+pub(crate) fn confirm(question: &str) -> bool {
+    let _ = write!(io::stderr().lock(), "{question} [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    read.is_ok() && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
+}
+
 /// A remark: a line to stderr.
 pub(crate) fn remark(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
@@ -94,4 +125,30 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
         let _ = writeln!(stderr, "\nhint: {hint}");
     }
     ExitCode::from(failure.code)
+}
+
+/// A bar for so many bytes, or a counter; on a terminal only.
+pub(crate) fn progress(total_bytes: Option<u64>) -> indicatif::ProgressBar {
+    use indicatif::{ProgressBar, ProgressStyle};
+    let bar = match total_bytes {
+        Some(bytes) => ProgressBar::new(bytes),
+        None => ProgressBar::new_spinner(),
+    };
+    let template = match total_bytes {
+        Some(_) => "{wide_bar} {bytes}/{total_bytes}, {eta} left",
+        None => "{spinner} {human_pos} sent, {per_sec}",
+    };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// Data that replaces what was shown before, on a terminal; false if its reader went away.
+pub(crate) fn page(text: &str) -> io::Result<bool> {
+    match io::stdout().is_terminal() {
+        // Home, the text with each line cleared behind it, and nothing below.
+        true => data_to_reader(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))),
+        false => data_to_reader(&format!("{text}\n")),
+    }
 }

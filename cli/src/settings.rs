@@ -1,57 +1,160 @@
-//! Flags and environment → what the library wants, once.
+//! Options → what the library wants, once.
 
-use artel::Config;
+use std::path::Path;
 
-use crate::args::{Global, RunArgs};
-use crate::exit::Failure;
+use artel::{Address, Config};
+
+use crate::args::{EmbeddedMode, Global, MemberArgs, RunArgs};
+use crate::embedded::{self, Embedded};
+use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
+use crate::printer;
 
 /// Where the fleet is.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    pub(crate) redis: String,
+    pub(crate) redis: Address,
     pub(crate) fleet: String,
 }
 
-/// Flag > environment > default.
-pub(crate) fn place(global: &Global) -> Result<Place, Failure> {
-    let fleet = global.fleet.clone().unwrap_or_else(|| "artel".to_owned());
-    let from_parts = global.host.is_some() || global.port.is_some() || global.db.is_some();
-    let redis = match &global.redis {
-        Some(url) => url.clone(),
-        None if from_parts => format!(
-            "redis://{}:{}/{}",
-            match global.host.as_deref().unwrap_or("127.0.0.1") {
-                host if host.contains(':') => format!("[{host}]"), // an IPv6 address
-                host => host.to_owned(),
-            },
-            global.port.unwrap_or(6379),
-            global.db.unwrap_or(0)
-        ),
-        None => ["ARTEL_REDIS_URL", "REDIS_URL"]
-            .iter()
-            .find_map(|name| std::env::var(name).ok().filter(|url| !url.is_empty()))
-            .unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned()),
+/// What to do when no address is given and nothing answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Need {
+    /// Start the private server.
+    Server,
+    /// Say so.
+    Nothing,
+}
+
+/// The address that was given; else the private server if it answers, else localhost if it
+/// answers, else what `need` says. An address that was given is never replaced by another.
+pub(crate) fn place(global: &Global, need: Need) -> Result<Place, Failure> {
+    let url = match url(global)? {
+        Some(url) => url,
+        None => default_url(global, need)?,
     };
-    Ok(Place { redis, fleet })
+    let mut redis = Address::new(url);
+    if let Some(ca) = &global.tls_ca {
+        redis = redis.with_ca(read(ca)?);
+    }
+    if let (Some(certificate), Some(key)) = (&global.tls_cert, &global.tls_key) {
+        redis = redis.with_identity(read(certificate)?, read(key)?);
+    }
+    Ok(Place { redis, fleet: global.fleet.clone() })
+}
+
+/// The address that was given, if one was.
+fn url(global: &Global) -> Result<Option<String>, Failure> {
+    if let Some(url) = &global.redis {
+        return Ok(Some(url.clone()));
+    }
+    if let Some(path) = &global.redis_url_file {
+        let text = String::from_utf8(read(path)?).unwrap_or_default();
+        if text.trim().is_empty() {
+            let error = format!("{} holds no address", path.display());
+            return Err(Failure::new(USAGE, error)
+                .hint("it should hold one line such as redis://:password@host:6379"));
+        }
+        return Ok(Some(text.trim().to_owned()));
+    }
+    if global.host.is_none() && global.port.is_none() && global.db.is_none() {
+        return Ok(None);
+    }
+    let host = match global.host.as_deref().unwrap_or("127.0.0.1") {
+        host if host.contains(':') => format!("[{host}]"), // an IPv6 address
+        host => host.to_owned(),
+    };
+    let (port, db) = (global.port.unwrap_or(6379), global.db.unwrap_or(0));
+    let scheme =
+        if global.tls_ca.is_some() || global.tls_cert.is_some() { "rediss" } else { "redis" };
+    Ok(Some(format!("{scheme}://{host}:{port}/{db}")))
+}
+
+fn default_url(global: &Global, need: Need) -> Result<String, Failure> {
+    let say = |text: &str| {
+        if !global.quiet {
+            printer::remark(text);
+        }
+    };
+    if global.embedded == EmbeddedMode::Never {
+        let error = "no Redis is configured, and --embedded is never";
+        return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
+    }
+    let private = private(global);
+    if private.answers() {
+        say(&format!("no Redis configured: using the private server, {}", private.url()));
+        return Ok(private.url());
+    }
+    if embedded::localhost_answers() {
+        say("no Redis configured: using the one on localhost, redis://127.0.0.1:6379");
+        return Ok("redis://127.0.0.1:6379".to_owned());
+    }
+    if need == Need::Nothing {
+        let error = "no Redis is configured, none answers on localhost, and no private server runs";
+        return Err(Failure::new(UNREACHABLE, error)
+            .hint("pass `--redis <URL>`, or start a fleet first: `artel up`, `artel run`"));
+    }
+    let started = private.ensure()?;
+    let verb = if started { "started" } else { "using" };
+    say(&format!(
+        "no Redis configured: {verb} the private server, {} (this machine only, for trying out)",
+        private.url()
+    ));
+    Ok(private.url())
+}
+
+/// The private server of this user.
+pub(crate) fn private(global: &Global) -> Embedded {
+    Embedded::new(global.data_dir.as_deref(), global.server.as_deref())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
+            .hint("is the path right, and may this user read it?")
+    })
 }
 
 /// The settings of a member.
 pub(crate) fn config(args: &RunArgs) -> Config {
+    let mut config = common_config(&args.member);
+    config.label = args.label.clone().unwrap_or_else(|| format!("artel-{}", std::process::id()));
+    config
+}
+
+/// What all members of a fleet have in common.
+pub(crate) fn common_config(args: &MemberArgs) -> Config {
     let mut config = Config::default();
     config.lease = args.lease;
+    config.attempts_max = args.attempts_max;
     config.messages_max = args.max_messages;
-    config.label = args.label.clone().unwrap_or_else(|| format!("artel-{}", std::process::id()));
-    if let Some(interval) = args.interval {
-        config.interval = interval;
-    }
-    if let Some(takeover_timeout) = args.takeover_timeout {
-        config.takeover_timeout = takeover_timeout;
-    }
+    config.interval = args.interval;
+    config.takeover_timeout = args.takeover_timeout;
+    config.handler_timeout = args.handler_timeout;
+    config.backlog_max = args.backlog_max;
+    config.lane_weights = args.lane_weights;
+    config.ledger = args.ledger;
     if let Some(concurrency) = args.concurrency {
         config.concurrency = concurrency;
     }
-    if let Some(ledger) = args.ledger {
-        config.ledger = ledger;
-    }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    /// The help shows the program's defaults; they must be the library's.
+    #[test]
+    fn the_defaults_are_the_library_s() {
+        let mut config = config(&Only::parse_from(["artel"]).run);
+        config.label = String::new();
+        assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+    }
 }

@@ -1,113 +1,302 @@
-//! `artel getErrors`: take all failed messages, print one per line, end.
+//! `artel errors`: look at failed messages, take them, put them back to work, copy them.
 //!
-//! **Invariant:** a record is deleted only after its line was written out, and, into a pipe, after
-//! its reader has taken it. So `getErrors | head -1` loses nothing: the line `head` did not read is
-//! still stored.
+//! **Invariant:** only `take` and `requeue` remove anything, and only what they have shown: `take`
+//! what was printed, `requeue` what was counted in the question.
 
-use std::io;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use artel::{ErrorRecord, ErrorStore, Taker};
+use artel::{Cursor, ErrorRecord, ErrorStore};
+use regex::bytes::Regex;
 
-use crate::args::TakeArgs;
-use crate::exit::{FAILURE, Failure, OK};
+use crate::args::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs};
+use crate::commands::take;
+use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::printer;
 use crate::settings::Place;
-use crate::signals::Signals;
 
-/// How often a taker that waits for its reader says that it still lives.
-const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// What `list` shows unless it is told otherwise.
+const PAGE: u64 = 20;
+/// Records per request.
+const CHUNK: usize = 100;
 
-pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> {
-    let mut signals = Signals::catch()?;
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
-    let mut taker = store.take();
-    let mut printed = 0;
-    loop {
-        let page = taker.page().await?;
-        if page.is_empty() {
-            break;
-        }
-        let lines: Vec<Vec<u8>> = page.iter().map(|record| line(record, args.json)).collect();
-        let mut writing = tokio::task::spawn_blocking(move || printer::lines(&lines));
-        let (count, result) = loop {
-            tokio::select! {
-                written = &mut writing => match written {
-                    Ok(written) => break written,
-                    Err(error) => return Err(Failure::new(FAILURE, error.to_string())),
-                },
-                () = tokio::time::sleep(ALIVE_EVERY) => { taker.keep_alive().await?; }
-                code = signals.next() => {
-                    taker.release().await?;
-                    return Ok(code);
-                }
+pub(crate) async fn errors(place: &Place, command: &ErrorsCommand) -> Result<u8, Failure> {
+    match command {
+        ErrorsCommand::Take(args) => take::take(place, args).await,
+        ErrorsCommand::List(args) => list(place, args).await,
+        ErrorsCommand::Requeue(args) => requeue(place, args).await,
+        ErrorsCommand::Export(args) => export(place, args).await,
+    }
+}
+
+/// Which records are meant.
+pub(crate) struct Filter {
+    grep: Option<Regex>,
+    cause: Option<artel::Cause>,
+    limit: u64,
+    since: Option<Duration>,
+}
+
+impl Filter {
+    pub(crate) fn new(args: &FilterArgs) -> Result<Filter, Failure> {
+        let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(|error| {
+            // The last line says what is wrong; those before it draw it.
+            let text = error.to_string();
+            let reason = text.lines().last().unwrap_or_default();
+            let reason = reason.trim_start_matches("error: ");
+            Failure::new(USAGE, format!("--grep is not a regular expression: {reason}"))
+                .hint("put a backslash before a character that stands for itself, such as `\\(`")
+        })?;
+        let limit = args.limit.unwrap_or(u64::MAX);
+        Ok(Filter { grep, cause: args.cause, limit, since: args.since })
+    }
+
+    /// Does it choose at all?
+    pub(crate) fn is_everything(&self) -> bool {
+        self.grep.is_none()
+            && self.cause.is_none()
+            && self.since.is_none()
+            && self.limit == u64::MAX
+    }
+
+    /// Where to begin.
+    pub(crate) async fn cursor(&self, store: &ErrorStore) -> Result<Cursor, Failure> {
+        match self.since {
+            None => Ok(Cursor::default()),
+            Some(since) => {
+                let now_ms = store.now_ms().await?;
+                Ok(Cursor::since_ms(now_ms.saturating_sub(since.as_millis() as u64)))
             }
-        };
-        let confirmed = taker.confirm(&page[..count]).await?;
-        printed += count;
-        if let Err(error) = result {
-            return stopped(taker, &error).await;
-        }
-        if !confirmed {
-            printer::remark(
-                "note: another getErrors took over the rest; its page may repeat lines",
-            );
         }
     }
-    let others = taker.held_by_others();
-    if others > 0 {
-        printer::remark(&format!(
-            "note: {others} other getErrors hold further messages; what they do not finish can be taken in 5 s"
-        ));
+
+    /// Is this one meant? Counts towards the limit.
+    pub(crate) fn takes(&mut self, record: &ErrorRecord) -> bool {
+        let fits = self.limit > 0
+            && self.cause.is_none_or(|cause| cause == record.cause)
+            && self.grep.as_ref().is_none_or(|grep| {
+                grep.is_match(&record.payload) || grep.is_match(record.reason.as_bytes())
+            });
+        self.limit -= u64::from(fits);
+        fits
     }
-    tracing::debug!(printed, "taken");
+}
+
+/// Goes through what is meant, page by page, until it ends or `each` says stop.
+async fn through(
+    store: &ErrorStore,
+    cursor: &mut Cursor,
+    filter: &mut Filter,
+    mut each: impl FnMut(Vec<ErrorRecord>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    loop {
+        let mut page = store.page(cursor, CHUNK).await?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        page.retain(|record| filter.takes(record));
+        if !each(page)? || filter.limit == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
+    let mut filter = Filter::new(&args.filter)?;
+    filter.limit = args.filter.limit.unwrap_or(PAGE);
+    let asked = filter.limit;
+    let given = args.cursor.as_deref().map(Cursor::after).transpose()?;
+    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let mut cursor = match given {
+        Some(cursor) => cursor,
+        None => filter.cursor(&store).await?,
+    };
+    let (mut text, mut last, mut shown) = (String::new(), None, 0);
+    through(&store, &mut cursor, &mut filter, |page| {
+        for record in page {
+            if args.json {
+                let line = serde_json::to_string(&record).unwrap_or_default();
+                let _ = writeln!(text, "{line}");
+            } else {
+                entry(&mut text, &record);
+            }
+            shown += 1;
+            last = Some(record.position().to_owned());
+        }
+        Ok(true)
+    })
+    .await?;
+    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    let taken = store.being_taken().await?;
+    if taken > 0 {
+        printer::remark(&format!("note: {taken} more are being taken by somebody"));
+    }
+    match last {
+        Some(position) if shown == asked => {
+            printer::remark(&format!("next page: --cursor {position}"));
+        }
+        _ if shown == 0 => printer::remark("no failed message matches"),
+        _ => {}
+    }
     Ok(OK)
 }
 
-/// The reader went away: the rest stays stored, and can be taken at once.
-async fn stopped(taker: Taker, error: &io::Error) -> Result<u8, Failure> {
-    taker.release().await?;
-    if error.kind() == io::ErrorKind::BrokenPipe {
+/// One record for people: a line about it, then its reason and its payload, cut where they are long.
+fn entry(text: &mut String, record: &ErrorRecord) {
+    let cut = |bytes: &[u8]| {
+        let line = String::from_utf8_lossy(&take::escape(bytes)).into_owned();
+        match line.char_indices().nth(200) {
+            Some((at, _)) => format!("{}…", &line[..at]),
+            None => line,
+        }
+    };
+    let time = humantime::format_rfc3339_seconds(
+        std::time::UNIX_EPOCH + Duration::from_millis(record.failed_ms),
+    );
+    let _ = write!(
+        text,
+        "{}  {}  {}  attempt {}  by {}",
+        time,
+        record.id,
+        record.cause,
+        record.attempt,
+        if record.label.is_empty() { &record.member } else { &record.label }
+    );
+    if let Some(kind) = &record.kind {
+        let _ = write!(text, "  kind {kind}");
+    }
+    if let Some(origin) = &record.origin {
+        let _ = write!(text, "  was {origin}");
+    }
+    let _ = writeln!(text, "\n  reason   {}", cut(record.reason.as_bytes()));
+    let _ = writeln!(text, "  payload  {}", cut(&record.payload));
+}
+
+async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
+    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let mut filter = Filter::new(&args.filter)?;
+    let mut cursor = filter.cursor(&store).await?;
+    let begin = cursor.clone();
+    // Only what is counted now is put back: what fails meanwhile was not asked about.
+    let (mut count, mut last) = (0u64, None);
+    through(&store, &mut cursor, &mut filter, |page| {
+        count += page.len() as u64;
+        last = page.last().map(|record| record.position().to_owned()).or(last.take());
+        Ok(true)
+    })
+    .await?;
+    let Some(last) = last else {
+        printer::remark("no failed message matches");
+        return Ok(OK);
+    };
+    let noun = if count == 1 { "message" } else { "messages" };
+    if !args.yes && !printer::confirm(&format!("put {count} failed {noun} back to work?")) {
+        printer::remark("nothing was changed");
         return Ok(OK);
     }
-    Err(Failure::new(FAILURE, format!("cannot write: {error}"))
-        .hint("what was not written is still stored; run it again"))
-}
-
-fn line(record: &ErrorRecord, json: bool) -> Vec<u8> {
-    let mut line =
-        if json { serde_json::to_vec(record).unwrap_or_default() } else { escape(&record.payload) };
-    line.push(b'\n');
-    line
-}
-
-/// One line, whatever the payload: `\`, newline and carriage return escaped, invalid UTF-8 as \xNN.
-fn escape(payload: &[u8]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(payload.len());
-    for chunk in payload.utf8_chunks() {
-        for byte in chunk.valid().bytes() {
-            match byte {
-                b'\\' => text.extend_from_slice(b"\\\\"),
-                b'\n' => text.extend_from_slice(b"\\n"),
-                b'\r' => text.extend_from_slice(b"\\r"),
-                byte => text.push(byte),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+    let mut filter = Filter::new(&args.filter)?;
+    let mut requeuer = store.requeue(args.lane.map(Into::into));
+    let (mut cursor, mut done, mut unreadable) = (begin, 0, 0);
+    loop {
+        let mut page = store.page(&mut cursor, CHUNK).await?;
+        let over = page.is_empty() || page.iter().any(|record| !before(record.position(), &last));
+        page.retain(|record| !before(&last, record.position()) && filter.takes(record));
+        let moved = requeuer.put_back(&page).await.map_err(|error| {
+            let failure = Failure::from(error);
+            let error = format!("{done} of {count} were put back, then: {}", failure.error);
+            Failure { error, ..failure }
+        })?;
+        done += moved.messages;
+        unreadable += moved.unreadable;
+        if over || filter.limit == 0 {
+            break;
         }
     }
-    text
+    printer::data(&format!("{done}\n"))
+        .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    let gone = count.saturating_sub(done + unreadable);
+    if unreadable > 0 {
+        printer::remark(&format!("note: {unreadable} hold no message of this version and stay"));
+    }
+    if gone > 0 {
+        printer::remark(&format!("note: {gone} were taken or put back by somebody else meanwhile"));
+    }
+    Ok(OK)
+}
+
+/// Is one position before another?
+fn before(one: &str, other: &str) -> bool {
+    let parse = |position: &str| -> (u64, u64) {
+        let (ms, seq) = position.split_once('-').unwrap_or((position, "0"));
+        (ms.parse().unwrap_or(0), seq.parse().unwrap_or(0))
+    };
+    parse(one) < parse(other)
+}
+
+async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
+    let mut filter = Filter::new(&args.filter)?;
+    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let mut cursor = filter.cursor(&store).await?;
+    let mut count = 0u64;
+    let lines = |page: &[ErrorRecord]| {
+        let mut text = String::new();
+        for record in page {
+            let _ = writeln!(text, "{}", serde_json::to_string(record).unwrap_or_default());
+        }
+        text
+    };
+    match &args.output {
+        None => {
+            through(&store, &mut cursor, &mut filter, |page| {
+                count += page.len() as u64;
+                printer::data_to_reader(&lines(&page))
+                    .map_err(|error| Failure::new(FAILURE, error.to_string()))
+            })
+            .await?;
+        }
+        Some(path) => {
+            let failed = |error: std::io::Error| {
+                Failure::new(FAILURE, format!("cannot write {}: {error}", path.display()))
+                    .hint("nothing was removed; try another `--output`")
+            };
+            let part = part_of(path);
+            let mut file = BufWriter::new(File::create(&part).map_err(failed)?);
+            let copied = through(&store, &mut cursor, &mut filter, |page| {
+                count += page.len() as u64;
+                file.write_all(lines(&page).as_bytes()).map_err(failed)?;
+                Ok(true)
+            })
+            .await;
+            let whole = copied.and_then(|()| {
+                let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+                file.sync_all().and_then(|()| std::fs::rename(&part, path)).map_err(failed)
+            });
+            if let Err(failure) = whole {
+                let _ = std::fs::remove_file(&part);
+                return Err(failure);
+            }
+        }
+    }
+    printer::remark(&format!("exported {count}"));
+    Ok(OK)
+}
+
+/// Where a file is written until it is whole.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    path.with_file_name(name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::escape;
+    use super::*;
 
     #[test]
-    fn every_payload_is_one_line() {
-        assert_eq!(escape(b"plain"), b"plain");
-        assert_eq!(escape(b"a\\b\nc\rd"), br"a\\b\nc\rd");
-        assert_eq!(escape(b"\xff\xc3\xa4\xfe"), "\\xff\u{e4}\\xfe".as_bytes());
+    fn positions_are_numbers_not_texts() {
+        assert!(before("9-1", "10-0") && before("10-2", "10-10") && !before("10-2", "10-2"));
     }
 }

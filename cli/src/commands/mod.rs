@@ -1,6 +1,12 @@
 //! One file per verb.
 
 pub(crate) mod clean;
+pub(crate) mod config;
+pub(crate) mod embedded;
 pub(crate) mod errors;
+pub(crate) mod pages;
 pub(crate) mod run;
+pub(crate) mod send;
 pub(crate) mod status;
+pub(crate) mod take;
+pub(crate) mod up;

@@ -1,46 +1,111 @@
 //! `artel run`: join the fleet, until told to stop.
 
-use std::sync::Arc;
+use std::future::Future;
 use std::time::Duration;
 
-use artel::{Context, Fleet, Message, Notice, Notices, Status, Tick};
+use artel::{
+    BoxError, Context, Fleet, Generate, Handle, Message, NewMessage, Notice, Notices, Outcome,
+    Status, Tick,
+};
+use tokio::io::AsyncReadExt;
 
-use crate::args::RunArgs;
+use crate::args::{HandlerMode, MemberArgs, RunArgs};
 use crate::builtin::{Inspector, Text};
 use crate::exit::{FAILURE, Failure, OK};
+use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::settings::{self, Place};
 use crate::signals::Signals;
 use crate::{commands, printer};
 
-/// The share of messages the built-in handler finds in error.
-const ERROR_RATE: f64 = 0.05;
+// What a member says of itself; `up` reads it, too.
+pub(crate) const JOINED: &str = "joined the fleet";
+pub(crate) const LEADS: &str = "generator: this process leads";
+pub(crate) const DEPOSED: &str = "no longer the generator";
 
-pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
+/// What makes messages.
+pub(crate) enum Maker {
+    Text(Text),
+    Command(Source),
+}
+
+impl Generate for Maker {
+    async fn generate(&mut self, tick: Tick) -> Result<Vec<NewMessage>, BoxError> {
+        match self {
+            Maker::Text(text) => Ok(vec![text.next().into()]),
+            Maker::Command(source) => source.generate(tick).await,
+        }
+    }
+}
+
+/// What handles them.
+pub(crate) enum Worker {
+    Inspector(Inspector),
+    Exec(Exec),
+    Lines(Lines),
+}
+
+impl Handle for Worker {
+    async fn handle(&self, message: Message, context: Context) -> Outcome {
+        match self {
+            Worker::Inspector(inspector) => inspector.inspect(message, context).await,
+            Worker::Exec(exec) => exec.handle(message, context).await,
+            Worker::Lines(lines) => lines.handle(message, context).await,
+        }
+    }
+}
+
+/// The built-in generator and handler, or the user's commands.
+pub(crate) fn parts(args: &MemberArgs) -> Result<(Maker, Worker), Failure> {
+    let maker = match &args.generator {
+        None => Maker::Text(Text::new(args.seed)),
+        Some(text) => Maker::Command(Source { command: CommandLine::parse("--generator", text)? }),
+    };
+    let worker = match (&args.handler, args.handler_mode) {
+        (None, _) => {
+            let work_time = args.work_time.unwrap_or_default();
+            Worker::Inspector(Inspector::new(args.seed, args.error_rate, work_time))
+        }
+        (Some(text), mode) => {
+            let command = CommandLine::parse("--handler", text)?;
+            match mode {
+                HandlerMode::Exec => Worker::Exec(Exec { command }),
+                HandlerMode::Lines => Worker::Lines(Lines::new(command)),
+            }
+        }
+    };
+    Ok((maker, worker))
+}
+
+pub(crate) async fn run(
+    place: impl FnOnce() -> Result<Place, Failure>,
+    args: &RunArgs,
+) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
+    // What is wrong with the settings is said before a server is started for them.
     let config = settings::config(args);
-    let mut text = Text::new(args.seed);
-    let inspector = Arc::new(Inspector::new(
-        args.seed,
-        args.error_rate.unwrap_or(ERROR_RATE),
-        args.work_time.unwrap_or_default(),
-    ));
+    config.validate()?;
+    let (maker, worker) = parts(&args.member)?;
+    let place = place()?;
     let mut fleet = Fleet::builder()
         .redis(&place.redis)
         .name(&place.fleet)
         .config(config.clone())
-        .generate(move |_: Tick| std::future::ready(text.next()))
-        .handle(move |message: Message, context: Context| {
-            let inspector = inspector.clone();
-            async move { inspector.inspect(message, context).await }
-        })
+        .generate(maker)
+        .handle(worker)
         .start()
         .await?;
-    let label = config.label.clone();
-    let teller = tokio::spawn(tell(fleet.notices(), label));
-    let limit = args.duration.unwrap_or(Duration::MAX);
-    tokio::select! {
-        _ = signals.next() => tracing::info!("stopping: finishing what was started"),
-        () = tokio::time::sleep(limit), if args.duration.is_some() => {}
+    let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
+    let every = args.member.snapshot_every;
+    let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));
+    snapshots.tick().await;
+    let ends = end_of(args);
+    let mut ends = std::pin::pin!(ends);
+    loop {
+        tokio::select! {
+            _ = signals.next() => break tracing::info!("stopping: finishing what was started"),
+            () = &mut ends => break,
+            _ = snapshots.tick(), if every.is_some() => snapshot(&fleet).await,
+        }
     }
     fleet.stop();
     tokio::select! {
@@ -50,7 +115,7 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
     tracing::info!("left the fleet");
     // A handler that cannot be stopped may still hold the notices open.
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
-    if args.duration.is_some() {
+    if args.member.duration.is_some() {
         let status = Status::read(&place.redis, &place.fleet).await?;
         printer::data(&commands::status::books(&status))
             .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
@@ -58,17 +123,52 @@ pub(crate) async fn run(place: &Place, args: &RunArgs) -> Result<u8, Failure> {
     Ok(OK)
 }
 
+/// More often than this nobody can read.
+const TICK_MIN: Duration = Duration::from_millis(10);
+
+/// The time is over, or whoever holds the other end of our stdin is gone.
+fn end_of(args: &RunArgs) -> impl Future<Output = ()> + use<> {
+    let (duration, tethered) = (args.member.duration, args.tethered);
+    async move {
+        let time_over = async {
+            match duration {
+                Some(duration) => tokio::time::sleep(duration).await,
+                None => std::future::pending().await,
+            }
+        };
+        let tether_cut = async {
+            let mut stdin = tokio::io::stdin();
+            let mut bytes = [0; 64];
+            while matches!(stdin.read(&mut bytes).await, Ok(n) if n > 0) {}
+        };
+        tokio::select! {
+            () = time_over => {}
+            () = tether_cut, if tethered => {}
+        }
+    }
+}
+
+async fn snapshot(fleet: &Fleet) {
+    match fleet.status().await {
+        Ok(status) => {
+            let books = commands::status::books(&status);
+            tracing::info!(members = status.members.len(), "{}", books.trim_end());
+        }
+        Err(error) => tracing::warn!(%error, "no snapshot"),
+    }
+}
+
 /// Says what happens, in the words of the log.
 async fn tell(mut notices: Notices, label: String) {
     let pid = std::process::id();
     while let Some(notice) = notices.next().await {
         match notice {
-            Notice::Joined { member } => tracing::info!(%member, label, pid, "joined the fleet"),
+            Notice::Joined { member } => tracing::info!(%member, label, pid, "{JOINED}"),
             Notice::BecameGenerator { term } => {
-                tracing::info!(%term, label, pid, "generator: this process leads")
+                tracing::info!(%term, label, pid, "{LEADS}")
             }
             Notice::LeaseLost { term, reason } => {
-                tracing::info!(%term, reason, "no longer the generator")
+                tracing::info!(%term, reason, "{DEPOSED}")
             }
             Notice::Fenced { term } => {
                 tracing::warn!(%term, "fenced: Redis refused a write of a stale term")

@@ -8,24 +8,56 @@ use crate::args::StatusArgs;
 use crate::exit::{FAILURE, Failure, OK, UNHEALTHY};
 use crate::printer;
 use crate::settings::Place;
+use crate::signals::Signals;
 
 pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
+    if args.watch {
+        return watch(place, args).await;
+    }
     let status = Status::read(&place.redis, &place.fleet).await?;
-    let text = if args.json {
-        let text = serde_json::to_string(&status);
-        text.map_err(|error| Failure::new(FAILURE, error.to_string()))? + "\n"
-    } else {
-        table(&status)
-    };
+    let text = if args.json { json(&status)? } else { table(&status) };
     printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
     Ok(if status.generator.is_some() { OK } else { UNHEALTHY })
+}
+
+/// Again and again, until Ctrl-C or until nobody reads. A Redis that is away is said, and waited for.
+async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
+    let mut signals = Signals::catch()?;
+    let mut ticks = tokio::time::interval(args.every.max(std::time::Duration::from_millis(50)));
+    let mut first = true;
+    loop {
+        tokio::select! {
+            _ = signals.next() => return Ok(OK),
+            _ = ticks.tick() => {}
+        }
+        let text = match Status::read(&place.redis, &place.fleet).await {
+            Ok(status) if args.json => json(&status)?,
+            Ok(status) => table(&status),
+            Err(error) if error.is_unreachable() && !first => {
+                printer::remark(&format!("{error}"));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        first = false;
+        let there = if args.json { printer::data_to_reader(&text) } else { printer::page(&text) };
+        if !there.map_err(|error| Failure::new(FAILURE, error.to_string()))? {
+            return Ok(OK);
+        }
+    }
+}
+
+fn json(status: &Status) -> Result<String, Failure> {
+    let text = serde_json::to_string(status);
+    Ok(text.map_err(|error| Failure::new(FAILURE, error.to_string()))? + "\n")
 }
 
 /// The books, in one line.
 pub(crate) fn books(status: &Status) -> String {
     let m = &status.messages;
+    let sent = if m.sent > 0 { format!(" · sent {}", m.sent) } else { String::new() };
     format!(
-        "generated {} · waiting {} · claimed {} · done {} · failed {} · balance {}\n",
+        "generated {}{sent} · waiting {} · claimed {} · done {} · failed {} · balance {}\n",
         m.generated, m.waiting, m.claimed, m.done, m.failed, m.balance
     )
 }
@@ -46,6 +78,19 @@ fn table(status: &Status) -> String {
         None => writeln!(text, "generator: nobody leads"),
     };
     text.push_str(&books(status));
+    let lanes = &status.lanes;
+    if status.messages.waiting > 0 {
+        let _ = writeln!(
+            text,
+            "waiting: returned {} · high {} · generated {} · normal {} · low {} · oldest {} ms",
+            lanes.returned,
+            lanes.high,
+            lanes.generated,
+            lanes.normal,
+            lanes.low,
+            status.oldest_waiting_ms.unwrap_or(0)
+        );
+    }
     let _ = writeln!(text, "errors stored {}", status.errors.stored);
     if status.members.is_empty() {
         text.push_str("no members\n");

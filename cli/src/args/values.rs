@@ -1,0 +1,83 @@
+//! How values are read.
+
+use std::time::Duration;
+
+use artel::{LaneWeights, Ledger};
+
+/// A time such as `500ms`; a bare 0 is a time, too, and out of range where it does not make sense.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.trim_start().starts_with('-') {
+        return Err("a time cannot be negative".to_owned());
+    }
+    humantime::parse_duration(text).map_err(|error| match text.parse::<f64>() {
+        Ok(_) => format!("a time needs a unit: try `{text}ms` or `{text}s`"),
+        Err(_) => format!("not a time ({error}): try `500ms` or `2s`"),
+    })
+}
+
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        Ok(_) => Err("must be between 0 and 1, such as 0.05 for 5 %".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(super) fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("not a whole number".to_owned()),
+    }
+}
+
+pub(super) fn ledger(text: &str) -> Result<Ledger, String> {
+    match text {
+        "off" => Ok(Ledger::Off),
+        "all" => Ok(Ledger::All),
+        _ => match text.parse::<u64>() {
+            Ok(n @ 1..=1_000_000_000) => Ok(Ledger::Last(n)),
+            _ => Err("must be off, all, or a number of entries".to_owned()),
+        },
+    }
+}
+
+/// Weights such as `high=10,low=2`; the lanes that are not named keep theirs.
+pub(super) fn weights(text: &str) -> Result<LaneWeights, String> {
+    let mut weights = LaneWeights::default();
+    for part in text.split(',') {
+        let (lane, weight) = part.split_once('=').unwrap_or((part, ""));
+        let slot = match lane.trim() {
+            "high" => &mut weights.high,
+            "generated" => &mut weights.generated,
+            "normal" => &mut weights.normal,
+            "low" => &mut weights.low,
+            _ => return Err("must name high, generated, normal or low: try `low=2`".to_owned()),
+        };
+        *slot = weight.trim().parse().map_err(|_| format!("{lane} needs a number: `{lane}=2`"))?;
+    }
+    Ok(weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_need_units_and_say_so() {
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("0"), Ok(Duration::ZERO));
+        assert!(time("5").expect_err("no unit").contains("5ms"));
+        assert!(time("-1s").expect_err("negative").contains("negative"));
+    }
+
+    #[test]
+    fn weights_that_are_not_named_stay() {
+        let expected = LaneWeights { low: 4, ..LaneWeights::default() };
+        assert_eq!(weights("low=4"), Ok(expected));
+        assert!(weights("slow=4").is_err() && weights("low").is_err());
+    }
+}

@@ -1,0 +1,49 @@
+//! `artel embedded`: the private server.
+
+use crate::args::EmbeddedCommand;
+use crate::embedded::Embedded;
+use crate::exit::{FAILURE, Failure, NOT_FOUND, OK};
+use crate::printer;
+
+pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<u8, Failure> {
+    let (text, code) = match command {
+        EmbeddedCommand::Path => (format!("{}\n", private.url()), OK),
+        EmbeddedCommand::Stop => {
+            let text = match private.stop(false)? {
+                true => "stopped",
+                false => "it did not run",
+            };
+            printer::remark(text);
+            (String::new(), OK)
+        }
+        EmbeddedCommand::Status { json } => status(private, *json),
+    };
+    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    Ok(code)
+}
+
+fn status(private: &Embedded, json: bool) -> (String, u8) {
+    let url = private.url();
+    match (private.running(), json) {
+        (None, true) => {
+            let document = serde_json::json!({"v": 1, "running": false, "url": url});
+            (format!("{document}\n"), NOT_FOUND)
+        }
+        (None, false) => (format!("not running ({url})\n"), NOT_FOUND),
+        (Some(it), true) => {
+            let document = serde_json::json!({
+                "v": 1, "running": true, "url": url, "server": it.version, "pid": it.pid,
+                "clients": it.clients, "memory_bytes": it.memory_bytes,
+            });
+            (format!("{document}\n"), OK)
+        }
+        (Some(it), false) => {
+            let (kib, clients) = (it.memory_bytes / 1024, it.clients);
+            let text = format!(
+                "{url}: {}, pid {}, {clients} connections, {kib} KiB\n",
+                it.version, it.pid
+            );
+            (text, OK)
+        }
+    }
+}

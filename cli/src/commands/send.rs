@@ -1,0 +1,288 @@
+//! `artel send`: put messages into a lane.
+//!
+//! **Invariant:** exactly the first N lines of stdin are accepted, once each, in order, and N is said
+//! whatever happens: a line that cannot be sent, an outage, Ctrl-C. A full lane holds up the reader.
+
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::time::Duration;
+
+use artel::{NewMessage, Sender};
+use tokio::sync::mpsc;
+
+use crate::args::SendArgs;
+use crate::exit::{FAILURE, Failure, OK, UNREACHABLE, USAGE};
+use crate::printer;
+use crate::settings::Place;
+use crate::signals::Signals;
+
+/// Bytes of one line, as of one payload.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Messages and bytes that travel together.
+const BATCH_MAX: usize = 1000;
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Pause before a full lane is tried again.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> {
+    if args.dedup.is_some() && args.messages.len() != 1 {
+        return Err(Failure::new(USAGE, "--dedup is for one message, given as an argument")
+            .hint("`artel send --dedup order-7 'pay order 7'`"));
+    }
+    let sender = Sender::open(&place.redis, &place.fleet).await?;
+    let sender = sender.lane(args.lane.into()).remember(args.dedup_for);
+    let mut post = Post {
+        sender: sender.backlog_max(args.backlog_max.max(1)),
+        signals: Signals::catch()?,
+        args,
+        accepted: 0,
+        waited: false,
+    };
+    if args.messages.is_empty() { post.lines().await } else { post.arguments().await }
+}
+
+/// What is on its way.
+struct Post<'a> {
+    sender: Sender,
+    signals: Signals,
+    args: &'a SendArgs,
+    accepted: u64,
+    /// It was said that the lane is full.
+    waited: bool,
+}
+
+impl Post<'_> {
+    fn message(&self, payload: Vec<u8>) -> NewMessage {
+        let message = NewMessage::from(payload);
+        match &self.args.kind {
+            Some(kind) => message.with_kind(kind),
+            None => message,
+        }
+    }
+
+    async fn arguments(&mut self) -> Result<u8, Failure> {
+        for text in &self.args.messages {
+            let message = self.message(text.clone().into_bytes());
+            let batch = [message];
+            if let Some(code) = self.batch(&batch).await? {
+                return Ok(code);
+            }
+        }
+        Ok(OK)
+    }
+
+    async fn lines(&mut self) -> Result<u8, Failure> {
+        let stdin = io::stdin();
+        if stdin.is_terminal() {
+            printer::remark("type messages, one per line; Ctrl-D ends");
+        }
+        let total = rustix::fs::fstat(&stdin)
+            .ok()
+            .filter(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
+        let progress = printer::progress(total.map(|stat| stat.st_size as u64));
+        let raw = self.args.raw;
+        // Bounded: a full lane holds up the reader, and it whoever writes to us.
+        let (batches, mut received) = mpsc::channel(4);
+        let reader = tokio::task::spawn_blocking(move || read(io::stdin().lock(), raw, &batches));
+        while let Some(lines) = received.recv().await {
+            let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+            let batch: Vec<NewMessage> = lines.into_iter().map(|line| self.message(line)).collect();
+            let ended = self.batch(&batch).await.map_err(|failure| {
+                let (n, next) = (self.accepted, self.accepted + 1);
+                let error = format!("line {next}: {}", failure.error);
+                let hint = failure.hint.unwrap_or_default();
+                Failure { code: failure.code, error, hint: Some(go_on(n, &hint)) }
+            })?;
+            if let Some(code) = ended {
+                progress.finish_and_clear();
+                printer::remark(&go_on(self.accepted, "stopped"));
+                return Ok(code);
+            }
+            progress.inc(if total.is_some() { bytes as u64 } else { batch.len() as u64 });
+        }
+        progress.finish_and_clear();
+        match reader.await {
+            Ok(Ok(())) => {}
+            Ok(Err(bad)) => {
+                let error = format!("line {}: {}", self.accepted + 1, bad.error);
+                return Err(Failure::new(FAILURE, error).hint(go_on(self.accepted, bad.hint)));
+            }
+            Err(error) => return Err(Failure::new(FAILURE, error.to_string())),
+        }
+        printer::remark(&format!("sent {}", self.accepted));
+        Ok(OK)
+    }
+
+    /// Sends a batch, waiting while there is no room; the exit code if a signal came first.
+    async fn batch(&mut self, batch: &[NewMessage]) -> Result<Option<u8>, Failure> {
+        loop {
+            let sending = async {
+                match (&self.args.dedup, batch) {
+                    (Some(key), [message]) => {
+                        let sent = self.sender.send_once(key, message.clone()).await?;
+                        Ok(vec![(sent.id, sent.is_new)])
+                    }
+                    _ => {
+                        let ids = self.sender.send_all(batch).await?;
+                        Ok(ids.into_iter().map(|id| (id, true)).collect())
+                    }
+                }
+            };
+            let sent = tokio::select! {
+                sent = sending => sent,
+                code = self.signals.next() => return Ok(Some(code)),
+            };
+            match sent {
+                Ok(sent) => {
+                    self.accepted += sent.len() as u64;
+                    self.print(&sent)?;
+                    return Ok(None);
+                }
+                Err(artel::Error::Full { reason }) => {
+                    if !std::mem::replace(&mut self.waited, true) {
+                        printer::remark(&format!("waiting for room: {reason}"));
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(FULL_PAUSE) => {}
+                        code = self.signals.next() => return Ok(Some(code)),
+                    }
+                }
+                Err(artel::Error::NoAnswer { after }) => {
+                    let error = format!(
+                        "Redis did not answer for {} s; whether this was accepted is not known",
+                        after.as_secs()
+                    );
+                    return Err(Failure::new(UNREACHABLE, error)
+                        .hint("`artel status` shows how many were sent in all"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn print(&self, sent: &[(artel::MessageId, bool)]) -> Result<(), Failure> {
+        let mut text = String::new();
+        for (id, is_new) in sent {
+            if self.args.json {
+                let document = serde_json::json!({"v": 1, "id": id.as_str(), "duplicate": !is_new});
+                text.push_str(&document.to_string());
+            } else if self.args.messages.is_empty() {
+                continue;
+            } else {
+                text.push_str(id.as_str());
+            }
+            text.push('\n');
+            if !is_new {
+                printer::remark("not sent: this key was used before, by the message above");
+            }
+        }
+        printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))
+    }
+}
+
+/// What is certain, and how to go on.
+fn go_on(accepted: u64, hint: &str) -> String {
+    let hint = if hint.is_empty() { String::new() } else { format!("{hint}; ") };
+    match accepted {
+        0 => format!("{hint}nothing was sent"),
+        1 => format!("{hint}line 1 is sent: go on with `tail -n +2`"),
+        n => format!("{hint}lines 1 to {n} are sent: go on with `tail -n +{}`", n + 1),
+    }
+}
+
+/// A line that cannot be sent.
+#[derive(Debug)]
+struct Bad {
+    error: String,
+    hint: &'static str,
+}
+
+/// Reads lines and hands them on in batches, at once whenever no whole line waits to be read.
+fn read(stdin: impl Read, raw: bool, batches: &mpsc::Sender<Vec<Vec<u8>>>) -> Result<(), Bad> {
+    let mut reader = BufReader::with_capacity(BATCH_BYTES_MAX, stdin);
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    loop {
+        let ready = reader.buffer().contains(&b'\n');
+        if !batch.is_empty() && (!ready || batch.len() >= BATCH_MAX || bytes >= BATCH_BYTES_MAX) {
+            bytes = 0;
+            if batches.blocking_send(std::mem::take(&mut batch)).is_err() {
+                return Ok(()); // nobody listens any more
+            }
+        }
+        match line(&mut reader, raw) {
+            Ok(None) => return Ok(()),
+            Ok(Some(line)) => {
+                bytes += line.len();
+                batch.push(line);
+            }
+            Err(bad) => {
+                // What came before it is sent first, so that its number is right.
+                let _ = batches.blocking_send(batch);
+                return Err(bad);
+            }
+        }
+    }
+}
+
+/// The next line, without its end; never more of it in memory than a payload may have.
+fn line(reader: &mut impl BufRead, raw: bool) -> Result<Option<Vec<u8>>, Bad> {
+    let mut line = Vec::new();
+    let read = reader.take(LINE_BYTES_MAX as u64 + 2).read_until(b'\n', &mut line);
+    if let Err(error) = read {
+        let error = format!("stdin cannot be read: {error}");
+        return Err(Bad { error, hint: "" });
+    }
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    if line.len() > LINE_BYTES_MAX {
+        let error = format!("larger than the limit of {LINE_BYTES_MAX} bytes");
+        return Err(Bad {
+            error,
+            hint: "send what is large elsewhere, and its place as a message",
+        });
+    }
+    if line.is_empty() && !raw {
+        let hint = "`--raw` sends empty lines, too";
+        return Err(Bad { error: "it is empty".to_owned(), hint });
+    }
+    match std::str::from_utf8(&line) {
+        Err(error) if !raw => {
+            let error = format!("not UTF-8 at byte {}", error.valid_up_to() + 1);
+            Err(Bad { error, hint: "`--raw` sends any bytes" })
+        }
+        _ => Ok(Some(line)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(mut text: &[u8], raw: bool) -> Result<Vec<Vec<u8>>, String> {
+        let mut all = Vec::new();
+        while let Some(line) = line(&mut text, raw).map_err(|bad| bad.error)? {
+            all.push(line);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn lines_are_what_stands_between_their_ends() {
+        assert_eq!(lines(b"a\nb c", false), Ok(vec![b"a".to_vec(), b"b c".to_vec()]));
+        assert_eq!(lines(b"", false), Ok(vec![]));
+        assert_eq!(lines(b"\n\xff\n", true), Ok(vec![b"".to_vec(), b"\xff".to_vec()]));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_named() {
+        assert_eq!(lines(b"\n", false), Err("it is empty".to_owned()));
+        assert_eq!(lines(b"ab\xff\n", false), Err("not UTF-8 at byte 3".to_owned()));
+        let most = vec![b'x'; LINE_BYTES_MAX];
+        assert_eq!(lines(&most, false).map(|lines| lines.len()), Ok(1));
+        let more = vec![b'x'; LINE_BYTES_MAX + 1];
+        assert!(lines(&more, false).expect_err("too long").contains("larger than the limit"));
+    }
+}

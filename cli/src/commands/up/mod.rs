@@ -1,0 +1,258 @@
+//! `artel up`: a private server and some members in one terminal.
+//!
+//! **Invariant:** whatever ends `up`, its members end: each holds one end of a pipe whose other end is
+//! ours, and leaves when that closes. What is said after a death (lost, doubled, handed on) is read
+//! from Redis, not assumed.
+
+mod crew;
+mod screen;
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use artel::Status;
+use tokio::sync::mpsc;
+
+use crate::args::{Global, UpArgs};
+use crate::commands::run;
+use crate::embedded::Embedded;
+use crate::exit::{FAILURE, Failure, OK};
+use crate::settings::{self, Place};
+use crate::signals::Signals;
+use crate::{commands, printer};
+
+use crew::{Crew, Event, Said};
+use screen::Screen;
+
+/// How often the books are said unless `--snapshot-every` says otherwise.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
+/// How long after a death the fleet may take to put everything in order.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// How long members may take to leave: their own grace, and a little.
+const LEAVE_MAX: Duration = Duration::from_secs(15);
+
+/// Starts it all; `options` are what the members are told.
+pub(crate) async fn up(
+    global: &Global,
+    args: &UpArgs,
+    options: Vec<OsString>,
+) -> Result<u8, Failure> {
+    let mut signals = Signals::catch()?;
+    settings::common_config(&args.member).validate()?;
+    run::parts(&args.member)?;
+    let private = settings::private(global);
+    let started = private.ensure()?;
+    let place = Place { redis: private.url().into(), fleet: global.fleet.clone() };
+    let result = supervise(global, args, options, &place, started, &mut signals).await;
+    // Nobody else uses it: it goes, with its lock and its socket. Its data stay.
+    stop_server(&private)?;
+    result
+}
+
+fn stop_server(private: &Embedded) -> Result<(), Failure> {
+    for _ in 0..20 {
+        if private.stop(true)? || !private.answers() {
+            return Ok(());
+        }
+        // Connections of members that have just ended may still be counted.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    printer::remark("the private server stays: somebody else uses it (`artel embedded stop`)");
+    Ok(())
+}
+
+async fn supervise(
+    global: &Global,
+    args: &UpArgs,
+    options: Vec<OsString>,
+    place: &Place,
+    started: bool,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let before = Status::read(&place.redis, &place.fleet).await?;
+    let mut screen = Screen::new(printer::colour(global.color), args.members);
+    let verb = if started { "started" } else { "found running" };
+    screen.remark(&format!(
+        "{} members on a private server ({verb}, {} {})",
+        args.members, place.redis, before.redis.version
+    ));
+    screen.remark(&format!(
+        "Ctrl-C ends all. In another terminal: {0} status · {0} send hello · {0} getErrors",
+        screen::program(global)
+    ));
+    let (events, mut heard) = mpsc::channel(1024);
+    let mut crew = Crew::start(args.members, place, options, events.clone())?;
+    let began = Instant::now();
+    let every = args.member.snapshot_every.unwrap_or(SNAPSHOT_EVERY);
+    let mut snapshots = tokio::time::interval(every.max(Duration::from_millis(50)));
+    snapshots.tick().await;
+    let over = tokio::time::sleep(args.member.duration.unwrap_or(Duration::MAX / 4));
+    let mut over = std::pin::pin!(over);
+    let mut invited = false;
+    // A generator that died and has no successor yet.
+    let mut fallen: Option<Death> = None;
+    while crew.is_alive() {
+        tokio::select! {
+            _ = signals.next() => { screen.remark("stopping: members finish what they started"); break }
+            () = &mut over, if args.member.duration.is_some() => break,
+            _ = snapshots.tick() => {
+                if let Ok(status) = Status::read(&place.redis, &place.fleet).await {
+                    screen.remark(&format!("{} s: {}", began.elapsed().as_secs(), since(&before, &status)));
+                }
+            }
+            Some(event) = heard.recv() => match event {
+                Event::Said(at, line) => {
+                    let said = crew.note(at, &line);
+                    screen.line(&crew, at, &line);
+                    if let Some(Said::Leads) = said {
+                        let pid = crew.pid(at);
+                        match fallen.take() {
+                            Some(death) => {
+                                let leads = Some((pid, death.at.elapsed()));
+                                tokio::spawn(death.settle(place.clone(), leads, events.clone()));
+                            }
+                            None if !invited => screen.invite(pid),
+                            None => {}
+                        }
+                        invited = true;
+                    }
+                }
+                Event::Printed(at, line) => screen.text(&crew, at, &line),
+                Event::Ended(at, status) => {
+                    let led = crew.ended(at);
+                    screen.remark(&format!("member-{} ({}) ended: {status}", at + 1, crew.pid(at)));
+                    if status.code().is_none() {
+                        let death = Death::of(place, crew.pid(at), crew.session(at), led).await;
+                        match led {
+                            true => fallen = Some(death),
+                            false => { tokio::spawn(death.settle(place.clone(), None, events.clone())); }
+                        }
+                    }
+                }
+                Event::Answer(text, leads) => {
+                    screen.remark(&text);
+                    if let Some(pid) = leads {
+                        screen.invite(pid);
+                    }
+                }
+            }
+        }
+    }
+    let all_gone = !crew.is_alive();
+    leave(&mut crew, &mut heard, &mut screen, signals).await;
+    let after = Status::read(&place.redis, &place.fleet).await?;
+    let seconds = began.elapsed().as_secs();
+    let text = format!("in {seconds} s: {}\n", since(&before, &after));
+    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    if before.messages.generated + before.messages.sent > 0 {
+        let books = commands::status::books(&after);
+        printer::data(&format!("the fleet in all: {books}"))
+            .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    }
+    if after.messages.balance != 0 {
+        let error = format!("the books do not balance: {}", after.messages.balance);
+        return Err(Failure::new(FAILURE, error));
+    }
+    if all_gone {
+        return Err(Failure::new(FAILURE, "all members are gone")
+            .hint("what they did not finish is kept: the next `artel up` goes on with it"));
+    }
+    Ok(OK)
+}
+
+/// Lets go of the members, shows what they still say, and waits for their end. A second signal ends
+/// them at once.
+async fn leave(
+    crew: &mut Crew,
+    heard: &mut mpsc::Receiver<Event>,
+    screen: &mut Screen,
+    signals: &mut Signals,
+) {
+    crew.let_go();
+    let deadline = tokio::time::Instant::now() + LEAVE_MAX;
+    while crew.is_alive() {
+        tokio::select! {
+            Some(event) = heard.recv() => match event {
+                Event::Said(at, line) => screen.line(crew, at, &line),
+                Event::Printed(at, line) => screen.text(crew, at, &line),
+                Event::Ended(at, _) => { crew.ended(at); }
+                Event::Answer(text, _) => screen.remark(&text),
+            },
+            _ = signals.next() => crew.kill(),
+            () = tokio::time::sleep_until(deadline) => {
+                screen.remark("members that do not end are killed");
+                crew.kill();
+                return;
+            }
+        }
+    }
+}
+
+/// What happened to the books since the start.
+fn since(before: &Status, now: &Status) -> String {
+    let (b, n) = (&before.messages, &now.messages);
+    let sent = n.sent.saturating_sub(b.sent);
+    let sent = if sent > 0 { format!(" · sent {sent}") } else { String::new() };
+    format!(
+        "generated {}{sent} · done {} · failed {} · waiting {} · claimed {} · balance {}",
+        n.generated.saturating_sub(b.generated),
+        n.done.saturating_sub(b.done),
+        n.failed.saturating_sub(b.failed),
+        n.waiting,
+        n.claimed,
+        n.balance
+    )
+}
+
+/// A member that was killed.
+struct Death {
+    pid: u32,
+    session: Option<String>,
+    led: bool,
+    at: Instant,
+    /// What had been handed on in the fleet before: this member's part is what comes on top.
+    returned: u64,
+}
+
+impl Death {
+    async fn of(place: &Place, pid: u32, session: Option<String>, led: bool) -> Death {
+        let at = Instant::now();
+        let status = Status::read(&place.redis, &place.fleet).await;
+        let returned = status.map_or(0, |status| status.messages.returned);
+        Death { pid, session, led, at, returned }
+    }
+
+    /// Waits until the fleet has dealt with it, and says what it came to.
+    async fn settle(
+        self,
+        place: Place,
+        leads: Option<(u32, Duration)>,
+        events: mpsc::Sender<Event>,
+    ) {
+        let what = if self.led { "generator" } else { "worker" };
+        let leader = leads.map_or_else(String::new, |(pid, after)| {
+            format!(" → {pid} leads after {} ms", after.as_millis())
+        });
+        let deadline = Instant::now() + SETTLE_MAX;
+        let verdict = loop {
+            if let Ok(status) = Status::read(&place.redis, &place.fleet).await {
+                let there = |id: &String| status.members.iter().any(|member| member.id == *id);
+                if !self.session.as_ref().is_some_and(there) && status.orphans == 0 {
+                    let balance = status.messages.balance;
+                    break format!(
+                        "{} lost · {} doubled · {} handed on",
+                        balance.max(0),
+                        (-balance).max(0),
+                        status.messages.returned.saturating_sub(self.returned)
+                    );
+                }
+            }
+            if Instant::now() > deadline {
+                break "its messages are still being put back".to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let text = format!("{what} {} died{leader} · {verdict}", self.pid);
+        let _ = events.send(Event::Answer(text, leads.map(|(pid, _)| pid))).await;
+    }
+}

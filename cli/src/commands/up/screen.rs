@@ -1,0 +1,103 @@
+//! What `up` shows: who says it, in which role, and what.
+
+use serde_json::Value;
+
+use super::crew::Crew;
+use crate::args::Global;
+use crate::printer;
+
+/// Colours help; the words beside them say the same.
+const GENERATOR: &str = "\x1b[1;33m";
+const WORKER: &str = "\x1b[36m";
+const OURSELVES: &str = "\x1b[1;32m";
+const WARNING: &str = "\x1b[31m";
+const PLAIN: &str = "\x1b[0m";
+
+pub(super) struct Screen {
+    coloured: bool,
+    /// Columns of the longest label.
+    width: usize,
+}
+
+impl Screen {
+    pub(super) fn new(coloured: bool, members: u16) -> Screen {
+        Screen { coloured, width: format!("member-{members}").len() }
+    }
+
+    fn paint(&self, colour: &str, text: &str) -> String {
+        if self.coloured { format!("{colour}{text}{PLAIN}") } else { text.to_owned() }
+    }
+
+    /// Something `up` itself has to say.
+    pub(super) fn remark(&self, text: &str) {
+        let who = format!("{:width$}", "up", width = self.width + "  generator".len());
+        printer::remark(&format!(
+            "{} │ {}",
+            self.paint(OURSELVES, &who),
+            self.paint(OURSELVES, text)
+        ));
+    }
+
+    /// What to try.
+    pub(super) fn invite(&self, pid: u32) {
+        self.remark(&format!("the generator is {pid}. See what happens: kill -9 {pid}"));
+    }
+
+    /// A line of a member's log.
+    pub(super) fn line(&self, crew: &Crew, at: usize, line: &str) {
+        match serde_json::from_str::<Value>(line) {
+            Ok(Value::Object(entry)) => self.text(crew, at, &self.readable(&entry)),
+            // Not its log: an error before the log began, or what a handler says.
+            _ => self.text(crew, at, line),
+        }
+    }
+
+    /// A line of anything a member printed.
+    pub(super) fn text(&self, crew: &Crew, at: usize, line: &str) {
+        let (role, colour) =
+            if crew.leads(at) { ("generator", GENERATOR) } else { ("worker", WORKER) };
+        let label = format!("member-{}", at + 1);
+        let who = format!("{label:width$}  {role:9}", width = self.width);
+        printer::remark(&format!("{} │ {line}", self.paint(colour, &who)));
+    }
+
+    /// `message  field=value …`, with the level where it is not the usual one.
+    fn readable(&self, entry: &serde_json::Map<String, Value>) -> String {
+        let mut text = String::new();
+        match entry.get("level").and_then(Value::as_str) {
+            Some(level @ ("WARN" | "ERROR")) => {
+                text.push_str(&self.paint(WARNING, &level.to_lowercase()));
+                text.push_str(": ");
+            }
+            _ => {}
+        }
+        text.push_str(entry.get("message").and_then(Value::as_str).unwrap_or_default());
+        for (name, value) in entry {
+            // Who it is stands in front already.
+            if ["timestamp", "level", "message", "label"].contains(&name.as_str()) {
+                continue;
+            }
+            text.push_str("  ");
+            text.push_str(name);
+            text.push('=');
+            match value {
+                Value::String(value) => text.push_str(value),
+                value => text.push_str(&value.to_string()),
+            }
+        }
+        text
+    }
+}
+
+/// How to call this program so that it finds the same fleet.
+pub(super) fn program(global: &Global) -> String {
+    let name = std::env::args().next().unwrap_or_else(|| "artel".to_owned());
+    let mut text = name;
+    if let Some(dir) = &global.data_dir {
+        text.push_str(&format!(" --data-dir {}", dir.display()));
+    }
+    if global.fleet != "artel" {
+        text.push_str(&format!(" --fleet {}", global.fleet));
+    }
+    text
+}

@@ -1,0 +1,174 @@
+//! A process per slot that reads a JSON line per message and answers with one.
+//!
+//! ```text
+//! → {"v":1,"id":"1794710083943807-12","term":1794710083943807,"attempt":1,"payload":"hello"}
+//! ← {"id":"1794710083943807-12"}                         done
+//! ← {"id":"1794710083943807-12","error":"no customer"}   failed
+//! ```
+//!
+//! A payload that is not UTF-8 comes as `payload_b64`. A process that ends, answers something else,
+//! or takes too long fails the message it was given, and is replaced.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use artel::{Context, Handle, Message, Outcome};
+use base64::Engine;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{ChildStdin, ChildStdout};
+
+use super::process::{CommandLine, Running, Tail, reason};
+use crate::printer;
+
+/// An answer may have this many bytes.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Handles messages by processes that stay.
+pub(crate) struct Lines {
+    command: CommandLine,
+    /// Processes that wait for a message. As many as slots at the most: each came out of one.
+    idle: Mutex<Vec<Talker>>,
+}
+
+/// One process, between two messages.
+struct Talker {
+    running: Running,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    tail: Arc<Mutex<Tail>>,
+}
+
+impl Lines {
+    pub(crate) fn new(command: CommandLine) -> Lines {
+        Lines { command, idle: Mutex::default() }
+    }
+
+    fn pop(&self) -> Option<Talker> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    async fn talker(&self) -> Talker {
+        while let Some(mut idle) = self.pop() {
+            if !idle.running.has_ended() {
+                return idle;
+            }
+        }
+        loop {
+            let mut running = self.command.start(Stdio::piped, &[]).await;
+            let child = &mut running.child;
+            let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            let (Some(stdin), Some(stdout), Some(mut stderr)) = streams else { continue };
+            let tail = Arc::new(Mutex::new(Tail::default()));
+            let heard = tail.clone();
+            // Ends with the stream, that is with the process and what it started.
+            tokio::spawn(async move {
+                let mut chunk = [0; 8192];
+                while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
+                    printer::pass_on(&chunk[..n]);
+                    heard.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk[..n]);
+                }
+            });
+            return Talker { running, stdin, stdout: BufReader::new(stdout), tail };
+        }
+    }
+}
+
+impl Handle for Lines {
+    async fn handle(&self, message: Message, context: Context) -> Outcome {
+        let request = request(&message, &context);
+        loop {
+            let mut talker = self.talker().await;
+            if talker.stdin.write_all(&request).await.is_err() {
+                // It ended before it could read the message: nobody has seen it.
+                continue;
+            }
+            let mut answer = Vec::new();
+            let mut stdout = (&mut talker.stdout).take(ANSWER_BYTES_MAX);
+            let read = stdout.read_until(b'\n', &mut answer).await;
+            if read.is_err() || answer.last() != Some(&b'\n') {
+                return talker.failed(&answer).await;
+            }
+            return match outcome(&answer, context.id.as_str()) {
+                Ok(outcome) => {
+                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(talker);
+                    outcome
+                }
+                // Out of step with it: it is ended and replaced.
+                Err(reason) => Outcome::failed(reason),
+            };
+        }
+    }
+}
+
+impl Talker {
+    /// It ended, or said too much, instead of answering.
+    async fn failed(mut self, answer: &[u8]) -> Outcome {
+        if answer.len() as u64 >= ANSWER_BYTES_MAX {
+            return Outcome::failed("the handler's answer is longer than 1 MiB");
+        }
+        let status = self.running.wait().await;
+        // Its last words may still be on their way.
+        for _ in 0..20 {
+            if Arc::strong_count(&self.tail) == 1 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner).text();
+        Outcome::failed(format!("the handler ended without an answer, {}", reason(&status, &tail)))
+    }
+}
+
+fn request(message: &Message, context: &Context) -> Vec<u8> {
+    let mut request = json!({"v": 1, "id": context.id.as_str(), "attempt": context.attempt,
+                             "lane": message.lane().name()});
+    let fields = [
+        ("term", context.term.map(|term| json!(term.get()))),
+        ("kind", message.kind().map(Value::from)),
+        ("origin", message.origin().map(Value::from)),
+        ("traceparent", message.traceparent().map(Value::from)),
+        ("payload", std::str::from_utf8(message.payload()).ok().map(Value::from)),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            request[name] = value;
+        }
+    }
+    if request.get("payload").is_none() {
+        request["payload_b64"] = base64::prelude::BASE64_STANDARD.encode(message.payload()).into();
+    }
+    let mut line = serde_json::to_vec(&request).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// Reads an answer; what is wrong with it otherwise.
+fn outcome(answer: &[u8], id: &str) -> Result<Outcome, String> {
+    let shown = String::from_utf8_lossy(&answer[..answer.len().min(200)]).trim().to_owned();
+    let answer: Value = serde_json::from_slice(answer)
+        .map_err(|error| format!("the handler's answer is not JSON ({error}): {shown}"))?;
+    if answer["id"] != id {
+        return Err(format!("the handler answered for another message: {shown}"));
+    }
+    match &answer["error"] {
+        Value::Null => Ok(Outcome::done()),
+        Value::String(reason) => Ok(Outcome::failed(reason)),
+        other => Ok(Outcome::failed(other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_for_one_message_and_says_how_it_ended() {
+        assert!(outcome(b"{\"id\":\"5-1\"}\n", "5-1").expect("an answer").is_done());
+        assert!(!outcome(b"{\"id\":\"5-1\",\"error\":\"no\"}\n", "5-1").expect("one").is_done());
+        let wrong = outcome(b"{\"id\":\"5-2\"}\n", "5-1").expect_err("another");
+        assert!(wrong.contains("another message"), "{wrong}");
+        let wrong = outcome(b"hello\n", "5-1").expect_err("not JSON");
+        assert!(wrong.contains("not JSON") && wrong.ends_with("hello"), "{wrong}");
+    }
+}

@@ -1,0 +1,16 @@
+//! Handlers and generators in any language: commands of the user's.
+//!
+//! **Invariant:** a command gets its message once per attempt and is gone, with everything it
+//! started, when its message is settled by time-out or taken away. Whatever it prints is read to the
+//! end and kept in bounded memory. A command that cannot be started fails no message: it is tried
+//! again, and the message waits.
+
+mod exec;
+mod lines;
+mod process;
+mod source;
+
+pub(crate) use exec::Exec;
+pub(crate) use lines::Lines;
+pub(crate) use process::CommandLine;
+pub(crate) use source::Source;

@@ -1,0 +1,208 @@
+//! A command line of the user's, a process of it, and the end of what it says.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+
+use crate::exit::{Failure, USAGE};
+
+/// What is kept of stderr.
+const TAIL_BYTES: usize = 2048;
+/// Pause before a command that could not be started is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A command and its arguments. Plain words are run as they are; what needs a shell gets one.
+#[derive(Clone, Debug)]
+pub(crate) struct CommandLine {
+    program: OsString,
+    args: Vec<String>,
+    /// As it was written.
+    text: String,
+}
+
+impl CommandLine {
+    /// Reads what was given for `option`, and refuses a command that is not there.
+    pub(crate) fn parse(option: &str, text: &str) -> Result<CommandLine, Failure> {
+        let needs_shell =
+            |c: char| !c.is_ascii_alphanumeric() && !c.is_whitespace() && !"_./-+:,@".contains(c);
+        let first = text.split_whitespace().next().unwrap_or_default().to_owned();
+        if first.is_empty() {
+            let error = format!("{option} is empty");
+            return Err(Failure::new(USAGE, error).hint(format!("try `{option} ./handle.sh`")));
+        }
+        if text.contains(needs_shell) {
+            let args = vec!["-c".to_owned(), text.to_owned()];
+            return Ok(CommandLine { program: "sh".into(), args, text: text.to_owned() });
+        }
+        let refuse = |why: &str, hint: String| {
+            Err(Failure::new(USAGE, format!("{option}: {first} {why}")).hint(hint))
+        };
+        match find(&first) {
+            None => {
+                refuse("is not there", "give its path, or put its folder on the PATH".to_owned())
+            }
+            Some(path) if !is_executable(&path) => {
+                refuse("is not executable", format!("`chmod +x {}`", path.display()))
+            }
+            Some(path) => {
+                let args = text.split_whitespace().skip(1).map(str::to_owned).collect();
+                Ok(CommandLine { program: path.into(), args, text: text.to_owned() })
+            }
+        }
+    }
+
+    /// Starts it, all streams but stdout piped, in a process group of its own: Ctrl-C in the
+    /// terminal is for us, and it can be ended with everything it started. Tried until it works.
+    pub(super) async fn start(&self, stdout: fn() -> Stdio, env: &[(&str, String)]) -> Running {
+        let mut pause = RETRY_MIN;
+        loop {
+            let mut command = Command::new(&self.program);
+            command.args(&self.args).process_group(0).kill_on_drop(true);
+            command.envs(env.iter().map(|(name, value)| (name, value)));
+            command.stdin(Stdio::piped()).stdout(stdout()).stderr(Stdio::piped());
+            match command.spawn() {
+                Ok(child) => return Running { child, ended: false },
+                Err(error) => {
+                    tracing::error!(%error, command = self.text, "cannot start, will try again");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&path).map(|dir| dir.join(name));
+    files.find(|file| file.is_file() && is_executable(file))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
+}
+
+/// A process that is ended, with its whole group, when this is dropped before it ended itself.
+pub(super) struct Running {
+    pub(super) child: Child,
+    ended: bool,
+}
+
+impl Running {
+    /// Waits for its end.
+    pub(super) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        let status = self.child.wait().await;
+        self.ended = true;
+        status
+    }
+
+    /// Has it ended already?
+    pub(super) fn has_ended(&mut self) -> bool {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            self.ended = true;
+        }
+        self.ended
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let group = self.child.id().and_then(|id| Pid::from_raw(id as i32));
+        if let Some(group) = group.filter(|_| !self.ended) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// The end of what a process said; the rest is read and forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Tail(Vec<u8>);
+
+impl Tail {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]);
+        if self.0.len() > 2 * TAIL_BYTES {
+            self.0.drain(..self.0.len() - TAIL_BYTES);
+        }
+    }
+
+    /// Reads a chunk; false at the end.
+    pub(super) async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> bool {
+        let mut chunk = [0; 8192];
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => false,
+            Ok(n) => {
+                self.push(&chunk[..n]);
+                true
+            }
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let start = self.0.len().saturating_sub(TAIL_BYTES);
+        let text = String::from_utf8_lossy(&self.0[start..]);
+        // The tail may begin in the middle of a character.
+        text.trim_start_matches('\u{fffd}').trim().to_owned()
+    }
+}
+
+/// Why a command failed: how it ended, and the end of what it said.
+pub(super) fn reason(status: &std::io::Result<ExitStatus>, tail: &str) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    let how = match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("killed by signal {signal}"),
+            (None, None) => status.to_string(),
+        },
+        Err(error) => format!("its end is not known: {error}"),
+    };
+    if tail.is_empty() { how } else { format!("{how}: {tail}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_is_kept() {
+        let mut tail = Tail::default();
+        for n in 0..100_000 {
+            tail.push(format!("line {n}\n").as_bytes());
+        }
+        assert!(tail.0.len() <= 2 * TAIL_BYTES);
+        assert!(tail.text().ends_with("line 99999"));
+        tail.push(&vec![b'x'; 1 << 20]);
+        assert_eq!(tail.text(), "x".repeat(TAIL_BYTES));
+    }
+
+    #[test]
+    fn a_command_that_is_not_there_is_refused() {
+        for (text, words) in [
+            ("", "is empty"),
+            ("no-such-command-here", "is not there"),
+            ("./no/such/file now", "is not there"),
+            ("/etc/passwd", "is not executable"),
+        ] {
+            let failure = CommandLine::parse("--handler", text).expect_err("refused");
+            assert!(failure.error.contains(words) && failure.code == USAGE, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_shell_is_used_only_where_one_is_needed() {
+        let line = |text: &str| CommandLine::parse("--handler", text).expect("there");
+        assert_ne!(line("cat -").program, "sh");
+        assert_eq!(line("cat - | wc -l").args, ["-c", "cat - | wc -l"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The file of settings: TOML, one key per option.
+//!
+//! **Invariant:** a key that is no setting is an error that names file, line, key and the nearest
+//! right key; nothing in a file is ignored silently.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use crate::exit::{Failure, USAGE};
+
+/// A value and the line it stands in.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) value: String,
+    pub(crate) line: usize,
+}
+
+/// Reads a file whose keys must be among `names`; `-` and `_` are the same.
+pub(crate) fn parse(
+    path: &Path,
+    text: &str,
+    names: &[String],
+) -> Result<BTreeMap<String, Entry>, Failure> {
+    let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+    let place = |at: usize| format!("{}:{}", path.display(), line_of(at));
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        Failure::new(USAGE, format!("{}: not TOML: {}", place(at), error.message()))
+            .hint("a setting is a line such as `interval = \"500ms\"`")
+    })?;
+    let mut entries = BTreeMap::new();
+    for (key, value) in table.into_inner() {
+        let at = key.span().start;
+        let written = key.into_inner().into_owned();
+        let name = written.replace('_', "-");
+        if !names.contains(&name) {
+            let error = format!("{}: unknown key `{written}`", place(at));
+            let hint = match nearest(&name, names) {
+                Some(right) => format!("did you mean `{right}`?"),
+                None => "`artel config init` writes a file with all of them".to_owned(),
+            };
+            return Err(Failure::new(USAGE, error).hint(hint));
+        }
+        let value = match value.into_inner() {
+            DeValue::String(text) => text.into_owned(),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
+            DeValue::Boolean(flag) => flag.to_string(),
+            _ => {
+                let error =
+                    format!("{}: {written} must be a text, a number, or true or false", place(at));
+                return Err(Failure::new(USAGE, error)
+                    .hint("a setting is a line such as `interval = \"500ms\"`"));
+            }
+        };
+        entries.insert(name, Entry { value, line: line_of(at) });
+    }
+    Ok(entries)
+}
+
+/// The name that is most like this one, if any is like it at all.
+fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String> {
+    let alike = |other: &String| strsim::jaro_winkler(name, other);
+    let best = names.iter().max_by(|one, two| alike(one).total_cmp(&alike(two)))?;
+    (alike(best) > 0.7).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<BTreeMap<String, Entry>, Failure> {
+        let names = ["interval", "error-rate", "max-messages"].map(str::to_owned);
+        parse(Path::new("artel.toml"), text, &names)
+    }
+
+    #[test]
+    fn values_are_kept_as_they_were_written() {
+        let text = "# hello\ninterval = \"20ms\"\nerror_rate = 0.5\nmax-messages = 7\n";
+        let entries = read(text).expect("good");
+        assert_eq!(entries["interval"].value, "20ms");
+        assert_eq!((entries["error-rate"].value.as_str(), entries["error-rate"].line), ("0.5", 3));
+        assert_eq!(entries["max-messages"].value, "7");
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_its_place_and_the_right_one() {
+        let failure = read("interval = \"1s\"\n\nintervall = \"1s\"\n").expect_err("wrong");
+        assert_eq!(failure.error, "artel.toml:3: unknown key `intervall`");
+        assert_eq!(failure.hint.as_deref(), Some("did you mean `interval`?"));
+        let failure = read("zzz = 1\n").expect_err("wrong");
+        assert!(failure.hint.is_some_and(|hint| hint.contains("config init")));
+    }
+
+    #[test]
+    fn what_is_not_toml_is_named_with_its_place() {
+        let failure = read("interval = \"1s\"\nerror-rate = \n").expect_err("wrong");
+        assert!(failure.error.starts_with("artel.toml:2: not TOML: "), "{}", failure.error);
+        let failure = read("[interval]\nx = 1\n").expect_err("wrong");
+        assert!(failure.error.contains("must be a text"), "{}", failure.error);
+    }
+}

@@ -1,0 +1,356 @@
+//! Flag > environment > file > default, for every option alike.
+//!
+//! **Invariant:** the nearest place that names an option decides it, and every error says which
+//! place that was. What other commands need is not looked at: a wrong `ARTEL_INTERVAL` cannot break
+//! `artel status`.
+//!
+//! The command line is read once to see which command it is and what it names; what the environment
+//! and the file add is put behind it as further flags, and the whole is read again.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+
+use crate::args::{Args, OF_RUN, command};
+use crate::exit::{FAILURE, Failure, USAGE};
+use crate::file::{self, Entry};
+
+/// The file that is read if none is named.
+const FILE: &str = "artel.toml";
+
+/// Options that are asked for, not set: they make no sense in a file or in the environment.
+const NOT_SETTINGS: [&str; 9] =
+    ["help", "version", "getErrors", "cleanTemp", "temp", "json", "yes", "tethered", "config"];
+
+/// Where a value comes from, if not from the command line.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    CommandLine,
+    Variable(String),
+    File(PathBuf, usize),
+    Default,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::CommandLine => write!(f, "the command line"),
+            Origin::Variable(name) => write!(f, "{name}"),
+            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Origin::Default => write!(f, "default"),
+        }
+    }
+}
+
+/// An option that something other than the command line decided.
+struct Added {
+    long: String,
+    word: OsString,
+    value: String,
+    origin: Origin,
+}
+
+/// One setting, as it was decided.
+pub(crate) struct Setting {
+    pub(crate) name: String,
+    pub(crate) help: String,
+    pub(crate) value: Option<String>,
+    pub(crate) origin: Origin,
+}
+
+/// Reads the command line with everything below it.
+pub(crate) fn read(words: &[OsString]) -> Result<Args, Failure> {
+    let matches = resolve(words)?.0;
+    Args::from_arg_matches(&matches).map_err(|error| Failure::new(USAGE, error.to_string()))
+}
+
+/// The name of an option's variable.
+pub(crate) fn variable(long: &str) -> String {
+    match long {
+        "redis" => "ARTEL_REDIS_URL".to_owned(),
+        _ => format!("ARTEL_{}", long.to_uppercase().replace('-', "_")),
+    }
+}
+
+fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
+    let command = command();
+    let given = command.clone().try_get_matches_from(words).unwrap_or_else(|error| error.exit());
+    check_order(&command, &given)?;
+    let (leaf, matches) = leaf(&command, &given);
+    let options: Vec<&Arg> = leaf.get_arguments().filter(|arg| is_setting(arg)).collect();
+    let mut named: Vec<&str> = options
+        .iter()
+        .filter(|arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
+        .filter_map(|arg| arg.get_long())
+        .collect();
+    let mut added = Vec::new();
+    let file = file_entries(matches)?;
+    let from_environment = |long: &str| {
+        let name = variable(long);
+        let value = text(&name, std::env::var_os(&name)?);
+        Some(value.map(|value| (value, Origin::Variable(name))))
+    };
+    // REDIS_URL is everybody's variable: it stands behind all of ours, and before the file.
+    let shared = |long: &str| {
+        let value = std::env::var_os("REDIS_URL").filter(|_| long == "redis")?;
+        let origin = Origin::Variable("REDIS_URL".to_owned());
+        Some(text("REDIS_URL", value).map(|value| (value, origin)))
+    };
+    let from_file = |long: &str| {
+        let (path, entries) = file.as_ref()?;
+        let entry = entries.get(long)?;
+        Some(Ok((entry.value.clone(), Origin::File(path.clone(), entry.line))))
+    };
+    type Layer<'a> = &'a dyn Fn(&str) -> Option<Result<(String, Origin), Failure>>;
+    for layer in [&from_environment as Layer<'_>, &shared, &from_file] {
+        let mut found = Vec::new();
+        for arg in &options {
+            let Some(long) = arg.get_long() else { continue };
+            if named.contains(&long) || named.iter().any(|other| conflict(leaf, arg, other)) {
+                continue;
+            }
+            if let Some(value) = layer(long) {
+                let (value, origin) = value?;
+                if !value.is_empty() {
+                    added.extend(word(arg, long, value, origin)?);
+                    found.push(long);
+                }
+            }
+        }
+        named.extend(found);
+    }
+    if added.is_empty() {
+        return Ok((given, added));
+    }
+    // Before `--`: what follows that is not for us.
+    let mut all = words.to_vec();
+    let end = all.iter().position(|word| word == "--").unwrap_or(all.len());
+    all.splice(end..end, added.iter().map(|added| added.word.clone()));
+    match command.try_get_matches_from(all) {
+        Ok(matches) => Ok((matches, added)),
+        Err(error) => Err(explain(&error, &added)),
+    }
+}
+
+/// What belongs to `run` must stand after `run` if there is a command.
+fn check_order(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
+    let args = Args::from_arg_matches(matches).map_err(|error| {
+        Failure::new(USAGE, error.to_string()) // the parser has accepted it before
+    })?;
+    let given =
+        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let of_run = |arg: &&Arg| arg.get_help_heading() == Some(OF_RUN);
+    let stray = command.get_arguments().find(|arg| of_run(arg) && given(arg));
+    match stray.filter(|_| args.has_command()) {
+        None => Ok(()),
+        Some(arg) => Err(Failure::new(
+            USAGE,
+            format!("--{} is an option of `run`", arg.get_long().unwrap_or_default()),
+        )
+        .hint("options of `run` go after `run`: `artel run --interval 50ms`")),
+    }
+}
+
+fn is_setting(arg: &Arg) -> bool {
+    arg.get_long().is_some_and(|long| !NOT_SETTINGS.contains(&long))
+}
+
+/// The command that is meant, and what was given for it.
+fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
+    let (mut command, mut matches) = (command, matches);
+    while let Some((name, sub)) = matches.subcommand() {
+        match command.find_subcommand(name) {
+            Some(found) => (command, matches) = (found, sub),
+            None => break,
+        }
+    }
+    (command, matches)
+}
+
+fn conflict(command: &Command, arg: &Arg, other: &str) -> bool {
+    let Some(other) = command.get_arguments().find(|arg| arg.get_long() == Some(other)) else {
+        return false;
+    };
+    let names = |one: &Arg, two: &Arg| {
+        command.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == two.get_id())
+    };
+    names(arg, other) || names(other, arg)
+}
+
+fn text(name: &str, value: OsString) -> Result<String, Failure> {
+    value
+        .into_string()
+        .map_err(|_| Failure::new(USAGE, format!("the variable {name} is not valid UTF-8")))
+}
+
+/// An option as it would stand on the command line; nothing for a flag that is off.
+fn word(arg: &Arg, long: &str, value: String, origin: Origin) -> Result<Option<Added>, Failure> {
+    let flag = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
+    let word = match (flag, value.as_str()) {
+        (false, value) => format!("--{long}={value}"),
+        (true, "1" | "true" | "yes") => format!("--{long}"),
+        (true, "0" | "false" | "no") => return Ok(None),
+        (true, _) => {
+            let error = format!("{origin}: {long} must be true or false, not {value:?}");
+            return Err(Failure::new(USAGE, error)
+                .hint("a flag is on (true, yes, 1) or off (false, no, 0)"));
+        }
+    };
+    Ok(Some(Added { long: long.to_owned(), word: word.into(), value, origin }))
+}
+
+/// The parser speaks of flags; people want to know where the value stands.
+fn explain(error: &clap::Error, added: &[Added]) -> Failure {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let flag = context(ContextKind::InvalidArg).unwrap_or_default();
+    let long = flag.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
+    let Some(culprit) = added.iter().find(|added| added.long == long) else {
+        // Two places that do not go together.
+        let text = error.to_string();
+        let text = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        return Failure::new(USAGE, text.trim())
+            .hint("`artel config show --origin` shows where each setting comes from");
+    };
+    let problem = match error.kind() {
+        ErrorKind::ArgumentConflict => {
+            let other = context(ContextKind::PriorArg).unwrap_or_default();
+            format!("cannot be used together with {other}")
+        }
+        ErrorKind::InvalidValue => {
+            let values = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(values)) => values.join(", "),
+                _ => String::new(),
+            };
+            format!("must be one of {values}, not {:?}", culprit.value)
+        }
+        _ => match std::error::Error::source(error) {
+            Some(source) => format!("{:?}: {source}", culprit.value),
+            None => format!("{:?} cannot be used", culprit.value),
+        },
+    };
+    Failure::new(USAGE, format!("{}: {}: {problem}", culprit.origin, culprit.long))
+        .hint("`artel config show --origin` shows where each setting comes from")
+}
+
+/// The entries of the file, by the name of their option.
+fn file_entries(
+    matches: &ArgMatches,
+) -> Result<Option<(PathBuf, BTreeMap<String, Entry>)>, Failure> {
+    let flag = matches.get_one::<PathBuf>("config").cloned();
+    let variable = std::env::var_os("ARTEL_CONFIG").filter(|path| !path.is_empty());
+    match flag.or_else(|| variable.map(PathBuf::from)) {
+        Some(path) => entries(&path).map(|entries| Some((path, entries))),
+        None if Path::new(FILE).is_file() => {
+            let path = PathBuf::from(FILE);
+            entries(&path).map(|entries| Some((path, entries)))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Reads a file; every key must be a setting of a member.
+pub(crate) fn entries(path: &Path) -> Result<BTreeMap<String, Entry>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
+            .hint("`artel config init` writes a file to begin with")
+    })?;
+    file::parse(path, &text, &names())
+}
+
+/// The settings of a member, in the order of the help.
+fn names() -> Vec<String> {
+    let command = command();
+    let run = command.find_subcommand("run").cloned().unwrap_or_default();
+    let settings = run.get_arguments().filter(|arg| is_setting(arg));
+    settings.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+}
+
+/// Every setting of a member, with its value and where that comes from. With `defaults` nothing but
+/// the defaults counts.
+pub(crate) fn settings(global: &[OsString], defaults: bool) -> Result<Vec<Setting>, Failure> {
+    let mut words = vec![OsString::from("artel"), OsString::from("run")];
+    let (matches, added) = if defaults {
+        let matches = command().try_get_matches_from(&words);
+        (matches.map_err(|error| Failure::new(USAGE, error.to_string()))?, Vec::new())
+    } else {
+        words.extend(global.iter().cloned());
+        resolve(&words)?
+    };
+    let command = command();
+    let (run, matches) = leaf(&command, &matches);
+    let setting = |arg: &Arg| {
+        let name = arg.get_long().unwrap_or_default().to_owned();
+        let id = arg.get_id().as_str();
+        let raw = matches.get_raw(id).and_then(|mut values| values.next()).map(OsStr::to_owned);
+        let flag = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
+        let value = match (flag, matches.value_source(id)) {
+            (true, Some(ValueSource::CommandLine)) => Some("true".to_owned()),
+            (true, _) => Some("false".to_owned()),
+            (false, _) => raw.map(|raw| raw.to_string_lossy().into_owned()),
+        };
+        let found = added.iter().find(|added| added.long == name);
+        let origin = match (found, matches.value_source(id)) {
+            (Some(added), _) => added.origin.clone(),
+            (None, Some(ValueSource::CommandLine)) => Origin::CommandLine,
+            (None, _) => Origin::Default,
+        };
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        Setting { name, help, value, origin }
+    };
+    Ok(run.get_arguments().filter(|arg| is_setting(arg)).map(setting).collect())
+}
+
+/// What `up` was told and its members must know, as flags: everything but what is `up`'s own or what
+/// it decides for each of them.
+pub(crate) fn passed_on(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    const OWN: [&str; 14] = [
+        "redis",
+        "redis-url-file",
+        "host",
+        "port",
+        "db",
+        "tls-ca",
+        "tls-cert",
+        "tls-key",
+        "fleet",
+        "label",
+        "log-format",
+        "color",
+        "for",
+        "snapshot-every",
+    ];
+    let (matches, _) = resolve(words)?;
+    let command = command();
+    let known = names();
+    let (up, matches) = leaf(&command, &matches);
+    let mut options = Vec::new();
+    for arg in up.get_arguments().filter(|arg| is_setting(arg)) {
+        let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        if !given || OWN.contains(&long) || !known.iter().any(|name| name == long) {
+            continue;
+        }
+        match arg.get_action() {
+            ArgAction::Count => {
+                let times = matches.get_count(id);
+                options.extend((0..times).map(|_| OsString::from(format!("--{long}"))));
+            }
+            ArgAction::SetTrue => options.push(format!("--{long}").into()),
+            _ => {
+                for value in matches.get_raw(id).into_iter().flatten() {
+                    let mut option = OsString::from(format!("--{long}="));
+                    option.push(value);
+                    options.push(option);
+                }
+            }
+        }
+    }
+    Ok(options)
+}
