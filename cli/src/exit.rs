@@ -88,8 +88,11 @@ fn unreachable_hint(reason: &str) -> &'static str {
         "the server's certificate is for another name: use a name it is for in the address"
     } else if says(&["expired"]) {
         "the server's certificate has expired: renew it (or is this machine's clock wrong?)"
-    } else if says(&["certificaterequired", "certificate required", "handshake"]) {
+    } else if says(&["certificaterequired", "certificate required"]) {
         "the server asks for a certificate: pass ours with `--tls-cert <FILE> --tls-key <FILE>`"
+    } else if says(&["fatal alert"]) {
+        "the server does not accept us: is our certificate (`--tls-cert`) signed by the authority \
+         that the server trusts?"
     } else if says(&["certificate", "corrupt message", "tls"]) {
         "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"
     } else {

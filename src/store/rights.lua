@@ -9,11 +9,11 @@ local function need(...)
     missing[#missing + 1] = (select(1, ...)) .. (select('#', ...) > 1 and ' ' .. (select(2, ...)) or '')
   end
 end
-for _, one in ipairs({'GET', 'HGETALL', 'HLEN', 'HKEYS', 'LLEN', 'SCARD', 'SMEMBERS', 'TYPE', 'XLEN', 'ZCARD', 'DEL', 'EXISTS'}) do
+for _, one in ipairs({'GET', 'HGETALL', 'HLEN', 'HKEYS', 'LLEN', 'SCARD', 'TYPE', 'XLEN', 'ZCARD', 'DEL', 'EXISTS'}) do
   need(one, key)
 end
 for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'LINDEX', 'LPOP', 'LPUSH', 'RPUSH', 'SADD', 'SREM', 'SISMEMBER',
-    'SRANDMEMBER', 'PEXPIRE', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP'}) do
+    'SRANDMEMBER', 'PEXPIRE', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP', 'INCRBY'}) do
   need(two, key, '1')
 end
 for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE'}) do
@@ -22,6 +22,8 @@ end
 need('XADD', key, '*', 'f', 'v')
 need('RENAME', key, key)
 need('TIME')
+need('PING')
+need('SCAN', '0')
 need('WAIT', '0', '0')
 need('INFO', 'server')
 need('PUBSUB', 'SHARDNUMSUB', KEYS[2])

@@ -3,13 +3,15 @@
 //! trusting any counter.
 
 mod audit;
+mod certs;
 mod process;
 mod proxy;
 mod server;
 mod wait;
 
 pub use audit::{Audit, Snapshot};
-pub use process::Program;
+pub use certs::Certs;
+pub use process::{Program, clean_command};
 pub use proxy::{Fault, Proxy};
-pub use server::{Kind, Server};
+pub use server::{Kind, Server, free_port};
 pub use wait::{DEADLINE, eventually, wait_for};

@@ -2,14 +2,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::wait::wait_for;
+use crate::wait::{DEADLINE, wait_for};
 
 /// A running program whose output is read as it comes.
 pub struct Program {
@@ -23,16 +24,14 @@ pub struct Program {
 impl Program {
     /// Starts `program` with these arguments and nothing of this process's `ARTEL_*` settings.
     pub fn start<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Program {
-        let mut command = Command::new(program.as_ref());
-        command.args(args.iter().map(AsRef::as_ref));
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("ARTEL_") || name == "REDIS_URL" {
-                command.env_remove(name);
-            }
-        }
+        let mut command = clean_command(program, args);
+        command.stdin(Stdio::null());
+        Program::spawn(command)
+    }
+
+    /// Starts a command that was made by [`clean_command`] and changed since.
+    pub fn spawn(mut command: Command) -> Program {
         let mut child = command
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -43,6 +42,11 @@ impl Program {
             read(child.stderr.take().expect("piped"), &stderr),
         ];
         Program { child, stdout, stderr, readers, status: None }
+    }
+
+    /// Its stdin, if that was piped.
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("piped, and taken once")
     }
 
     /// Its process id.
@@ -115,10 +119,28 @@ impl Program {
     /// Waits until a line of stderr contains `text`, and returns that line.
     #[track_caller]
     pub fn says(&self, text: &str) -> String {
-        wait_for(&format!("{text:?} on the screen; so far:\n{}", self.stderr()), || {
-            self.stderr().lines().find(|line| line.contains(text)).map(str::to_owned)
-        })
+        let start = Instant::now();
+        loop {
+            if let Some(line) = self.stderr().lines().find(|line| line.contains(text)) {
+                return line.to_owned();
+            }
+            assert!(start.elapsed() < DEADLINE, "{text:?} is not said:\n{}", self.stderr());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
+}
+
+/// A command with nothing of this process's `ARTEL_*` settings.
+pub fn clean_command<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Command {
+    let mut command = Command::new(program.as_ref());
+    command.args(args.iter().map(AsRef::as_ref));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("ARTEL_") || name == "REDIS_URL" {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 impl Drop for Program {

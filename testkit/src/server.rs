@@ -137,6 +137,11 @@ impl Server {
         client.get_connection().expect("a connection")
     }
 
+    /// A folder that goes with it.
+    pub fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
     /// Its process id.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.as_ref().expect("it runs").id() as i32)
@@ -176,7 +181,8 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+/// A port nobody listens on at this moment.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
 }

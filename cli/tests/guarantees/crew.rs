@@ -77,7 +77,13 @@ impl Crew {
 
     /// Starts one more member that reaches the server at this address.
     pub fn add_at(&mut self, url: &str) -> usize {
-        let mut args = vec!["run", "--redis", url, "--fleet", FLEET, "--ledger", "all"];
+        self.add_with(&["--redis", url])
+    }
+
+    /// Starts one more member that reaches the server in this way.
+    pub fn add_with(&mut self, way: &[&str]) -> usize {
+        let mut args = vec!["run", "--fleet", FLEET, "--ledger", "all"];
+        args.extend(way);
         args.extend(self.options.iter().map(String::as_str));
         self.members.push(Program::start(artel(), &args));
         self.members.len() - 1

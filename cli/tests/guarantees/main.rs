@@ -4,10 +4,14 @@
 //! are full and times are asserted, too.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod connections; // TLS, ACL, unix sockets
 mod crew; // a fleet of real processes
 mod errors; // taken once, never lost
 mod failover; // one generator, whatever is killed or frozen
+mod handlers; // commands in any language, good and bad
 mod network; // replies lost, links cut, deaf in one direction
 mod outage; // Redis killed, stopped, frozen, full, forgetful
+mod sending; // sent once, put back once, no lane starved
 mod stops; // graceful: handed over, handed back
+mod up; // a fleet in one terminal, and the private server
 mod workers; // killed, frozen: one outcome each

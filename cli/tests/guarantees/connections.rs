@@ -1,0 +1,161 @@
+//! The promise holds over TLS, with the fewest rights, and on a unix socket.
+
+use artel_testkit::{Certs, Kind, Program, Server, eventually, free_port};
+
+use crate::crew::{Crew, FLEET, artel, on_each_server};
+
+const COUNT: i64 = 150;
+const OPTIONS: [&str; 10] = [
+    "--interval",
+    "5ms",
+    "--lease",
+    "2s",
+    "--max-messages",
+    "150",
+    "--error-rate",
+    "0.2",
+    "--work-time",
+    "10ms",
+];
+
+/// Members that reach the server in this way; the generator and a worker are killed, everything is
+/// completed, errors are listed, put back, taken; nothing is lost or doubled.
+fn everything_works(mut crew: Crew, way: &[&str]) {
+    for _ in 0..4 {
+        crew.add_with(way);
+    }
+    for member in &crew.members {
+        member.says("joined the fleet");
+    }
+    let (leader, process) = crew.leader();
+    crew.settled(10);
+    crew.members[process].kill();
+    crew.next_leader(&leader);
+    crew.settled(30);
+    let (_, worker) = crew.worker();
+    crew.members[worker].kill();
+    crew.complete(COUNT);
+    let run = |args: &[&str]| {
+        let mut all = args.to_vec();
+        all.extend(["--fleet", FLEET]);
+        all.extend(way);
+        let mut program = Program::start(artel(), &all);
+        assert_eq!(program.exit_code(), Some(0), "{args:?}: {}", program.stderr());
+        program.stdout()
+    };
+    run(&["status"]);
+    run(&["clean", "--temp"]);
+    let failed = crew.look().errors.clone();
+    assert!(!failed.is_empty());
+    assert_eq!(run(&["errors", "list", "--limit", "3", "--json"]).lines().count(), 3);
+    assert_eq!(run(&["errors", "export"]).lines().count(), failed.len());
+    assert_eq!(run(&["errors", "requeue", "--yes", "--limit", "1", "--lane", "high"]), "1\n");
+    assert_eq!(run(&["errors", "take", "--limit", "1", "--cause", "handler"]).lines().count(), 1);
+    run(&["send", "--dedup", "k", "one more"]);
+    run(&["send", "--dedup", "k", "one more"]);
+    eventually("what was sent to be settled", || crew.done() as i64 == COUNT + 2);
+    run(&["getErrors"]);
+    let mut taken = failed;
+    let snapshot = crew.look();
+    taken.extend(
+        snapshot
+            .ledger
+            .iter()
+            .filter(|(id, outcome, ..)| id.starts_with('s') && outcome == "failed")
+            .map(|(id, ..)| id.clone()),
+    );
+    artel_testkit::Audit::of(&snapshot, &taken).assert_clean();
+    for (at, member) in crew.members.iter_mut().enumerate() {
+        if member.is_alive() {
+            member.terminate();
+            assert_eq!(member.exit_code(), Some(0), "member {at}: {}", member.stderr());
+        }
+    }
+}
+
+/// TLS with an authority of our own and certificates on both sides. Valkey from PyPI has no TLS.
+#[test]
+fn the_promise_holds_over_tls() {
+    if Kind::Redis.program().is_none() {
+        return println!("no Redis with TLS here");
+    }
+    let (certs, port) = (Certs::new(), free_port());
+    let options = certs.server_options("server", port, true);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let crew = Crew::on(Server::with(Kind::Redis, &options), 0, &OPTIONS);
+    let url = format!("rediss://localhost:{port}");
+    let (ca, cert) = (certs.cert("ca"), certs.cert("client"));
+    let key = certs.key("client");
+    let files = [ca, cert, key].map(|path| path.display().to_string());
+    let way =
+        ["--redis", &url, "--tls-ca", &files[0], "--tls-cert", &files[1], "--tls-key", &files[2]];
+    everything_works(crew, &way);
+}
+
+/// The line of the README that gives a user the fewest rights.
+fn acl_line() -> Vec<String> {
+    let readme = include_str!("../../../README.md");
+    let start = readme.find("ACL SETUSER artel ").expect("the README has it");
+    let line = readme[start..].split("```").next().expect("a block").replace("\\\n", " ");
+    let line = line.replace("{orders}", &format!("{{{FLEET}}}"));
+    line.split_whitespace().skip(2).map(str::to_owned).collect()
+}
+
+fn set_user(server: &Server, words: &[String]) {
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER");
+    for word in words {
+        command.arg(word);
+    }
+    let () = command.query(&mut server.connect()).expect("a good line");
+}
+
+on_each_server! {
+    /// With exactly the documented rights everything works.
+    fn the_documented_rights_suffice(kind) {
+        let crew = Crew::start(kind, 0, &OPTIONS);
+        set_user(&crew.server, &acl_line());
+        let url = format!("redis://artel:secret@127.0.0.1:{}", crew.server.port());
+        everything_works(crew, &["--redis", &url]);
+    }
+
+    /// None of them can be left out: without any one, a member is refused at the start and told
+    /// which right it lacks.
+    fn every_documented_right_is_needed(kind) {
+        let server = Server::start(kind);
+        let url = format!("redis://artel:secret@127.0.0.1:{}", server.port());
+        let line = acl_line();
+        for at in (0..line.len()).filter(|&at| line[at].starts_with('+')) {
+            let mut fewer = line.clone();
+            let right = fewer.remove(at);
+            let reset = ["artel".to_owned(), "reset".to_owned()];
+            set_user(&server, &reset);
+            set_user(&server, &fewer);
+            let args = ["getErrors", "--redis", &url, "--fleet", FLEET];
+            let mut program = Program::start(artel(), &args);
+            assert_eq!(program.exit_code(), Some(1), "without {right}: {}", program.stderr());
+            let (screen, right) = (program.stderr().to_lowercase(), right[1..].to_owned());
+            let name = right.split('|').next().expect("a command");
+            assert!(screen.contains("denies access") && screen.contains(name), "{right}: {screen}");
+        }
+    }
+
+    fn the_promise_holds_on_a_unix_socket(kind) {
+        let dir = tempfile::tempdir().expect("a dir");
+        let socket = dir.path().join("redis.sock").display().to_string();
+        let server = Server::with(kind, &["--unixsocket", &socket, "--appendonly", "yes"]);
+        let crew = Crew::on(server, 0, &OPTIONS);
+        everything_works(crew, &["--redis", &format!("unix:{socket}")]);
+    }
+
+    /// An address that is a secret comes from a file.
+    fn an_address_can_come_from_a_file(kind) {
+        let server = Server::start(kind);
+        let dir = tempfile::tempdir().expect("a dir");
+        let file = dir.path().join("url");
+        std::fs::write(&file, format!("{}\n", server.url())).expect("writes");
+        let args = ["send", "--redis-url-file", &file.display().to_string(), "hello"];
+        let mut program = Program::start(artel(), &args);
+        assert_eq!(program.exit_code(), Some(0), "{}", program.stderr());
+    }
+}

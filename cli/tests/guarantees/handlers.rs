@@ -1,0 +1,208 @@
+//! Handlers and generators in other languages, good and bad.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use artel_testkit::{Program, Server, eventually};
+use tempfile::TempDir;
+
+use crate::crew::{FLEET, artel, on_each_server};
+
+/// Scripts in a folder of their own, and a fleet that runs them.
+struct Bench {
+    server: Server,
+    dir: TempDir,
+    members: Vec<Program>,
+}
+
+impl Bench {
+    fn new(server: Server) -> Bench {
+        let dir = tempfile::Builder::new().prefix("artel-handlers-").tempdir().expect("a dir");
+        Bench { server, dir, members: Vec::new() }
+    }
+
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).expect("writes");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("sets");
+        path
+    }
+
+    fn start(&mut self, options: &[&str]) {
+        let url = self.server.url();
+        for _ in 0..2 {
+            let mut args =
+                vec!["run", "--redis", &url, "--fleet", FLEET, "--lease", "2s", "--ledger", "all"];
+            args.extend(options);
+            self.members.push(Program::start(artel(), &args));
+        }
+    }
+
+    fn artel(&self, args: &[&str]) -> String {
+        let url = self.server.url();
+        let mut all = args.to_vec();
+        all.extend(["--redis", &url, "--fleet", FLEET]);
+        let mut program = Program::start(artel(), &all);
+        assert_eq!(program.exit_code(), Some(0), "{args:?}: {}", program.stderr());
+        program.stdout()
+    }
+
+    fn count(&self, name: &str) -> i64 {
+        let key = format!("artel:{{{FLEET}}}:counts");
+        let count: Option<i64> = redis::cmd("HGET")
+            .arg(key)
+            .arg(name)
+            .query(&mut self.server.connect())
+            .expect("answers");
+        count.unwrap_or(0)
+    }
+
+    /// Sends one message and waits until it is settled; the reason if it failed.
+    fn settle(&self, payload: &str) -> Option<serde_json::Value> {
+        let before = self.count("done") + self.count("failed");
+        self.artel(&["send", payload]);
+        eventually("it to be settled", || self.count("done") + self.count("failed") > before);
+        let record = self.artel(&["getErrors", "--json"]);
+        (!record.is_empty()).then(|| serde_json::from_str(&record).expect("one record"))
+    }
+}
+
+fn has_python() -> bool {
+    std::process::Command::new("python3").arg("--version").output().is_ok()
+}
+
+const SH_HANDLER: &str = r#"#!/bin/sh
+payload=$(cat)
+case "$payload" in
+  fail*) echo "no $payload" >&2; exit 3 ;;
+  hang*) sleep 600 & echo $! > "$0.sleeper"; wait ;;
+  die*) kill -9 $$ ;;
+  loud*) head -c 10000000 /dev/zero | tr '\0' x >&2; echo "the end" >&2; exit 1 ;;
+  leave*) sleep 600 >/dev/null 2>&1 & ;;
+  env*) [ -n "$ARTEL_MESSAGE_ID" ] && [ "$ARTEL_ATTEMPT" = 1 ] && [ "$ARTEL_LANE" = normal ] || exit 1 ;;
+esac
+"#;
+
+const PYTHON_LINES: &str = r#"#!/usr/bin/env python3
+import json, os, signal, sys, time
+for line in sys.stdin:
+    message = json.loads(line)
+    payload, answer = message.get("payload", ""), {"id": message["id"]}
+    if payload.startswith("fail"): answer["error"] = "no " + payload
+    if payload.startswith("hang"): time.sleep(600)
+    if payload.startswith("die"): os.kill(os.getpid(), signal.SIGKILL)
+    if payload.startswith("exit"): sys.exit("the end")
+    if payload.startswith("loud"): sys.stderr.write("x" * 10000000 + "\n"); answer["error"] = "loud"
+    if payload.startswith("noise"): print("hello", flush=True); continue
+    if payload.startswith("other"): answer["id"] = "0-0"
+    print(json.dumps(answer), flush=True)
+"#;
+
+on_each_server! {
+    fn a_shell_script_handles_messages_and_its_failures_are_kept(kind) {
+        let mut bench = Bench::new(Server::start(kind));
+        let script = bench.script("handle.sh", SH_HANDLER).display().to_string();
+        bench.start(&["--generator", "true", "--handler", &script, "--handler-timeout", "2s"]);
+        assert_eq!(bench.settle("hello"), None);
+        assert_eq!(bench.settle("env"), None, "what a handler must know is in its environment");
+        assert_eq!(bench.settle("leave something running"), None);
+        let record = bench.settle("fail this").expect("failed");
+        assert_eq!(record["reason"], "exit code 3: no fail this");
+        assert_eq!((&record["cause"], &record["payload"]), (&"handler".into(), &"fail this".into()));
+        assert_eq!(bench.settle("die now").expect("failed")["reason"], "killed by signal 9");
+        let loud = bench.settle("loud").expect("failed")["reason"].to_string();
+        assert!(loud.len() < 2200 && loud.contains("exit code 1: xxx"), "{}", loud.len());
+        assert!(loud.ends_with("the end\""), "the end of what it said is kept");
+        let record = bench.settle("hang on").expect("failed");
+        assert_eq!(record["cause"], "timeout");
+        let sleeper = std::fs::read_to_string(format!("{script}.sleeper")).expect("it began");
+        let status = format!("/proc/{}/stat", sleeper.trim());
+        eventually("what it started to be gone, too", || {
+            std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z "))
+        });
+    }
+
+    fn a_python_process_handles_lines_and_is_replaced_when_it_fails(kind) {
+        if !has_python() {
+            return println!("no python3 here");
+        }
+        let mut bench = Bench::new(Server::start(kind));
+        let script = bench.script("handle.py", PYTHON_LINES).display().to_string();
+        bench.start(&["--generator", "true", "--handler", &script, "--handler-mode", "lines",
+            "--handler-timeout", "3s", "--concurrency", "1"]);
+        for (payload, cause, reason) in [
+            ("fail this", "handler", "no fail this"),
+            ("die now", "handler", "the handler ended without an answer, killed by signal 9"),
+            ("exit now", "handler", "the handler ended without an answer, exit code 1: the end"),
+            ("noise", "handler",
+             "the handler's answer is not JSON (expected value at line 1 column 1): hello"),
+            ("other", "handler", "the handler answered for another message: {\"id\": \"0-0\"}"),
+            ("loud", "handler", "loud"),
+            ("hang", "timeout", "the handler ran longer than 3s"),
+        ] {
+            let record = bench.settle(payload).expect("failed");
+            assert_eq!((&record["cause"], &record["reason"]), (&cause.into(), &reason.into()));
+            assert_eq!(bench.settle("and on it goes"), None, "after {payload}");
+        }
+    }
+
+    /// One message per line of a generator in sh and in Python; a failing one adds nothing.
+    fn commands_generate_messages(kind) {
+        let mut bench = Bench::new(Server::start(kind));
+        let sh = bench.script("make.sh", "#!/bin/sh\necho \"$ARTEL_TERM-$ARTEL_SEQ\"; echo; echo two\n");
+        let python = "#!/usr/bin/env python3\nimport os\nprint(os.environ['ARTEL_TERM'] + '-' + \
+                      os.environ['ARTEL_SEQ'])\nprint('two')\n";
+        let python = bench.script("make.py", python);
+        let seen = bench.dir.path().join("seen");
+        let handler = format!("cat >> {0}; echo >> {0}", seen.display());
+        let makers = if has_python() { vec![sh, python] } else { vec![sh] };
+        for maker in makers {
+            let maker = maker.display().to_string();
+            let before = bench.count("generated");
+            bench.start(&["--generator", &maker, "--interval", "50ms", "--handler", &handler,
+                "--concurrency", "1"]);
+            eventually("messages of it", || bench.count("generated") >= before + 6);
+            for mut member in bench.members.drain(..) {
+                member.terminate();
+                assert_eq!(member.exit_code(), Some(0));
+            }
+        }
+        assert_eq!(bench.count("generated") % 2, 0, "two per tick, the blank line is none");
+        // What was made knows the number it got.
+        let text = std::fs::read_to_string(&seen).expect("handled");
+        assert!(text.lines().any(|line| line == "two"));
+        assert!(text.lines().any(|line| line.contains('-') && line.len() > 17), "{text}");
+        let before = bench.count("generated");
+        let broken = bench.script("broken.sh", "#!/bin/sh\necho lost\necho broken >&2\nexit 1\n");
+        bench.start(&["--generator", &broken.display().to_string(), "--interval", "50ms"]);
+        eventually("it to be said", || {
+            bench.members.iter().any(|member| {
+                member.stderr().contains("nothing generated") && member.stderr().contains("exit code 1: broken")
+            })
+        });
+        assert_eq!(bench.count("generated"), before, "all lines of a tick or none");
+    }
+
+    /// A worker is killed while its handler runs: another one handles the message; the late process
+    /// of the dead one records nothing.
+    fn a_killed_worker_s_message_is_handled_by_another(kind) {
+        let mut bench = Bench::new(Server::start(kind));
+        let script = "#!/bin/sh\nif [ \"$ARTEL_ATTEMPT\" = 1 ]; then echo $PPID > \"$0.worker\"; sleep 600; fi\n";
+        let script = bench.script("slow.sh", script).display().to_string();
+        bench.start(&["--generator", "true", "--handler", &script]);
+        bench.artel(&["send", "slow"]);
+        let worker = format!("{script}.worker");
+        let mut pid = String::new();
+        eventually("a handler at work", || {
+            pid = std::fs::read_to_string(&worker).unwrap_or_default();
+            pid.ends_with('\n')
+        });
+        let pid: u32 = pid.trim().parse().expect("a pid");
+        let member = bench.members.iter_mut().find(|member| member.id() == pid);
+        member.expect("one of ours").kill();
+        // The other one leads now or did before; a third is needed to work.
+        bench.start(&["--generator", "true", "--handler", &script]);
+        eventually("it to be done", || bench.count("done") == 1);
+        assert_eq!(bench.count("failed"), 0);
+    }
+}

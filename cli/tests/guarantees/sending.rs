@@ -1,0 +1,194 @@
+use std::io::Write;
+use std::process::Stdio;
+
+use artel_testkit::{Fault, Program, Proxy, Server, clean_command, eventually};
+
+use crate::crew::{Crew, FLEET, artel, on_each_server, soak};
+
+/// All of a list, in pages.
+fn list(server: &Server, key: &str) -> Vec<String> {
+    let mut connection = server.connect();
+    let mut all = Vec::new();
+    loop {
+        let (from, to) = (all.len() as isize, all.len() as isize + 9_999);
+        let page: Vec<String> = redis::cmd("LRANGE")
+            .arg(key)
+            .arg(from)
+            .arg(to)
+            .query(&mut connection)
+            .expect("answers");
+        if page.is_empty() {
+            return all;
+        }
+        all.extend(page);
+    }
+}
+
+on_each_server! {
+    /// A million lines, and the connection is cut ten times on the way: each is accepted once, in
+    /// order.
+    fn a_million_lines_are_accepted_once_each(kind) {
+        let server = Server::with(kind, &["--appendonly", "no"]);
+        let proxy = Proxy::start(server.port());
+        let args = ["send", "--redis", &proxy.url(), "--fleet", FLEET];
+        let mut command = clean_command(artel(), &args);
+        command.stdin(Stdio::piped());
+        let mut sender = Program::spawn(command);
+        let mut stdin = sender.stdin();
+        let writer = std::thread::spawn(move || {
+            let mut lines = String::new();
+            for n in 1..=1_000_000 {
+                lines.push_str(&format!("{n}\n"));
+                if n % 1000 == 0 {
+                    stdin.write_all(lines.as_bytes()).expect("it reads");
+                    lines.clear();
+                }
+            }
+        });
+        let key = format!("artel:{{{FLEET}}}:lane:normal");
+        let mut connection = server.connect();
+        for cut in 1..=10 {
+            eventually("some of them to arrive", || {
+                let there: u64 =
+                    redis::cmd("LLEN").arg(&key).query(&mut connection).expect("answers");
+                there >= cut * 80_000
+            });
+            proxy.set(Fault::Cut);
+            proxy.set(Fault::Pass);
+        }
+        writer.join().expect("all written");
+        assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
+        assert!(sender.stderr().contains("sent 1000000"), "{}", sender.stderr());
+        let lane = list(&server, &key);
+        assert_eq!(lane.len(), 1_000_000);
+        for (n, message) in (1..).zip(&lane) {
+            assert_eq!(message.rsplit('|').next(), Some(n.to_string().as_str()));
+        }
+        let sent: u64 = redis::cmd("HGET")
+            .arg(format!("artel:{{{FLEET}}}:counts"))
+            .arg("sent")
+            .query(&mut connection)
+            .expect("answers");
+        assert_eq!(sent, 1_000_000);
+    }
+
+    /// The reply to a send and to a requeue is lost right after it took effect: both are repeated,
+    /// and applied once.
+    fn a_lost_reply_sends_nothing_twice(kind) {
+        let server = Server::start(kind);
+        let proxy = Proxy::start(server.port());
+        let run = |args: &[&str]| {
+            let mut all = args.to_vec();
+            let url = proxy.url();
+            all.extend(["--redis", &url, "--fleet", FLEET]);
+            let mut program = Program::start(artel(), &all);
+            assert_eq!(program.exit_code(), Some(0), "{}", program.stderr());
+            program.stdout()
+        };
+        let lose = |source: &str| {
+            let hash = redis::Script::new(source).get_hash().as_bytes().to_vec();
+            proxy.set(Fault::DropReplyTo(hash));
+        };
+        lose(include_str!("../../../src/queue/send.lua"));
+        let ids = run(&["send", "one", "two"]);
+        assert_eq!(proxy.swallowed(), 1);
+        assert_eq!(list(&server, &format!("artel:{{{FLEET}}}:lane:normal")).len(), 2);
+        assert_eq!(ids.lines().count(), 2);
+        lose(include_str!("../../../src/queue/send.lua"));
+        let first = run(&["send", "--dedup", "k", "three"]);
+        assert_eq!(run(&["send", "--dedup", "k", "three"]), first, "the id of the first");
+        assert_eq!(list(&server, &format!("artel:{{{FLEET}}}:lane:normal")).len(), 3);
+        let () = redis::cmd("XADD")
+            .arg(format!("artel:{{{FLEET}}}:errors"))
+            .arg("*")
+            .arg("m")
+            .arg("1g-|5-1|1|9|failed")
+            .arg("e")
+            .arg("{}")
+            .query(&mut server.connect())
+            .expect("answers");
+        lose(include_str!("../../../src/outcome/requeue.lua"));
+        assert_eq!(run(&["errors", "requeue", "--yes", "--lane", "low"]), "1\n");
+        assert_eq!(proxy.swallowed(), 3);
+        assert_eq!(list(&server, &format!("artel:{{{FLEET}}}:lane:low")).len(), 1);
+    }
+
+    /// Lane `high` is always full; `low` gets its weight all the same, one block of sixteen.
+    fn a_full_lane_does_not_starve_the_others(kind) {
+        let options = ["--generator", "true", "--error-rate", "0", "--lease", "2s"];
+        let mut crew = Crew::start(kind, 0, &options);
+        let url = crew.server.url();
+        for lane in ["high", "low", "normal"] {
+            let args = ["send", "--redis", &url, "--fleet", FLEET, "--lane", lane];
+            let mut command = clean_command(artel(), &args);
+            command.stdin(Stdio::piped());
+            let mut sender = Program::spawn(command);
+            let lines: String = (0..60_000).map(|n| format!("{lane} {n}\n")).collect();
+            sender.stdin().write_all(lines.as_bytes()).expect("it reads");
+            assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
+        }
+        crew.add();
+        crew.add();
+        // While `high` is not empty, look at what was taken from each lane.
+        let mut connection = crew.server.connect();
+        let mut left = (0, 0, 0);
+        eventually("half of lane high to be served", || {
+            let mut length = |lane: &str| -> i64 {
+                let key = format!("artel:{{{FLEET}}}:lane:{lane}");
+                redis::cmd("LLEN").arg(key).query(&mut connection).expect("answers")
+            };
+            left = (length("high"), length("normal"), length("low"));
+            left.0 < 30_000
+        });
+        assert!(left.0 > 0, "high was still full: {left:?}");
+        let (high, normal, low) = (60_000 - left.0, 60_000 - left.1, 60_000 - left.2);
+        println!("{high} of high, {normal} of normal, {low} of low");
+        // 13 : 2 : 1, as the lane of the generator is empty; by blocks, which differ in size.
+        assert!(low * 40 > high, "low is starved: {high} to {low}");
+        assert!(low * 5 < high, "low is served like the others: {high} to {low}");
+        assert!(normal > low, "normal comes before low: {normal} to {low}");
+        for member in &crew.members {
+            member.terminate();
+        }
+        for member in &mut crew.members {
+            assert_eq!(member.exit_code(), Some(0));
+        }
+        crew.audit();
+    }
+
+    /// What failed is put back to work and done; the books balance and every origin is known.
+    fn requeued_errors_are_handled_again(kind) {
+        let count: i64 = if soak() { 5_000 } else { 300 };
+        let max = count.to_string();
+        let options = ["--interval", "1ms", "--error-rate", "1", "--max-messages", &max,
+            "--lease", "2s"];
+        let mut crew = Crew::start(kind, 3, &options);
+        crew.complete(count);
+        for member in &crew.members {
+            member.terminate();
+        }
+        for member in &mut crew.members {
+            assert_eq!(member.exit_code(), Some(0));
+        }
+        let taken: Vec<String> = crew.look().errors.clone();
+        let url = crew.server.url();
+        let args = ["errors", "requeue", "--yes", "--redis", &url, "--fleet", FLEET];
+        // Two at once: each record is put back by one of them.
+        let mut requeuers = [Program::start(artel(), &args), Program::start(artel(), &args)];
+        let moved: i64 = requeuers
+            .iter_mut()
+            .map(|requeuer| {
+                assert_eq!(requeuer.exit_code(), Some(0), "{}", requeuer.stderr());
+                requeuer.stdout().trim().parse::<i64>().unwrap_or(0)
+            })
+            .sum();
+        assert_eq!(moved, count);
+        let options = ["run", "--redis", &url, "--fleet", FLEET, "--ledger", "all",
+            "--error-rate", "0", "--max-messages", &max];
+        let _again = [Program::start(artel(), &options), Program::start(artel(), &options)];
+        eventually("all of them to be done", || crew.count("done") == count);
+        assert_eq!((crew.count("sent"), crew.count("failed")), (count, count));
+        let audit = artel_testkit::Audit::of(&crew.look(), &taken);
+        audit.assert_clean();
+    }
+}

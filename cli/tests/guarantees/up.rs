@@ -1,0 +1,261 @@
+//! The private server, and a fleet in one terminal.
+
+use std::path::{Path, PathBuf};
+
+use artel_testkit::{Program, clean_command, eventually, wait_for};
+use tempfile::TempDir;
+
+use crate::crew::{artel, soak};
+
+/// A data folder of its own, whose server is stopped at the end.
+struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    fn new() -> Home {
+        Home { dir: tempfile::Builder::new().prefix("artel-up-").tempdir().expect("a dir") }
+    }
+
+    fn data(&self) -> String {
+        self.dir.path().join("data").display().to_string()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("data/server.sock")
+    }
+
+    fn start(&self, args: &[&str]) -> Program {
+        let data = self.data();
+        let mut all = args.to_vec();
+        all.extend(["--data-dir", &data]);
+        let mut command = clean_command(artel(), &all);
+        command.stdin(std::process::Stdio::null());
+        // Not to be mistaken for the data folder of whoever runs the tests.
+        command.env("XDG_DATA_HOME", self.dir.path());
+        Program::spawn(command)
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> String {
+        let mut program = self.start(args);
+        assert_eq!(program.exit_code(), Some(0), "{args:?}: {}", program.stderr());
+        program.stdout()
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let mut program = self.start(&["status", "--json"]);
+        program.exit_code();
+        serde_json::from_str(&program.stdout()).unwrap_or_default()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.start(&["embedded", "stop"]).exit_code();
+    }
+}
+
+/// Servers on this socket.
+fn servers_on(socket: &Path) -> Vec<u32> {
+    processes_of(socket, "-server")
+}
+
+/// Processes whose command line names this path, and this word. A zombie has none.
+fn processes_of(path: &Path, word: &str) -> Vec<u32> {
+    let name = path.display().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("a list").flatten() {
+        let pid = entry.file_name().to_string_lossy().parse::<u32>();
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if let Ok(pid) = pid
+            && String::from_utf8_lossy(&line).contains(&name)
+            && String::from_utf8_lossy(&line).contains(word)
+        {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+fn localhost_answers() -> bool {
+    std::net::TcpStream::connect("127.0.0.1:6379").is_ok()
+}
+
+/// Two programs start at the same instant with nothing configured: one server, one fleet, one
+/// generator.
+#[test]
+fn two_starters_make_one_server() {
+    if localhost_answers() {
+        return println!("a Redis on localhost comes first here: nothing to prove");
+    }
+    let rounds = if soak() { 200 } else { 20 };
+    for round in 0..rounds {
+        let home = Home::new();
+        let mut members = [home.start(&["run"]), home.start(&["run"])];
+        for member in &members {
+            member.says("joined the fleet");
+        }
+        let started =
+            members.iter().filter(|member| member.stderr().contains("started the private server"));
+        assert_eq!(started.count(), 1, "round {round}");
+        assert_eq!(servers_on(&home.socket()).len(), 1, "round {round}: servers");
+        let status = wait_for("a generator", || {
+            Some(home.status()).filter(|status| !status["generator"].is_null())
+        });
+        let members_there = status["members"].as_array().expect("a list");
+        assert_eq!(members_there.len(), 2, "round {round}: {status}");
+        let generators = members_there.iter().filter(|member| member["role"] == "generator");
+        assert_eq!(generators.count(), 1, "round {round}");
+        for member in &mut members {
+            member.terminate();
+            assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
+        }
+        home.run(&["embedded", "stop"]);
+        eventually("the server to be gone", || servers_on(&home.socket()).is_empty());
+    }
+}
+
+/// The server outlives whoever started it, and the next one adopts it, data and all.
+#[test]
+fn a_private_server_is_adopted() {
+    if localhost_answers() {
+        return println!("a Redis on localhost comes first here: nothing to prove");
+    }
+    let home = Home::new();
+    let mut first = home.start(&["run"]);
+    first.says("joined the fleet");
+    home.run(&["send", "kept"]);
+    first.kill();
+    let second = home.start(&["run"]);
+    second.says("using the private server");
+    second.says("joined the fleet");
+    // A lock file that nobody holds and a killed server's socket are no obstacles.
+    drop(second);
+    let server = servers_on(&home.socket());
+    assert_eq!(server.len(), 1);
+    let pid = nix::unistd::Pid::from_raw(server[0] as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it is there");
+    eventually("its end", || servers_on(&home.socket()).is_empty());
+    std::fs::write(home.dir.path().join("data/lock"), "").expect("writes");
+    assert!(home.socket().exists(), "a killed server leaves its socket");
+    let third = home.start(&["run"]);
+    third.says("started the private server");
+    third.says("joined the fleet");
+    let status = home.status();
+    assert_eq!(status["messages"]["sent"], 1, "what was sent is still there: {status}");
+}
+
+/// A frozen server is not replaced: a second one would split the fleet.
+#[test]
+fn a_frozen_private_server_is_not_replaced() {
+    let home = Home::new();
+    let mut up = home.start(&["up", "-n", "1", "--for", "60s"]);
+    up.says("this process leads");
+    up.kill();
+    let server = servers_on(&home.socket());
+    let pid = nix::unistd::Pid::from_raw(server[0] as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).expect("it is there");
+    let waiting = home.start(&["up", "-n", "1"]);
+    std::thread::sleep(std::time::Duration::from_secs(2)); // the freeze itself
+    assert_eq!(servers_on(&home.socket()).len(), 1);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).expect("it is there");
+    waiting.says("found running");
+}
+
+/// `kill -9` the generator, then a worker at work: `up` says what it came to. Ctrl-C ends it all.
+#[test]
+fn up_answers_a_kill_and_leaves_nothing_behind() {
+    let home = Home::new();
+    let args = [
+        "up",
+        "-n",
+        "4",
+        "--interval",
+        "20ms",
+        "--work-time",
+        "200ms",
+        "--lease",
+        "2s",
+        "--concurrency",
+        "2",
+    ];
+    let mut up = home.start(&args);
+    let line = up.says("See what happens: kill -9");
+    let generator: u32 = line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
+    kill(generator);
+    let answer = up.says(&format!("generator {generator} died"));
+    println!("{answer}");
+    let words = answer.split_once("died → ").expect("an answer").1;
+    let successor: u32 = words.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
+    assert!(words.contains(" leads after ") && words.contains(" ms · 0 lost · 0 doubled · "));
+    let worker = wait_for("a worker with messages in hand", || {
+        let status = home.status();
+        let busy = |member: &&serde_json::Value| {
+            member["role"] == "worker" && member["in_flight"].as_u64() > Some(0)
+        };
+        let worker = status["members"].as_array()?.iter().find(busy)?;
+        worker["pid"].as_u64().map(|pid| pid as u32)
+    });
+    kill(worker);
+    let answer = up.says(&format!("worker {worker} died"));
+    println!("{answer}");
+    assert!(answer.contains("died · 0 lost · 0 doubled · "), "{answer}");
+    assert!(!answer.contains(" 0 handed on"), "it had messages in hand: {answer}");
+    up.signal_interrupt();
+    assert_eq!(up.exit_code(), Some(0), "{}", up.stderr());
+    assert!(up.stdout().starts_with("in ") && up.stdout().contains("balance 0"), "{}", up.stdout());
+    for pid in [generator, successor, worker] {
+        assert!(!is_running(pid));
+    }
+    eventually("no process to be left", || processes_of(Path::new(&home.data()), "").is_empty());
+    assert!(!home.socket().exists() && !home.dir.path().join("data/lock").exists());
+}
+
+/// `up` itself is killed: its members notice and leave.
+#[test]
+fn members_leave_when_up_is_killed() {
+    let home = Home::new();
+    let mut up = home.start(&["up", "-n", "3", "--interval", "20ms"]);
+    up.says("this process leads");
+    let status = wait_for("three members", || {
+        Some(home.status()).filter(|s| s["members"].as_array().is_some_and(|m| m.len() == 3))
+    });
+    let pids: Vec<u32> = status["members"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|member| member["pid"].as_u64().map(|pid| pid as u32))
+        .collect();
+    up.kill();
+    eventually("them to be gone", || pids.iter().all(|pid| !is_running(*pid)));
+    let status = home.status();
+    assert_eq!(status["members"].as_array().map(Vec::len), Some(0), "they left: {status}");
+    assert_eq!(status["messages"]["balance"], 0);
+}
+
+#[test]
+fn up_ends_by_itself_and_prints_the_books() {
+    let home = Home::new();
+    let stdout = home.run(&["up", "-n", "2", "--for", "2s", "--interval", "50ms"]);
+    let generated: u64 = stdout
+        .split("generated ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
+    assert!(generated > 0 && stdout.contains("balance 0"), "{stdout}");
+    assert!(!home.socket().exists());
+    // The fleet goes on where it was.
+    let again = home.run(&["up", "-n", "2", "--for", "1s", "--interval", "50ms"]);
+    assert!(again.contains("the fleet in all: generated "), "{again}");
+}
+
+fn kill(pid: u32) {
+    let pid = nix::unistd::Pid::from_raw(pid as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it is there");
+}
+
+fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
