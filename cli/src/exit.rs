@@ -42,6 +42,16 @@ impl From<artel::Error> for Failure {
             }
             Error::Config { field: "redis", .. } => Failure::new(USAGE, format!("--{text}"))
                 .hint("try `--redis redis://127.0.0.1:6379`"),
+            Error::Config { field: "tls_ca", .. } => {
+                Failure::new(USAGE, format!("--{}", text.replace('_', "-")))
+                    .hint("it should have a line `-----BEGIN CERTIFICATE-----`")
+            }
+            Error::Config { field: "dedup" | "kind" | "lane", .. } => {
+                Failure::new(USAGE, format!("--{text}"))
+                    .hint("`artel send --help` shows what is allowed")
+            }
+            Error::Config { field: "cursor", .. } => Failure::new(USAGE, format!("--{text}"))
+                .hint("`artel errors list` says where the next page begins"),
             Error::Config { field, .. } => {
                 let flag = field.replace('_', "-");
                 Failure::new(USAGE, format!("--{}", text.replacen(field, &flag, 1)))

@@ -17,12 +17,11 @@ pub(crate) struct Entry {
     pub(crate) line: usize,
 }
 
+/// What a file says, by the name of the option.
+pub(crate) type Entries = BTreeMap<String, Entry>;
+
 /// Reads a file whose keys must be among `names`; `-` and `_` are the same.
-pub(crate) fn parse(
-    path: &Path,
-    text: &str,
-    names: &[String],
-) -> Result<BTreeMap<String, Entry>, Failure> {
+pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries, Failure> {
     let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let place = |at: usize| format!("{}:{}", path.display(), line_of(at));
     let table = DeTable::parse(text).map_err(|error| {
@@ -71,7 +70,7 @@ fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<BTreeMap<String, Entry>, Failure> {
+    fn read(text: &str) -> Result<Entries, Failure> {
         let names = ["interval", "error-rate", "max-messages"].map(str::to_owned);
         parse(Path::new("artel.toml"), text, &names)
     }

@@ -7,7 +7,6 @@
 //! The command line is read once to see which command it is and what it names; what the environment
 //! and the file add is put behind it as further flags, and the whole is read again.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use crate::args::{Args, OF_RUN, command};
 use crate::exit::{FAILURE, Failure, USAGE};
-use crate::file::{self, Entry};
+use crate::file::{self, Entries};
 
 /// The file that is read if none is named.
 const FILE: &str = "artel.toml";
@@ -240,9 +239,7 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
 }
 
 /// The entries of the file, by the name of their option.
-fn file_entries(
-    matches: &ArgMatches,
-) -> Result<Option<(PathBuf, BTreeMap<String, Entry>)>, Failure> {
+fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
     let flag = matches.get_one::<PathBuf>("config").cloned();
     let variable = std::env::var_os("ARTEL_CONFIG").filter(|path| !path.is_empty());
     match flag.or_else(|| variable.map(PathBuf::from)) {
@@ -256,7 +253,7 @@ fn file_entries(
 }
 
 /// Reads a file; every key must be a setting of a member.
-pub(crate) fn entries(path: &Path) -> Result<BTreeMap<String, Entry>, Failure> {
+pub(crate) fn entries(path: &Path) -> Result<Entries, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
             .hint("`artel config init` writes a file to begin with")

@@ -70,6 +70,13 @@ impl Address {
         let wants_tls = self.ca.is_some() || self.identity.is_some();
         let client = match info.addr() {
             ConnectionAddr::TcpTls { .. } => {
+                // No certificate at all would mean to trust nobody: say so now.
+                let begin = b"-----BEGIN CERTIFICATE-----";
+                let holds_one = |pem: &Vec<u8>| pem.windows(begin.len()).any(|at| at == begin);
+                if !self.ca.as_ref().is_none_or(holds_one) {
+                    let problem = "holds no certificate in PEM form".to_owned();
+                    return Err(Error::Config { field: "tls_ca", problem });
+                }
                 install_tls();
                 redis::Client::build_with_tls(info, self.certificates())
             }

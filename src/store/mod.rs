@@ -105,6 +105,8 @@ impl From<redis::RedisError> for StoreError {
 fn reason(error: &redis::RedisError) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
+    // How long ago a certificate expired, to the second, is of no use.
+    let text = text.split(": verification time").next().unwrap_or(text);
     text.strip_suffix("- io-err").unwrap_or(text).trim().to_lowercase()
 }
 

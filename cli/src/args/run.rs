@@ -55,7 +55,7 @@ pub(crate) struct MemberArgs {
     pub(crate) handler: Option<String>,
 
     /// One process per message, or one per slot that reads and answers JSON lines
-    #[arg(long, value_enum, value_name = "MODE", default_value = "exec", requires = "handler")]
+    #[arg(long, value_enum, value_name = "MODE", default_value = "exec")]
     pub(crate) handler_mode: HandlerMode,
 
     /// A handler that runs longer is stopped, and its message fails

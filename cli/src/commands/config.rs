@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::args::{ConfigCommand, Global};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::layers::{self, Origin, Setting};
-use crate::{printer, settings};
+use crate::{commands, printer, settings};
 
 /// The file that is read if none is named.
 const FILE: &str = "artel.toml";
@@ -60,7 +60,10 @@ fn check(global: &Global, file: Option<&Path>) -> Result<u8, Failure> {
     let words: Vec<OsString> =
         ["artel".into(), "run".into()].into_iter().chain(same_file(Some(&path))).collect();
     match layers::read(&words)?.action()? {
-        crate::args::Action::Run(run) => settings::config(&run).validate()?,
+        crate::args::Action::Run(run) => {
+            settings::config(&run).validate()?;
+            commands::run::parts(&run.member)?;
+        }
         _ => return Err(Failure::new(FAILURE, "not a member's settings")),
     }
     printer::remark(&format!("{} is fine", path.display()));

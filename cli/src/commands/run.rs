@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::args::{HandlerMode, MemberArgs, RunArgs};
 use crate::builtin::{Inspector, Text};
-use crate::exit::{FAILURE, Failure, OK};
+use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::settings::{self, Place};
 use crate::signals::Signals;
@@ -24,7 +24,7 @@ pub(crate) const DEPOSED: &str = "no longer the generator";
 
 /// What makes messages.
 pub(crate) enum Maker {
-    Text(Text),
+    Text(Box<Text>),
     Command(Source),
 }
 
@@ -39,7 +39,7 @@ impl Generate for Maker {
 
 /// What handles them.
 pub(crate) enum Worker {
-    Inspector(Inspector),
+    Inspector(Box<Inspector>),
     Exec(Exec),
     Lines(Lines),
 }
@@ -57,13 +57,17 @@ impl Handle for Worker {
 /// The built-in generator and handler, or the user's commands.
 pub(crate) fn parts(args: &MemberArgs) -> Result<(Maker, Worker), Failure> {
     let maker = match &args.generator {
-        None => Maker::Text(Text::new(args.seed)),
+        None => Maker::Text(Box::new(Text::new(args.seed))),
         Some(text) => Maker::Command(Source { command: CommandLine::parse("--generator", text)? }),
     };
     let worker = match (&args.handler, args.handler_mode) {
-        (None, _) => {
+        (None, HandlerMode::Lines) => {
+            return Err(Failure::new(USAGE, "--handler-mode lines is for a --handler")
+                .hint("`--handler ./handle.py --handler-mode lines`"));
+        }
+        (None, HandlerMode::Exec) => {
             let work_time = args.work_time.unwrap_or_default();
-            Worker::Inspector(Inspector::new(args.seed, args.error_rate, work_time))
+            Worker::Inspector(Box::new(Inspector::new(args.seed, args.error_rate, work_time)))
         }
         (Some(text), mode) => {
             let command = CommandLine::parse("--handler", text)?;

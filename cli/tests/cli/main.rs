@@ -4,4 +4,12 @@
 
 mod fake; // a server that claims to be older than it is
 mod output; // what the commands print
-mod wrong_input; // every wrong input
+mod screen; // one run of the program
+mod settings; // flag, variable, file, default
+mod stored; // errors: listed, taken, put back, copied
+mod wrong_commands; // handlers and generators that are none
+mod wrong_input; // addresses, names, values, servers that are unfit
+mod wrong_sending; // what cannot be sent
+mod wrong_server; // no server, or one that cannot be started
+mod wrong_settings; // files and variables
+mod wrong_tls; // certificates that are not to be trusted

@@ -1,21 +1,13 @@
-use std::process::{Command, Output};
+use artel_testkit::{Program, Server, eventually};
 
-use artel_testkit::{Kind, Program, Server, eventually};
+use crate::screen::{any_server, text, with};
 
 fn server() -> Server {
-    Server::start(if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey })
+    any_server(&["--appendonly", "yes"])
 }
 
-fn artel(args: &[&str], variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_artel"));
-    for name in ["REDIS_URL", "ARTEL_REDIS_URL", "ARTEL_FLEET"] {
-        command.env_remove(name);
-    }
-    command.envs(variables.iter().copied()).args(args).output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn artel(args: &[&str], variables: &[(&str, &str)]) -> std::process::Output {
+    with(args, variables, b"")
 }
 
 #[test]

@@ -1,31 +1,7 @@
-use std::process::{Command, Output};
-
-use artel_testkit::{Kind, Program, Server};
+use artel_testkit::Program;
 
 use crate::fake;
-
-fn artel(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_artel"));
-    for name in ["REDIS_URL", "ARTEL_REDIS_URL", "ARTEL_FLEET"] {
-        command.env_remove(name);
-    }
-    command.args(args).output().expect("the program runs")
-}
-
-/// The exit code, and everything on stderr, exactly. Nothing may be on stdout.
-#[track_caller]
-fn says(args: &[&str], code: i32, screen: &str) {
-    let output = artel(args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(stderr.trim_end(), screen.trim(), "{args:?}");
-    assert_eq!(output.status.code(), Some(code), "{args:?}");
-    assert!(output.stdout.is_empty(), "{args:?}");
-}
-
-fn any_server(args: &[&str]) -> Server {
-    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
-    Server::with(kind, args)
-}
+use crate::screen::{any_server, artel, says};
 
 #[test]
 fn an_unreachable_redis() {

@@ -64,12 +64,9 @@ impl Screen {
     /// `message  field=value …`, with the level where it is not the usual one.
     fn readable(&self, entry: &serde_json::Map<String, Value>) -> String {
         let mut text = String::new();
-        match entry.get("level").and_then(Value::as_str) {
-            Some(level @ ("WARN" | "ERROR")) => {
-                text.push_str(&self.paint(WARNING, &level.to_lowercase()));
-                text.push_str(": ");
-            }
-            _ => {}
+        if let Some(level @ ("WARN" | "ERROR")) = entry.get("level").and_then(Value::as_str) {
+            text.push_str(&self.paint(WARNING, &level.to_lowercase()));
+            text.push_str(": ");
         }
         text.push_str(entry.get("message").and_then(Value::as_str).unwrap_or_default());
         for (name, value) in entry {

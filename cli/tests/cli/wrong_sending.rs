@@ -1,0 +1,131 @@
+//! What cannot be sent: one clear error, what is certain, how to go on.
+
+use crate::screen::{any_server, output_says, says, text, with};
+
+#[test]
+fn lines_that_cannot_be_sent() {
+    let server = any_server(&[]);
+    let url = server.url();
+    let args = ["send", "--redis", &url];
+    let huge = [b"one\ntwo\n".to_vec(), vec![b'x'; 100_000_000]].concat();
+    for (stdin, screen) in [
+        (
+            &b"one\n\ntwo\n"[..],
+            "error: line 2: it is empty\n\n\
+             hint: `--raw` sends empty lines, too; line 1 is sent: go on with `tail -n +2`",
+        ),
+        (
+            b"\xff\n",
+            "error: line 1: not UTF-8 at byte 1\n\nhint: `--raw` sends any bytes; nothing was sent",
+        ),
+        (
+            &huge,
+            "error: line 3: larger than the limit of 1048576 bytes\n\n\
+             hint: send what is large elsewhere, and its place as a message; lines 1 to 2 are sent: \
+             go on with `tail -n +3`",
+        ),
+    ] {
+        output_says(&with(&args, &[], stdin), &args, 1, screen);
+    }
+    let lane: Vec<String> = redis::cmd("LRANGE")
+        .arg("artel:{artel}:lane:normal")
+        .arg(0)
+        .arg(-1)
+        .query(&mut server.connect())
+        .expect("answers");
+    let payloads: Vec<&str> = lane.iter().filter_map(|line| line.rsplit('|').next()).collect();
+    assert_eq!(payloads, ["one", "one", "two"], "exactly what was said to be sent");
+}
+
+#[test]
+fn raw_lines_are_any_bytes() {
+    let server = any_server(&[]);
+    let output = with(&["send", "--raw", "--redis", &server.url()], &[], b"\xff\n\nlast");
+    assert_eq!((output.status.code(), text(&output.stderr).trim()), (Some(0), "sent 3"));
+}
+
+#[test]
+fn a_payload_over_the_limit() {
+    let server = any_server(&[]);
+    let large = "x".repeat(120_000);
+    let args = ["send", "--redis", &server.url(), &large, &large];
+    assert_eq!(with(&args, &[], b"").status.code(), Some(0), "large, and allowed");
+    // An argument cannot be larger than the system allows; a line can.
+    let line = "x".repeat((1 << 20) + 1);
+    let args = ["send", "--redis", &server.url()];
+    let output = with(&args, &[], line.as_bytes());
+    output_says(
+        &output,
+        &args,
+        1,
+        "error: line 1: larger than the limit of 1048576 bytes\n\n\
+         hint: send what is large elsewhere, and its place as a message; nothing was sent",
+    );
+}
+
+#[test]
+fn options_that_make_no_sense() {
+    let server = any_server(&[]);
+    let url = server.url();
+    says(
+        &["send", "--redis", &url, "--dedup", "k", "one", "two"],
+        2,
+        "error: --dedup is for one message, given as an argument\n\n\
+         hint: `artel send --dedup order-7 'pay order 7'`",
+    );
+    let long = "k".repeat(201);
+    says(
+        &["send", "--redis", &url, "--dedup", &long, "one"],
+        2,
+        "error: --dedup must have 1 to 200 bytes, and has 201\n\n\
+         hint: `artel send --help` shows what is allowed",
+    );
+    says(
+        &["send", "--redis", &url, "--kind", &long.repeat(3), "one"],
+        2,
+        "error: --kind must have at most 200 bytes\n\n\
+         hint: `artel send --help` shows what is allowed",
+    );
+    says(
+        &["errors", "list", "--redis", &url, "--cursor", "yesterday"],
+        2,
+        "error: --cursor must be a position such as 1794710083950-0\n\n\
+         hint: `artel errors list` says where the next page begins",
+    );
+    says(
+        &["errors", "list", "--redis", &url, "--grep", "(open"],
+        2,
+        "error: --grep is not a regular expression: unclosed group\n\n\
+         hint: put a backslash before a character that stands for itself, such as `\\(`",
+    );
+}
+
+/// A Redis that may take no more holds up the sender; a signal ends the wait and says what is sent.
+#[test]
+fn a_full_lane_holds_up_the_sender() {
+    let server = any_server(&[]);
+    let url = server.url();
+    let args = ["send", "--redis", &url, "--backlog-max", "2"];
+    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    command.stdin(std::process::Stdio::piped());
+    let mut sender = artel_testkit::Program::spawn(command);
+    let mut stdin = sender.stdin();
+    for line in ["one\n", "two\n", "three\n"] {
+        std::io::Write::write_all(&mut stdin, line.as_bytes()).expect("it reads");
+        if line == "one\n" {
+            artel_testkit::eventually("the first to be sent", || {
+                let there: i64 = redis::cmd("LLEN")
+                    .arg("artel:{artel}:lane:normal")
+                    .query(&mut server.connect())
+                    .expect("answers");
+                there == 1
+            });
+        }
+    }
+    sender.says("waiting for room: 2 messages wait in lane normal already");
+    sender.terminate();
+    assert_eq!(sender.exit_code(), Some(143));
+    let screen = sender.stderr();
+    let last = screen.lines().last().unwrap_or_default();
+    assert!(last.starts_with("stopped; line") && last.contains("sent: go on with"), "{screen}");
+}

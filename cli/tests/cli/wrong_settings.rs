@@ -1,0 +1,137 @@
+//! Settings that are wrong, wherever they come from.
+
+use crate::screen::{artel, output_says, says, text, with};
+
+const ORIGIN: &str = "hint: `artel config show --origin` shows where each setting comes from";
+
+#[test]
+fn a_file_with_a_wrong_key_names_file_line_key_and_the_right_key() {
+    let dir = tempfile::tempdir().expect("a dir");
+    let file = dir.path().join("artel.toml");
+    let path = file.display().to_string();
+    for (content, error, hint) in [
+        (
+            "# ours\ninterval = \"1s\"\nerror-rat = 0.1\n",
+            ":3: unknown key `error-rat`",
+            "hint: did you mean `error-rate`?",
+        ),
+        ("concurency = 4\n", ":1: unknown key `concurency`", "hint: did you mean `concurrency`?"),
+        (
+            "[zoo]\nbears = 4\n",
+            ":1: unknown key `zoo`",
+            "hint: `artel config init` writes a file with all of them",
+        ),
+        (
+            "interval = 1s\n",
+            ":1: not TOML: ",
+            "hint: a setting is a line such as `interval = \"500ms\"`",
+        ),
+        (
+            "interval = [1, 2]\n",
+            ":1: interval must be a text, a number, or true or false",
+            "hint: a setting is a line such as `interval = \"500ms\"`",
+        ),
+        ("\ninterval = \"soon\"\n", ":2: interval: \"soon\": not a time", ORIGIN),
+        ("error-rate = 7\n", ":1: error-rate: \"7\": must be between 0 and 1", ORIGIN),
+        (
+            "log-format = \"xml\"\n",
+            ":1: log-format: must be one of pretty, json, not \"xml\"",
+            ORIGIN,
+        ),
+        ("quiet = 3\n", ":1: quiet must be true or false, not \"3\"", "hint: a flag is on"),
+        (
+            "handler-mode = \"lines\"\n",
+            "--handler-mode lines is for a --handler",
+            "hint: `--handler ./handle.py --handler-mode lines`",
+        ),
+    ] {
+        std::fs::write(&file, content).expect("writes");
+        for args in [&["config", "check", &path][..], &["run", "--config", &path]] {
+            let output = artel(args);
+            let screen = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{content:?}: {screen}");
+            assert!(
+                screen.starts_with("error: ") && screen.contains(error),
+                "{content:?}: {screen}"
+            );
+            assert!(screen.contains(hint), "{content:?}: {screen}");
+            let named = error.starts_with(':');
+            assert!(!named || screen.contains(&format!("{path}:")), "{content:?}: {screen}");
+        }
+    }
+}
+
+#[test]
+fn a_value_out_of_range_is_found_by_check() {
+    let dir = tempfile::tempdir().expect("a dir");
+    let path = dir.path().join("artel.toml").display().to_string();
+    std::fs::write(&path, "interval = \"0\"\n").expect("writes");
+    says(
+        &["config", "check", &path],
+        2,
+        "error: --interval must be between 1ms and 86400s, not 0ns\n\n\
+         hint: `artel run --help` shows the defaults",
+    );
+    std::fs::write(&path, "interval = \"20ms\"\nverbose = true\n").expect("writes");
+    says(&["config", "check", &path], 0, &format!("{path} is fine"));
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    says(
+        &["run", "--config", "/nonexistent/artel.toml"],
+        1,
+        "error: cannot read /nonexistent/artel.toml: No such file or directory (os error 2)\n\n\
+         hint: `artel config init` writes a file to begin with",
+    );
+    says(
+        &["status", "--redis-url-file", "/nonexistent/url"],
+        1,
+        "error: cannot read /nonexistent/url: No such file or directory (os error 2)\n\n\
+         hint: is the path right, and may this user read it?",
+    );
+    let dir = tempfile::tempdir().expect("a dir");
+    let path = dir.path().join("url").display().to_string();
+    std::fs::write(&path, "\n").expect("writes");
+    says(
+        &["status", "--redis-url-file", &path],
+        2,
+        &format!(
+            "error: {path} holds no address\n\n\
+             hint: it should hold one line such as redis://:password@host:6379"
+        ),
+    );
+}
+
+/// A wrong variable is named by its own name, and only by commands that need it.
+#[test]
+fn a_wrong_variable_is_named() {
+    let variables = [("ARTEL_INTERVAL", "soon"), ("ARTEL_REDIS_URL", "redis://127.0.0.1:1")];
+    let args = ["run"];
+    output_says(
+        &with(&args, &variables, b""),
+        &args,
+        2,
+        &format!(
+            "error: ARTEL_INTERVAL: interval: \"soon\": not a time (expected number at 0): try \
+             `500ms` or `2s`\n\n{ORIGIN}"
+        ),
+    );
+    let args = ["status"];
+    output_says(
+        &with(&args, &variables, b""),
+        &args,
+        3,
+        "error: cannot reach Redis at redis://127.0.0.1:1: connection refused\n\n\
+         hint: start Redis, or pass `--redis <URL>`",
+    );
+    let args = ["run"];
+    output_says(
+        &with(&args, &[("ARTEL_REDIS_URL", "redis://h:1"), ("ARTEL_PORT", "1")], b""),
+        &args,
+        2,
+        &format!(
+            "error: ARTEL_REDIS_URL: redis: cannot be used together with --port <PORT>\n\n{ORIGIN}"
+        ),
+    );
+}
