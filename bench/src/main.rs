@@ -3,6 +3,7 @@
 //! Absolute figures of a shared machine say little; so every round measures the raw loop and Artel
 //! one after the other, and the goals are about their ratio. Ends with 1 if a goal is missed.
 
+mod handlers;
 mod idle;
 mod load;
 mod member;
@@ -46,6 +47,10 @@ struct Cost {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("--as-handler") {
+        handlers::be_handler();
+        return ExitCode::SUCCESS;
+    }
     let Some(rounds) = rounds() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
@@ -86,6 +91,18 @@ async fn run(rounds: usize) -> Result<bool> {
         measure_raw(&server, &mut gauge, &mut raw).await?;
         measure_artel(&server, &mut gauge, &mut artel).await?;
     }
+    let mut handlers = handlers::cases()?;
+    match std::env::var("ARTEL_PROGRAM") {
+        Ok(program) => {
+            eprintln!("handlers, {:.0} s", start.elapsed().as_secs_f64());
+            for _ in 0..rounds.min(3) {
+                for case in &mut handlers {
+                    case.measure(&program, &server).await?;
+                }
+            }
+        }
+        Err(_) => eprintln!("no handlers: set ARTEL_PROGRAM to the program, as `./dev bench` does"),
+    }
     eprintln!("idle fleets, {:.0} s", start.elapsed().as_secs_f64());
     gauge.flush()?;
     let eight = idle::measure(&server, "eight", &[Part::Both; 8]).await?;
@@ -93,7 +110,10 @@ async fn run(rounds: usize) -> Result<bool> {
 
     println!("{name}, {cores} cores, rounds: {rounds}, {MESSAGES} messages of {BYTES} bytes each");
     println!("median (min..max); the ratio is the median of the rounds' ratios\n");
-    let table = table(raw, artel, eight, pair);
+    let mut table = table(raw, artel, eight, pair);
+    for case in &handlers {
+        table.compare(case.name, &case.raw, &case.artel, Goal::None);
+    }
     print!("{}", table.show());
     Ok(table.met())
 }
