@@ -53,6 +53,10 @@ pub enum Notice {
     MemberDied {
         /// The dead one.
         member: MemberId,
+        /// What people called it.
+        label: String,
+        /// Where it ran, as `host:pid`.
+        process: String,
     },
     /// Messages that dead members held were put back.
     Adopted {

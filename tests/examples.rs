@@ -45,6 +45,10 @@ fn the_readme_shows_a_program_that_runs() {
         read("README.md").contains(&format!("```rust\n{code}```")),
         "README.md shows examples/readme.rs"
     );
+    for handler in ["handle.sh", "handle.py", "generate.sh"] {
+        let code = read(&format!("examples/handlers/{handler}"));
+        assert!(read("README.md").contains(&format!("\n{code}```")), "README.md shows {handler}");
+    }
     let server = Server::any();
     let mut run = Program::start(example("readme"), &[server.url()]);
     assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());

@@ -9,7 +9,7 @@ use super::keeper::Keep;
 use super::pulse::Pace;
 use super::{End, Exercise, MemberId, Session};
 use crate::notice::Notice;
-use crate::store::{Reply, Script, StoreError};
+use crate::store::{Call, Reply, Script, StoreError, list, text};
 
 static LOOK: Script = Script::new("look", include_str!("look.lua"));
 
@@ -75,8 +75,23 @@ impl Keep {
             }
         });
         for member in dead {
-            self.board.publish(Notice::MemberDied { member });
+            let (label, process) = self.profile(&member, session).await;
+            self.board.publish(Notice::MemberDied { member, label, process });
         }
         Ok(())
+    }
+
+    /// What a member was called, and where it ran; for people, so it may be missing.
+    async fn profile(&self, member: &MemberId, session: &Session) -> (String, String) {
+        let call = Call::plain("HMGET").arg(self.store.keys.member(member));
+        let call = call.arg("label").arg("host").arg("pid");
+        let answer = self.link.call(&call, session.beat()).await.and_then(list);
+        let fields = answer.unwrap_or_default();
+        let field = |at: usize| fields.get(at).and_then(|value| text(value).ok());
+        let process = match (field(1), field(2)) {
+            (Some(host), Some(pid)) => format!("{host}:{pid}"),
+            _ => String::new(),
+        };
+        (field(0).unwrap_or_default(), process)
     }
 }

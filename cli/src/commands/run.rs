@@ -180,7 +180,9 @@ async fn tell(mut notices: Notices, label: String) {
             Notice::NoWorker => tracing::info!("no worker yet: start a second copy"),
             Notice::Full { reason } => tracing::warn!(reason, "generating waits"),
             Notice::Flowing => tracing::info!("generating goes on"),
-            Notice::MemberDied { member } => tracing::warn!(%member, "member died"),
+            Notice::MemberDied { member, label, process } => {
+                tracing::warn!(%member, who = label, process, "member died");
+            }
             Notice::Adopted { member, returned, failed } => {
                 tracing::info!(%member, returned, failed, "put back what it held");
             }

@@ -146,6 +146,24 @@ on_each_server! {
         }
     }
 
+    /// The commands that the README shows do what it says.
+    fn the_commands_of_the_readme_work(kind) {
+        let example = |name: &str| {
+            format!("{}/../examples/handlers/{name}", env!("CARGO_MANIFEST_DIR"))
+        };
+        let (sh, python) = (vec![example("handle.sh")], vec![example("handle.py"), "lines".to_owned()]);
+        for handler in if has_python() { vec![sh, python] } else { vec![sh] } {
+            let mut bench = Bench::new(Server::start(kind));
+            let mode = handler.get(1).map_or("exec", String::as_str);
+            bench.start(&["--generator", &example("generate.sh"), "--interval", "50ms",
+                "--handler", &handler[0], "--handler-mode", mode]);
+            eventually("orders to be done", || bench.count("done") >= 3);
+            bench.artel(&["send", "nonsense"]);
+            eventually("what is no order to fail", || bench.count("failed") == 1);
+            assert!(bench.artel(&["errors", "list"]).contains("no order"));
+        }
+    }
+
     /// One message per line of a generator in sh and in Python; a failing one adds nothing.
     fn commands_generate_messages(kind) {
         let mut bench = Bench::new(Server::start(kind));

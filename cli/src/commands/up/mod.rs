@@ -43,7 +43,10 @@ pub(crate) async fn up(
     let private = settings::private(global);
     let started = private.ensure()?;
     let place = Place { redis: private.url().into(), fleet: global.fleet.clone() };
-    let result = supervise(global, args, options, &place, started, &mut signals).await;
+    let version = private.running().map_or_else(String::new, |running| running.version);
+    let verb = if started { "started" } else { "found running" };
+    let server = format!("{version}, {verb}, {}", place.redis);
+    let result = supervise(global, args, options, &place, &server, &mut signals).await;
     // Nobody else uses it: it goes, with its lock and its socket. Its data stay.
     stop_server(&private)?;
     result
@@ -66,16 +69,12 @@ async fn supervise(
     args: &UpArgs,
     options: Vec<OsString>,
     place: &Place,
-    started: bool,
+    server: &str,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     let before = Status::read(&place.redis, &place.fleet).await?;
     let mut screen = Screen::new(printer::colour(global.color), args.members);
-    let verb = if started { "started" } else { "found running" };
-    screen.remark(&format!(
-        "{} members on a private server ({verb}, {} {})",
-        args.members, place.redis, before.redis.version
-    ));
+    screen.remark(&format!("{} members on a private server ({server})", args.members));
     screen.remark(&format!(
         "Ctrl-C ends all. In another terminal: {0} status · {0} send hello · {0} getErrors",
         screen::program(global)
