@@ -214,3 +214,81 @@ fn a_second_signal_ends_it_at_once() {
         .collect();
     assert!(codes.contains(&Some(143)), "the busy one ends with 143 on the second: {codes:?}");
 }
+
+/// Again and again until Ctrl-C, which is no error; through an outage of Redis, too.
+#[test]
+fn watching_goes_on_until_it_is_told_to_stop() {
+    let mut server = server();
+    let args = ["status", "--watch", "--json", "--every", "50ms", "--redis", &server.url()];
+    let mut watch = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
+    eventually("three documents", || watch.stdout().lines().count() >= 3);
+    server.kill();
+    watch.says("cannot reach Redis");
+    server.restart();
+    let before = watch.stdout().lines().count();
+    eventually("documents again", || watch.stdout().lines().count() > before);
+    for line in watch.stdout().lines() {
+        let document: serde_json::Value = serde_json::from_str(line).expect("a document per line");
+        assert_eq!(document["v"], 1);
+    }
+    watch.signal_interrupt();
+    assert_eq!(watch.exit_code(), Some(0));
+}
+
+#[test]
+fn a_member_says_the_books_as_often_as_it_is_told() {
+    let server = server();
+    let args = ["run", "--redis", &server.url(), "--snapshot-every", "100ms", "--interval", "20ms"];
+    let member = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
+    let line = member.says("balance 0");
+    assert!(line.contains("generated ") && line.contains("members=1"), "{line}");
+}
+
+/// Whoever reads our output may stop reading: that is not an error, and nothing is lost.
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let server = server();
+    let url = server.url();
+    let mut connection = server.connect();
+    for n in 0..300 {
+        let () = redis::cmd("XADD")
+            .arg("artel:{artel}:errors")
+            .arg("*")
+            .arg("m")
+            .arg(format!("1g-|5-{n}|1|9|{}", "x".repeat(1000)))
+            .arg("e")
+            .arg("{}")
+            .query(&mut connection)
+            .expect("answers");
+    }
+    for command in [
+        &["errors", "export", "--redis", &url][..],
+        &["errors", "list", "--limit", "300", "--redis", &url],
+        &["status", "--watch", "--every", "50ms", "--redis", &url],
+        &["send", "--redis", &url, "--json", "a", "b", "c"],
+        &["completions", "bash"],
+        &["man"],
+        &["config", "show"],
+        &["--help"],
+        &["getErrors", "--redis", &url],
+    ] {
+        let mut child = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), command)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("its end");
+        let stderr = text(&output.stderr);
+        assert!(!stderr.contains("error") && !stderr.contains("panicked"), "{command:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {stderr}");
+    }
+    let left: u64 =
+        redis::cmd("XLEN").arg("artel:{artel}:errors").query(&mut connection).expect("answers");
+    let drains: u64 =
+        redis::cmd("HLEN").arg("artel:{artel}:drains").query(&mut connection).expect("answers");
+    assert!(
+        left == 300 || drains == 1,
+        "nobody has read them, so all are stored: {left}, {drains}"
+    );
+}
