@@ -23,13 +23,6 @@ pub(super) enum Event {
     Answer(String, Option<u32>),
 }
 
-/// What a line of the log means for who leads.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Said {
-    Leads,
-    Deposed,
-}
-
 struct Member {
     pid: u32,
     /// Closed, it leaves.
@@ -92,26 +85,21 @@ impl Crew {
         self.members[at].session.clone()
     }
 
-    /// Takes in what a member says of itself.
-    pub(super) fn note(&mut self, at: usize, line: &str) -> Option<Said> {
-        let line: Value = serde_json::from_str(line).ok()?;
-        match line["message"].as_str()? {
-            JOINED => {
-                self.members[at].session = line["member"].as_str().map(str::to_owned);
-                None
-            }
+    /// Takes in what a member says of itself. Does it say that it leads?
+    pub(super) fn note(&mut self, at: usize, line: &str) -> bool {
+        let line: Value = serde_json::from_str(line).unwrap_or_default();
+        let message = line["message"].as_str().unwrap_or_default();
+        match message {
+            JOINED => self.members[at].session = line["member"].as_str().map(str::to_owned),
             LEADS => {
                 for (other, member) in self.members.iter_mut().enumerate() {
                     member.leads = other == at;
                 }
-                Some(Said::Leads)
             }
-            DEPOSED => {
-                self.members[at].leads = false;
-                Some(Said::Deposed)
-            }
-            _ => None,
+            DEPOSED => self.members[at].leads = false,
+            _ => {}
         }
+        message == LEADS
     }
 
     /// A member has ended. Did it lead?

@@ -8,6 +8,7 @@ mod crew;
 mod screen;
 
 use std::ffi::OsString;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use artel::Status;
@@ -21,7 +22,7 @@ use crate::settings::{self, Place};
 use crate::signals::Signals;
 use crate::{commands, printer};
 
-use crew::{Crew, Event, Said};
+use crew::{Crew, Event};
 use screen::Screen;
 
 /// How often the books are said unless `--snapshot-every` says otherwise.
@@ -64,6 +65,20 @@ fn stop_server(private: &Embedded) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The fleet while it runs.
+struct Up<'a> {
+    place: &'a Place,
+    before: Status,
+    began: Instant,
+    screen: Screen,
+    crew: Crew,
+    events: mpsc::Sender<Event>,
+    /// Somebody was told whom to kill.
+    invited: bool,
+    /// A generator that died and has no successor yet.
+    fallen: Option<Death>,
+}
+
 async fn supervise(
     global: &Global,
     args: &UpArgs,
@@ -73,117 +88,132 @@ async fn supervise(
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     let before = Status::read(&place.redis, &place.fleet).await?;
-    let mut screen = Screen::new(printer::colour(global.color), args.members);
+    let screen = Screen::new(printer::colour(global.color), args.members);
     screen.remark(&format!("{} members on a private server ({server})", args.members));
     screen.remark(&format!(
         "Ctrl-C ends all. In another terminal: {0} status · {0} send hello · {0} getErrors",
         screen::program(global)
     ));
     let (events, mut heard) = mpsc::channel(1024);
-    let mut crew = Crew::start(args.members, place, options, events.clone())?;
+    let crew = Crew::start(args.members, place, options, events.clone())?;
     let began = Instant::now();
+    let mut up = Up { place, before, began, screen, crew, events, invited: false, fallen: None };
     let every = args.member.snapshot_every.unwrap_or(SNAPSHOT_EVERY);
     let mut snapshots = tokio::time::interval(every.max(Duration::from_millis(50)));
     snapshots.tick().await;
     let over = tokio::time::sleep(args.member.duration.unwrap_or(Duration::MAX / 4));
     let mut over = std::pin::pin!(over);
-    let mut invited = false;
-    // A generator that died and has no successor yet.
-    let mut fallen: Option<Death> = None;
-    while crew.is_alive() {
+    while up.crew.is_alive() {
         tokio::select! {
-            _ = signals.next() => { screen.remark("stopping: members finish what they started"); break }
+            _ = signals.next() => {
+                up.screen.remark("stopping: members finish what they started");
+                break;
+            }
             () = &mut over, if args.member.duration.is_some() => break,
-            _ = snapshots.tick() => {
-                if let Ok(status) = Status::read(&place.redis, &place.fleet).await {
-                    screen.remark(&format!("{} s: {}", began.elapsed().as_secs(), since(&before, &status)));
-                }
-            }
-            Some(event) = heard.recv() => match event {
-                Event::Said(at, line) => {
-                    let said = crew.note(at, &line);
-                    screen.line(&crew, at, &line);
-                    if let Some(Said::Leads) = said {
-                        let pid = crew.pid(at);
-                        match fallen.take() {
-                            Some(death) => {
-                                let leads = Some((pid, death.at.elapsed()));
-                                tokio::spawn(death.settle(place.clone(), leads, events.clone()));
-                            }
-                            None if !invited => screen.invite(pid),
-                            None => {}
-                        }
-                        invited = true;
-                    }
-                }
-                Event::Printed(at, line) => screen.text(&crew, at, &line),
-                Event::Ended(at, status) => {
-                    let led = crew.ended(at);
-                    screen.remark(&format!("member-{} ({}) ended: {status}", at + 1, crew.pid(at)));
-                    if status.code().is_none() {
-                        let death = Death::of(place, crew.pid(at), crew.session(at), led).await;
-                        match led {
-                            true => fallen = Some(death),
-                            false => { tokio::spawn(death.settle(place.clone(), None, events.clone())); }
-                        }
-                    }
-                }
-                Event::Answer(text, leads) => {
-                    screen.remark(&text);
-                    if let Some(pid) = leads {
-                        screen.invite(pid);
-                    }
-                }
-            }
+            _ = snapshots.tick() => up.snapshot().await,
+            Some(event) = heard.recv() => up.hear(event).await,
         }
     }
-    let all_gone = !crew.is_alive();
-    leave(&mut crew, &mut heard, &mut screen, signals).await;
-    let after = Status::read(&place.redis, &place.fleet).await?;
-    let seconds = began.elapsed().as_secs();
-    let text = format!("in {seconds} s: {}\n", since(&before, &after));
-    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
-    if before.messages.generated + before.messages.sent > 0 {
-        let books = commands::status::books(&after);
-        printer::data(&format!("the fleet in all: {books}"))
-            .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
-    }
-    if after.messages.balance != 0 {
-        let error = format!("the books do not balance: {}", after.messages.balance);
-        return Err(Failure::new(FAILURE, error));
-    }
-    if all_gone {
-        return Err(Failure::new(FAILURE, "all members are gone")
-            .hint("what they did not finish is kept: the next `artel up` goes on with it"));
-    }
-    Ok(OK)
+    let all_gone = !up.crew.is_alive();
+    up.leave(&mut heard, signals).await;
+    up.farewell(all_gone).await
 }
 
-/// Lets go of the members, shows what they still say, and waits for their end. A second signal ends
-/// them at once.
-async fn leave(
-    crew: &mut Crew,
-    heard: &mut mpsc::Receiver<Event>,
-    screen: &mut Screen,
-    signals: &mut Signals,
-) {
-    crew.let_go();
-    let deadline = tokio::time::Instant::now() + LEAVE_MAX;
-    while crew.is_alive() {
-        tokio::select! {
-            Some(event) = heard.recv() => match event {
-                Event::Said(at, line) => screen.line(crew, at, &line),
-                Event::Printed(at, line) => screen.text(crew, at, &line),
-                Event::Ended(at, _) => { crew.ended(at); }
-                Event::Answer(text, _) => screen.remark(&text),
-            },
-            _ = signals.next() => crew.kill(),
-            () = tokio::time::sleep_until(deadline) => {
-                screen.remark("members that do not end are killed");
-                crew.kill();
-                return;
+impl Up<'_> {
+    async fn snapshot(&self) {
+        if let Ok(status) = Status::read(&self.place.redis, &self.place.fleet).await {
+            let seconds = self.began.elapsed().as_secs();
+            self.screen.remark(&format!("{seconds} s: {}", since(&self.before, &status)));
+        }
+    }
+
+    async fn hear(&mut self, event: Event) {
+        match event {
+            Event::Said(at, line) => {
+                let leads = self.crew.note(at, &line);
+                self.screen.line(&self.crew, at, &line);
+                if leads {
+                    self.elected(self.crew.pid(at));
+                }
+            }
+            Event::Printed(at, line) => self.screen.text(&self.crew, at, &line),
+            Event::Ended(at, status) => self.ended(at, status).await,
+            Event::Answer(text, leads) => {
+                self.screen.remark(&text);
+                if let Some(pid) = leads {
+                    self.screen.invite(pid);
+                }
             }
         }
+    }
+
+    fn elected(&mut self, pid: u32) {
+        match self.fallen.take() {
+            Some(death) => {
+                let leads = Some((pid, death.at.elapsed()));
+                tokio::spawn(death.settle(self.place.clone(), leads, self.events.clone()));
+            }
+            None if !self.invited => self.screen.invite(pid),
+            None => {}
+        }
+        self.invited = true;
+    }
+
+    async fn ended(&mut self, at: usize, status: ExitStatus) {
+        let (led, pid) = (self.crew.ended(at), self.crew.pid(at));
+        self.screen.remark(&format!("member-{} ({pid}) ended: {status}", at + 1));
+        if status.code().is_some() {
+            return; // it left by itself, and has said why
+        }
+        let death = Death::of(self.place, pid, self.crew.session(at), led).await;
+        if led {
+            self.fallen = Some(death);
+        } else {
+            tokio::spawn(death.settle(self.place.clone(), None, self.events.clone()));
+        }
+    }
+
+    /// Lets go of the members, shows what they still say, and waits for their end. A second signal
+    /// ends them at once.
+    async fn leave(&mut self, heard: &mut mpsc::Receiver<Event>, signals: &mut Signals) {
+        self.crew.let_go();
+        let deadline = tokio::time::Instant::now() + LEAVE_MAX;
+        while self.crew.is_alive() {
+            tokio::select! {
+                Some(event) = heard.recv() => match event {
+                    Event::Said(at, line) => self.screen.line(&self.crew, at, &line),
+                    Event::Printed(at, line) => self.screen.text(&self.crew, at, &line),
+                    Event::Ended(at, _) => { self.crew.ended(at); }
+                    Event::Answer(text, _) => self.screen.remark(&text),
+                },
+                _ = signals.next() => self.crew.kill(),
+                () = tokio::time::sleep_until(deadline) => {
+                    self.screen.remark("members that do not end are killed");
+                    self.crew.kill();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The books at the end.
+    async fn farewell(&self, all_gone: bool) -> Result<u8, Failure> {
+        let after = Status::read(&self.place.redis, &self.place.fleet).await?;
+        let seconds = self.began.elapsed().as_secs();
+        let mut text = format!("in {seconds} s: {}\n", since(&self.before, &after));
+        if self.before.messages.generated + self.before.messages.sent > 0 {
+            text.push_str(&format!("the fleet in all: {}", commands::status::books(&after)));
+        }
+        printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+        if after.messages.balance != 0 {
+            let error = format!("the books do not balance: {}", after.messages.balance);
+            return Err(Failure::new(FAILURE, error));
+        }
+        if all_gone {
+            return Err(Failure::new(FAILURE, "all members are gone")
+                .hint("what they did not finish is kept: the next `artel up` goes on with it"));
+        }
+        Ok(OK)
     }
 }
 
