@@ -102,10 +102,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the same call may succeed later without any change: the network or Redis is away, or
-    /// there is no room.
+    /// True if nothing was done and the same call may succeed later without any change: Redis is away,
+    /// or there is no room. Not for [`Error::NoAnswer`]: then it may have been done.
     pub fn is_retryable(&self) -> bool {
-        self.is_unreachable() || self.is_full()
+        matches!(self, Error::Unreachable { .. } | Error::Full { .. })
     }
 
     /// True if Redis could not be reached or did not answer.

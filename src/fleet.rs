@@ -78,6 +78,18 @@ impl FleetBuilder {
         self
     }
 
+    /// Checks settings, name and address without connecting to anything.
+    ///
+    /// ```
+    /// let member = artel::Fleet::builder().name("not a name");
+    /// assert!(member.check().is_err());
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        self.config.validate()?;
+        check_fleet_name(&self.name)?;
+        Store::open(&self.redis, &self.name).map(|_| ())
+    }
+
     /// Joins the fleet; returns when this process is a member.
     ///
     /// # Errors
@@ -89,8 +101,7 @@ impl FleetBuilder {
     ///
     /// Safe: a session that was opened meanwhile ends by itself.
     pub async fn start(self) -> Result<Fleet, Error> {
-        self.config.validate()?;
-        check_fleet_name(&self.name)?;
+        self.check()?;
         let store = Store::open(&self.redis, &self.name)?;
         store.check().await?;
         let board = Board::new();

@@ -37,25 +37,17 @@ impl From<artel::Error> for Failure {
         use artel::Error;
         let text = error.to_string();
         match error {
-            Error::Config { field: "fleet", .. } => {
-                Failure::new(USAGE, format!("--{text}")).hint("try `--fleet orders`")
-            }
-            Error::Config { field: "redis", .. } => Failure::new(USAGE, format!("--{text}"))
-                .hint("try `--redis redis://127.0.0.1:6379`"),
-            Error::Config { field: "tls_ca", .. } => {
-                Failure::new(USAGE, format!("--{}", text.replace('_', "-")))
-                    .hint("it should have a line `-----BEGIN CERTIFICATE-----`")
-            }
-            Error::Config { field: "dedup" | "kind" | "lane", .. } => {
-                Failure::new(USAGE, format!("--{text}"))
-                    .hint("`artel send --help` shows what is allowed")
-            }
-            Error::Config { field: "cursor", .. } => Failure::new(USAGE, format!("--{text}"))
-                .hint("`artel errors list` says where the next page begins"),
-            Error::Config { field, .. } => {
-                let flag = field.replace('_', "-");
-                Failure::new(USAGE, format!("--{}", text.replacen(field, &flag, 1)))
-                    .hint("`artel run --help` shows the defaults")
+            Error::Config { field, ref problem } => {
+                let hint = match field {
+                    "fleet" => "try `--fleet orders`",
+                    "redis" => "try `--redis redis://127.0.0.1:6379`",
+                    "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
+                    "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
+                    "cursor" => "`artel errors list` says where the next page begins",
+                    _ => "`artel run --help` shows the defaults",
+                };
+                let name = crate::layers::name_of(&field.replace('_', "-"));
+                Failure::new(USAGE, format!("{name} {problem}")).hint(hint)
             }
             Error::Unreachable { ref reason, .. } => {
                 Failure::new(UNREACHABLE, text).hint(unreachable_hint(reason))
@@ -83,6 +75,8 @@ impl From<artel::Error> for Failure {
                 };
                 Failure::new(FAILURE, text).hint(hint)
             }
+            Error::Full { .. } => Failure::new(FAILURE, text)
+                .hint("more workers, or more memory for Redis; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),
         }
     }

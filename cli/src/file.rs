@@ -54,7 +54,11 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
                     .hint("a setting is a line such as `interval = \"500ms\"`"));
             }
         };
-        entries.insert(name, Entry { value, line: line_of(at) });
+        let line = line_of(at);
+        if let Some(Entry { line: before, .. }) = entries.insert(name, Entry { value, line }) {
+            let error = format!("{}: {written} was set in line {before} already", place(at));
+            return Err(Failure::new(USAGE, error).hint("`-` and `_` are the same in a key"));
+        }
     }
     Ok(entries)
 }
@@ -97,6 +101,8 @@ mod tests {
     fn what_is_not_toml_is_named_with_its_place() {
         let failure = read("interval = \"1s\"\nerror-rate = \n").expect_err("wrong");
         assert!(failure.error.starts_with("artel.toml:2: not TOML: "), "{}", failure.error);
+        let failure = read("error-rate = 1\nerror_rate = 0\n").expect_err("twice");
+        assert_eq!(failure.error, "artel.toml:2: error_rate was set in line 1 already");
         let failure = read("[interval]\nx = 1\n").expect_err("wrong");
         assert!(failure.error.contains("must be a text"), "{}", failure.error);
     }

@@ -7,8 +7,10 @@
 //! The command line is read once to see which command it is and what it names; what the environment
 //! and the file add is put behind it as further flags, and the whole is read again.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -61,10 +63,27 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
+/// Where the options came from that the command line did not name.
+static ORIGINS: Mutex<BTreeMap<String, Origin>> = Mutex::new(BTreeMap::new());
+
+fn origins() -> MutexGuard<'static, BTreeMap<String, Origin>> {
+    ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Reads the command line with everything below it.
 pub(crate) fn read(words: &[OsString]) -> Result<Args, Failure> {
-    let matches = resolve(words)?.0;
+    let (matches, added) = resolve(words)?;
+    *origins() = added.into_iter().map(|added| (added.long, added.origin)).collect();
     Args::from_arg_matches(&matches).map_err(|error| Failure::new(USAGE, error.to_string()))
+}
+
+/// How to speak of an option, `--interval` say: by the place its value came from.
+pub(crate) fn name_of(flag: &str) -> String {
+    let long = flag.trim_start_matches('-');
+    match origins().get(long) {
+        Some(origin) => format!("{origin}: {long}"),
+        None => format!("--{long}"),
+    }
 }
 
 /// The name of an option's variable.
@@ -80,18 +99,23 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     let given = command.clone().try_get_matches_from(words).unwrap_or_else(|error| error.exit());
     check_order(&command, &given)?;
     let (leaf, matches) = leaf(&command, &given);
-    let options: Vec<&Arg> = leaf.get_arguments().filter(|arg| is_setting(arg)).collect();
+    // `--getErrors` is a command, too, and needs nothing that belongs to `run`.
+    let other = is_flag_command(&given);
+    let needed = |arg: &&Arg| is_setting(arg) && !(other && arg.get_help_heading() == Some(OF_RUN));
+    let options: Vec<&Arg> = leaf.get_arguments().filter(needed).collect();
     let mut named: Vec<&str> = options
         .iter()
         .filter(|arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
         .filter_map(|arg| arg.get_long())
         .collect();
     let mut added = Vec::new();
-    let file = file_entries(matches)?;
+    let file = if reads_file(&given) { file_entries(matches)? } else { None };
     let from_environment = |long: &str| {
         let name = variable(long);
         let value = text(&name, std::env::var_os(&name)?);
-        Some(value.map(|value| (value, Origin::Variable(name))))
+        // Where a service is called `artel`, Kubernetes says so in ARTEL_PORT.
+        let foreign = name == "ARTEL_PORT" && value.as_ref().is_ok_and(|url| url.contains("://"));
+        (!foreign).then(|| value.map(|value| (value, Origin::Variable(name))))
     };
     // REDIS_URL is everybody's variable: it stands behind all of ours, and before the file.
     let shared = |long: &str| {
@@ -133,6 +157,16 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
         Ok(matches) => Ok((matches, added)),
         Err(error) => Err(explain(&error, &added)),
     }
+}
+
+fn is_flag_command(given: &ArgMatches) -> bool {
+    given.subcommand_name().is_none()
+        && ["get_errors", "clean_temp"].iter().any(|id| given.contains_id(id))
+}
+
+/// Commands that work on files of settings, or need none, must work beside a broken one.
+fn reads_file(given: &ArgMatches) -> bool {
+    !["config", "completions", "man"].contains(&given.subcommand_name().unwrap_or_default())
 }
 
 /// What belongs to `run` must stand after `run` if there is a command.
@@ -214,13 +248,19 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
         // Two places that do not go together.
         let text = error.to_string();
         let text = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        let places: Vec<String> =
+            added.iter().map(|added| format!("{} ({})", added.long, added.origin)).collect();
         return Failure::new(USAGE, text.trim())
-            .hint("`artel config show --origin` shows where each setting comes from");
+            .hint(format!("beside the command line these count: {}", places.join(", ")));
     };
     let problem = match error.kind() {
         ErrorKind::ArgumentConflict => {
             let other = context(ContextKind::PriorArg).unwrap_or_default();
-            format!("cannot be used together with {other}")
+            let long = other.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
+            match added.iter().find(|added| added.long == long) {
+                Some(other) => format!("cannot be used together with {} ({long})", other.origin),
+                None => format!("cannot be used together with {other}"),
+            }
         }
         ErrorKind::InvalidValue => {
             let values = match error.get(ContextKind::ValidValue) {
@@ -235,24 +275,43 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
         },
     };
     Failure::new(USAGE, format!("{}: {}: {problem}", culprit.origin, culprit.long))
-        .hint("`artel config show --origin` shows where each setting comes from")
+        .hint(format!("`--{}` on the command line overrules it", culprit.long))
+}
+
+/// The file that counts: named by a flag or a variable, else the one in the working directory.
+pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Option<PathBuf> {
+    let variable = std::env::var_os("ARTEL_CONFIG").filter(|path| !path.is_empty());
+    let named = flag.cloned().or_else(|| variable.map(PathBuf::from));
+    named.or_else(|| Path::new(FILE).is_file().then(|| PathBuf::from(FILE)))
 }
 
 /// The entries of the file, by the name of their option.
 fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
-    let flag = matches.get_one::<PathBuf>("config").cloned();
-    let variable = std::env::var_os("ARTEL_CONFIG").filter(|path| !path.is_empty());
-    match flag.or_else(|| variable.map(PathBuf::from)) {
+    match file_in_use(matches.get_one("config")) {
         Some(path) => entries(&path).map(|entries| Some((path, entries))),
-        None if Path::new(FILE).is_file() => {
-            let path = PathBuf::from(FILE);
-            entries(&path).map(|entries| Some((path, entries)))
-        }
         None => Ok(None),
     }
 }
 
-/// Reads a file; every key must be a setting of a member.
+/// Reads what a member would be told by this file alone.
+pub(crate) fn read_file(path: &Path) -> Result<Args, Failure> {
+    let command = command();
+    let run = command.find_subcommand("run").cloned().unwrap_or_default();
+    let mut added = Vec::new();
+    for (name, entry) in entries(path)? {
+        let Some(arg) = run.get_arguments().find(|arg| arg.get_long() == Some(&name)) else {
+            continue; // of another command
+        };
+        added.extend(word(arg, &name, entry.value, Origin::File(path.to_owned(), entry.line))?);
+    }
+    let words = ["artel", "run"].map(OsString::from);
+    let words = words.into_iter().chain(added.iter().map(|added| added.word.clone()));
+    let matches = command.try_get_matches_from(words).map_err(|error| explain(&error, &added))?;
+    *origins() = added.into_iter().map(|added| (added.long, added.origin)).collect();
+    Args::from_arg_matches(&matches).map_err(|error| Failure::new(USAGE, error.to_string()))
+}
+
+/// Reads a file; every key must be a setting of some command.
 pub(crate) fn entries(path: &Path) -> Result<Entries, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
@@ -261,24 +320,38 @@ pub(crate) fn entries(path: &Path) -> Result<Entries, Failure> {
     file::parse(path, &text, &names())
 }
 
-/// The settings of a member, in the order of the help.
+/// The settings of all commands, those of a member first.
 fn names() -> Vec<String> {
     let command = command();
-    let run = command.find_subcommand("run").cloned().unwrap_or_default();
-    let settings = run.get_arguments().filter(|arg| is_setting(arg));
-    settings.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+    let mut names: Vec<String> = Vec::new();
+    let mut open: Vec<&Command> = command.get_subcommands().collect();
+    open.sort_by_key(|command| command.get_name() != "run");
+    while !open.is_empty() {
+        let command = open.remove(0);
+        open.extend(command.get_subcommands());
+        for long in command.get_arguments().filter(|arg| is_setting(arg)).filter_map(Arg::get_long)
+        {
+            if !names.iter().any(|name| name == long) {
+                names.push(long.to_owned());
+            }
+        }
+    }
+    names
 }
 
-/// Every setting of a member, with its value and where that comes from. With `defaults` nothing but
-/// the defaults counts.
-pub(crate) fn settings(global: &[OsString], defaults: bool) -> Result<Vec<Setting>, Failure> {
+/// Every setting of a member that is told this beside variables and file, with its value and where
+/// that comes from. With `None` nothing but the defaults counts.
+pub(crate) fn settings(told: Option<&[OsString]>) -> Result<Vec<Setting>, Failure> {
     let mut words = vec![OsString::from("artel"), OsString::from("run")];
-    let (matches, added) = if defaults {
-        let matches = command().try_get_matches_from(&words);
-        (matches.map_err(|error| Failure::new(USAGE, error.to_string()))?, Vec::new())
-    } else {
-        words.extend(global.iter().cloned());
-        resolve(&words)?
+    let (matches, added) = match told {
+        None => {
+            let matches = command().try_get_matches_from(&words);
+            (matches.map_err(|error| Failure::new(USAGE, error.to_string()))?, Vec::new())
+        }
+        Some(told) => {
+            words.extend(told.iter().cloned());
+            resolve(&words)?
+        }
     };
     let command = command();
     let (run, matches) = leaf(&command, &matches);
@@ -304,50 +377,76 @@ pub(crate) fn settings(global: &[OsString], defaults: bool) -> Result<Vec<Settin
     Ok(run.get_arguments().filter(|arg| is_setting(arg)).map(setting).collect())
 }
 
-/// What `up` was told and its members must know, as flags: everything but what is `up`'s own or what
-/// it decides for each of them.
+/// What the command line itself says about settings of a member, as flags.
+pub(crate) fn told(words: &[OsString]) -> Vec<OsString> {
+    let command = command();
+    let Ok(given) = command.clone().try_get_matches_from(words) else { return Vec::new() };
+    let (leaf, matches) = leaf(&command, &given);
+    let mut flags = flags(leaf, matches, |_| true);
+    if let Some(path) = matches.get_one::<PathBuf>("config") {
+        flags.extend([OsString::from("--config"), path.into()]);
+    }
+    flags
+}
+
+/// What `up` was told and its members must know, as flags, wherever it came from: everything but
+/// what is `up`'s own or what it decides for each of them.
 pub(crate) fn passed_on(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
-    const OWN: [&str; 14] = [
-        "redis",
-        "redis-url-file",
-        "host",
-        "port",
-        "db",
-        "tls-ca",
-        "tls-cert",
-        "tls-key",
+    const ADDRESS: [&str; 8] =
+        ["redis", "redis-url-file", "host", "port", "db", "tls-ca", "tls-cert", "tls-key"];
+    const OWN: [&str; 10] = [
         "fleet",
         "label",
         "log-format",
         "color",
+        "quiet",
         "for",
         "snapshot-every",
+        "embedded",
+        "data-dir",
+        "server",
     ];
-    let (matches, _) = resolve(words)?;
+    let (matches, added) = resolve(words)?;
     let command = command();
-    let known = names();
     let (up, matches) = leaf(&command, &matches);
-    let mut options = Vec::new();
-    for arg in up.get_arguments().filter(|arg| is_setting(arg)) {
+    let by_hand = |long: &str| !added.iter().any(|added| added.long == long);
+    for arg in up.get_arguments() {
+        let long = arg.get_long().unwrap_or_default();
+        let given = matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+        if given && ADDRESS.contains(&long) && by_hand(long) {
+            let error = format!("--{long} is not for `up`, which has a private server of its own");
+            return Err(Failure::new(USAGE, error).hint("`artel run` takes it"));
+        }
+    }
+    Ok(flags(up, matches, |long| !ADDRESS.contains(&long) && !OWN.contains(&long)))
+}
+
+/// The settings of a member that were given to this command, as flags.
+fn flags(command: &Command, matches: &ArgMatches, wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
+    let all = crate::args::command();
+    let run = all.find_subcommand("run").cloned().unwrap_or_default();
+    let known = |long: &str| run.get_arguments().any(|arg| arg.get_long() == Some(long));
+    let mut flags = Vec::new();
+    for arg in command.get_arguments().filter(|arg| is_setting(arg)) {
         let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
         let given = matches.value_source(id) == Some(ValueSource::CommandLine);
-        if !given || OWN.contains(&long) || !known.iter().any(|name| name == long) {
+        if !given || !known(long) || !wanted(long) {
             continue;
         }
         match arg.get_action() {
             ArgAction::Count => {
                 let times = matches.get_count(id);
-                options.extend((0..times).map(|_| OsString::from(format!("--{long}"))));
+                flags.extend((0..times).map(|_| OsString::from(format!("--{long}"))));
             }
-            ArgAction::SetTrue => options.push(format!("--{long}").into()),
+            ArgAction::SetTrue => flags.push(format!("--{long}").into()),
             _ => {
                 for value in matches.get_raw(id).into_iter().flatten() {
-                    let mut option = OsString::from(format!("--{long}="));
-                    option.push(value);
-                    options.push(option);
+                    let mut flag = OsString::from(format!("--{long}="));
+                    flag.push(value);
+                    flags.push(flag);
                 }
             }
         }
     }
-    Ok(options)
+    flags
 }

@@ -42,9 +42,9 @@ fn main() -> std::process::ExitCode {
 
 async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let global = args.global.clone();
-    let look = || place(&global, Need::Nothing);
+    let look = || place(&global, Need::Nothing).map(|(place, _)| place);
     match args.action()? {
-        Action::Run(run) => commands::run::run(|| place(&global, Need::Server), &run).await,
+        Action::Run(run) => commands::run::run(&global, &run).await,
         Action::Up(up) => commands::up::up(&global, &up, layers::passed_on(words)?).await,
         Action::Send(options) => commands::send::send(&look()?, &options).await,
         Action::Errors(command) => commands::errors::errors(&look()?, &command).await,
@@ -53,7 +53,9 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Action::Embedded(command) => {
             commands::embedded::embedded(&settings::private(&global), &command)
         }
-        Action::Config(command) => commands::config::config(&global, &command),
+        Action::Config(command) => {
+            commands::config::config(&global, &command, &layers::told(words))
+        }
         Action::Completions(shell) => commands::pages::completions(shell),
         Action::Man(words) => commands::pages::man(&words),
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -104,12 +105,37 @@ pub(crate) fn pass_on(bytes: &[u8]) {
     let _ = io::stderr().lock().write_all(bytes);
 }
 
-/// A question to stderr, and whether the answer from stdin is yes. Nobody there means no.
-pub(crate) fn confirm(question: &str) -> bool {
+/// A question to stderr, and whether the answer from stdin is yes; `None` if nobody answers.
+pub(crate) fn confirm(question: &str) -> Option<bool> {
     let _ = write!(io::stderr().lock(), "{question} [y/N] ");
     let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer);
-    read.is_ok() && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
+    if !io::stdin().read_line(&mut answer).is_ok_and(|bytes| bytes > 0) {
+        let _ = writeln!(io::stderr().lock());
+        return None;
+    }
+    Some(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// A text without anything that a terminal would obey.
+pub(crate) fn harmless(text: &str) -> String {
+    let mut harmless = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() && c != '\t' {
+            true => harmless.extend(c.escape_default()),
+            false => harmless.push(c),
+        }
+    }
+    harmless
+}
+
+/// Was stdout closed when we were started? Then what is printed goes nowhere.
+pub(crate) fn is_closed() -> bool {
+    // A closed stdout is opened anew by the runtime, for reading and writing; nobody else does that.
+    let null = std::fs::metadata("/dev/null").map(|null| null.rdev()).unwrap_or_default();
+    let stdout = io::stdout();
+    let flags = rustix::fs::fcntl_getfl(&stdout).unwrap_or(rustix::fs::OFlags::WRONLY);
+    rustix::fs::fstat(&stdout).is_ok_and(|stat| stat.st_rdev == null)
+        && flags.contains(rustix::fs::OFlags::RDWR)
 }
 
 /// A remark: a line to stderr.

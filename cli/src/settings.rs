@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use artel::{Address, Config};
+use artel::{Address, Config, Durability};
 
 use crate::args::{EmbeddedMode, Global, MemberArgs, RunArgs};
-use crate::embedded::{self, Embedded};
+use crate::embedded::{self, Embedded, Hold};
 use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
 use crate::printer;
 
@@ -27,9 +27,11 @@ pub(crate) enum Need {
 
 /// The address that was given; else the private server if it answers, else localhost if it
 /// answers, else what `need` says. An address that was given is never replaced by another.
-pub(crate) fn place(global: &Global, need: Need) -> Result<Place, Failure> {
-    let url = match url(global)? {
-        Some(url) => url,
+///
+/// While the hold is kept, the private server is not stopped for want of users.
+pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>), Failure> {
+    let (url, hold) = match url(global)? {
+        Some(url) => (url, None),
         None => default_url(global, need)?,
     };
     let mut redis = Address::new(url);
@@ -39,7 +41,7 @@ pub(crate) fn place(global: &Global, need: Need) -> Result<Place, Failure> {
     if let (Some(certificate), Some(key)) = (&global.tls_cert, &global.tls_key) {
         redis = redis.with_identity(read(certificate)?, read(key)?);
     }
-    Ok(Place { redis, fleet: global.fleet.clone() })
+    Ok((Place { redis, fleet: global.fleet.clone() }, hold))
 }
 
 /// The address that was given, if one was.
@@ -69,7 +71,7 @@ fn url(global: &Global) -> Result<Option<String>, Failure> {
     Ok(Some(format!("{scheme}://{host}:{port}/{db}")))
 }
 
-fn default_url(global: &Global, need: Need) -> Result<String, Failure> {
+fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Failure> {
     let say = |text: &str| {
         if !global.quiet {
             printer::remark(text);
@@ -80,26 +82,33 @@ fn default_url(global: &Global, need: Need) -> Result<String, Failure> {
         return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
     }
     let private = private(global);
-    if private.answers() {
+    if private.is_there() && need == Need::Nothing {
+        private.wait()?;
         say(&format!("no Redis configured: using the private server, {}", private.url()));
-        return Ok(private.url());
+        return Ok((private.url(), None));
+    }
+    if private.is_there() {
+        // Under the lock, so that nobody who leaves stops it now.
+        let hold = private.ensure()?;
+        say(&format!("no Redis configured: using the private server, {}", private.url()));
+        return Ok((private.url(), Some(hold)));
     }
     if embedded::localhost_answers() {
         say("no Redis configured: using the one on localhost, redis://127.0.0.1:6379");
-        return Ok("redis://127.0.0.1:6379".to_owned());
+        return Ok(("redis://127.0.0.1:6379".to_owned(), None));
     }
     if need == Need::Nothing {
         let error = "no Redis is configured, none answers on localhost, and no private server runs";
         return Err(Failure::new(UNREACHABLE, error)
             .hint("pass `--redis <URL>`, or start a fleet first: `artel up`, `artel run`"));
     }
-    let started = private.ensure()?;
-    let verb = if started { "started" } else { "using" };
+    let hold = private.ensure()?;
+    let verb = if hold.started { "started" } else { "using" };
     say(&format!(
         "no Redis configured: {verb} the private server, {} (this machine only, for trying out)",
         private.url()
     ));
-    Ok(private.url())
+    Ok((private.url(), Some(hold)))
 }
 
 /// The private server of this user.
@@ -133,6 +142,10 @@ pub(crate) fn common_config(args: &MemberArgs) -> Config {
     config.backlog_max = args.backlog_max;
     config.lane_weights = args.lane_weights;
     config.ledger = args.ledger;
+    config.stop_grace = args.stop_grace;
+    if args.replicas > 0 {
+        config.durability = Durability::Replicated(args.replicas);
+    }
     if let Some(concurrency) = args.concurrency {
         config.concurrency = concurrency;
     }

@@ -1,13 +1,16 @@
-//! The first SIGINT or SIGTERM asks for a graceful stop, the second ends the process at once.
+//! The first SIGINT, SIGTERM or SIGHUP asks for a graceful stop, the second ends the process at once.
+
+use std::future::Future;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{FAILURE, Failure};
 
-/// Both signals, from now on ours.
+/// The signals, from now on ours.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
@@ -16,6 +19,7 @@ impl Signals {
         Ok(Signals {
             interrupt: catch(SignalKind::interrupt())?,
             terminate: catch(SignalKind::terminate())?,
+            hang_up: catch(SignalKind::hangup())?,
         })
     }
 
@@ -24,6 +28,15 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => 130,
             _ = self.terminate.recv() => 143,
+            _ = self.hang_up.recv() => 129,
+        }
+    }
+
+    /// Waits for `work`, unless a signal comes first; then its exit code.
+    pub(crate) async fn unless<T>(&mut self, work: impl Future<Output = T>) -> Result<T, u8> {
+        tokio::select! {
+            done = work => Ok(done),
+            code = self.next() => Err(code),
         }
     }
 }

@@ -138,8 +138,7 @@ impl Runner {
 
     fn oversized(&self, messages: &[NewMessage]) -> Option<Error> {
         let max = self.outlet.config.payload_bytes_max;
-        let bytes = messages.iter().map(|message| message.payload().len()).max()?;
-        (bytes > max).then_some(Error::PayloadTooLarge { bytes, max })
+        messages.iter().find_map(|message| message.check(max).err())
     }
 }
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Deletes records whose bytes were written out, keeps the drain alive, drops it when nothing is left.
 -- KEYS[1] drains HASH token -> `owner|deadline_ms`   KEYS[2] drain:<token> STREAM   KEYS[3] counts HASH
--- ARGV    token, owner, life_ms (0 = the caller stops: whoever comes next may inherit at once), then ids
+-- ARGV    token, owner, life_ms, then ids
 -- Returns {'ok', records left}, 'gone' (another taker inherited the drain: it prints the rest)
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 'gone' end
 local taken = 0

@@ -1,12 +1,11 @@
 //! The error store: failed messages, kept until somebody takes them or puts them back to work.
 //!
 //! **Invariant:** a record leaves the store in one of two ways: taken (`take.rs`), or removed by the
-//! same script that adds the new message. Nothing expires, nothing is trimmed.
-
-use std::time::Duration;
+//! same script that adds the new message. Nothing expires, nothing is trimmed. A record that was put
+//! back has a new position and remembers when it failed.
 
 use super::record::{ErrorRecord, record};
-use super::take::Taker;
+use super::take::{Taker, restore_dead};
 use crate::Error;
 use crate::config::BACKLOG_MAX;
 use crate::queue::Lane;
@@ -16,6 +15,8 @@ static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
 
 /// Records per page.
 pub(super) const PAGE: usize = 100;
+/// Bytes of payloads that one script moves.
+pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// How far the error store was read, oldest first.
 ///
@@ -48,6 +49,11 @@ impl Cursor {
             return Err(Error::Config { field: "cursor", problem });
         }
         Ok(Cursor { since_ms: 0, after: Some(position.to_owned()) })
+    }
+
+    /// Goes on behind this record.
+    pub(super) fn pass(&mut self, record: &ErrorRecord) {
+        self.after = Some(record.position.clone());
     }
 
     fn start(&self) -> String {
@@ -119,13 +125,16 @@ impl ErrorStore {
     }
 
     /// Reads up to `count` records, oldest first, and moves the cursor on; empty at the end. Nothing
-    /// is removed. What is being taken is not shown.
+    /// is removed. What is being taken is not shown; what a taker left behind that died is.
     ///
     /// # Cancel safety
     ///
     /// Safe: the cursor moves only with the answer.
     pub async fn page(&self, cursor: &mut Cursor, count: usize) -> Result<Vec<ErrorRecord>, Error> {
         let mut count = count.clamp(1, PAGE);
+        if cursor.after.is_none() {
+            restore_dead(&self.store).await?;
+        }
         loop {
             let call = Call::plain("XRANGE").arg(self.store.keys.errors());
             let call = call.arg(cursor.start()).arg("+").arg("COUNT").arg(count);
@@ -166,7 +175,8 @@ impl ErrorStore {
     /// was generated).
     pub fn requeue(&self, lane: Option<Lane>) -> Requeuer {
         let name = format!("{:016x}", rand::random::<u64>());
-        Requeuer { store: self.store.clone(), lane, name, next: 1 }
+        let (store, done) = (self.store.clone(), Requeued::default());
+        Requeuer { store, lane, name, next: 1, in_doubt: false, done }
     }
 
     async fn len(&self, key: String) -> Result<u64, Error> {
@@ -187,14 +197,24 @@ pub struct Requeuer {
     lane: Option<Lane>,
     name: String,
     next: u64,
+    /// A call went out under `next` and its answer was never heard.
+    in_doubt: bool,
+    done: Requeued,
 }
 
 impl Requeuer {
-    /// Puts these records back to work; those that are no longer stored are left out.
+    /// What was put back so far, as far as it was answered.
+    pub fn done(&self) -> Requeued {
+        self.done
+    }
+
+    /// Puts these records back to work; those that are no longer stored are left out. What it came
+    /// to is what this call did.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if there is no room: then nothing was moved.
+    /// [`Error::Full`] if there is no room: then [`done`](Self::done) says what was put back before,
+    /// and the rest is still stored.
     ///
     /// # Cancel safety
     ///
@@ -204,61 +224,80 @@ impl Requeuer {
             let problem = "generated takes only what the generator makes".to_owned();
             return Err(Error::Config { field: "lane", problem });
         }
-        let mut total = Requeued::default();
-        for chunk in records.chunks(PAGE) {
-            let done = self.chunk(chunk).await?;
-            total.messages += done.messages;
-            total.unreadable += done.unreadable;
+        let (mut total, mut rest) = (Requeued::default(), records);
+        while !rest.is_empty() {
+            let (chunk, more) = rest.split_at(portion(rest));
+            let moved = self.chunk(chunk).await?;
+            for sum in [&mut total, &mut self.done] {
+                sum.messages += moved.messages;
+                sum.unreadable += moved.unreadable;
+            }
+            rest = more;
         }
         Ok(total)
     }
 
     async fn chunk(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
-        for _ in 0..3 {
-            let keys = &self.store.keys;
-            let mut call = REQUEUE
-                .call(&[
-                    keys.errors(),
-                    keys.sent(&self.name),
-                    keys.counts(),
-                    keys.wake(),
-                    keys.lane(Lane::High),
-                    keys.lane(Lane::Normal),
-                    keys.lane(Lane::Low),
-                ])
-                .arg(&self.name)
-                .arg(self.next)
-                .arg(self.lane.map_or(String::new(), |lane| lane.letter().to_string()))
-                .arg(BACKLOG_MAX);
-            for record in records {
-                call.push_arg(&record.position);
+        loop {
+            if std::mem::replace(&mut self.in_doubt, true) {
+                // Removing a record is what must happen once; a new name only forgets how many.
+                self.name = format!("{:016x}", rand::random::<u64>());
+                self.next = 1;
             }
+            let call = self.call(records);
             let reply = match self.store.repeat(&call).await {
                 Err(Error::Refused { reason }) if reason.starts_with("OOM") => {
                     return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
                 }
                 reply => reply?,
             };
-            let count = |at| reply.number(at).map(|n| n as u64);
-            let explain = |error| self.store.explain(error);
             match reply.tag.as_str() {
                 "ok" | "already" => {
-                    let messages = count(0).map_err(explain)?;
-                    let unreadable = count(1).unwrap_or(0);
+                    let count = |at| reply.number(at).map_err(|error| self.store.explain(error));
+                    let (messages, unreadable) = (count(0)? as u64, count(1)? as u64);
                     self.next += messages;
+                    self.in_doubt = false;
                     return Ok(Requeued { messages, unreadable });
                 }
                 "full" => {
                     let reason = format!("{BACKLOG_MAX} messages wait already");
                     return Err(Error::Full { reason });
                 }
-                "gap" => {
-                    self.name = format!("{:016x}", rand::random::<u64>());
-                    self.next = 1;
-                }
+                "gap" => {} // the numbers were forgotten: again, under another name
                 _ => return Err(self.store.explain(reply.unexpected())),
             }
         }
-        Err(Error::NoAnswer { after: Duration::from_secs(3600) })
     }
+
+    fn call(&self, records: &[ErrorRecord]) -> Call {
+        let keys = &self.store.keys;
+        let mut call = REQUEUE
+            .call(&[
+                keys.errors(),
+                keys.sent(&self.name),
+                keys.counts(),
+                keys.wake(),
+                keys.lane(Lane::High),
+                keys.lane(Lane::Normal),
+                keys.lane(Lane::Low),
+            ])
+            .arg(&self.name)
+            .arg(self.next)
+            .arg(self.lane.map_or(String::new(), |lane| lane.letter().to_string()))
+            .arg(BACKLOG_MAX);
+        for record in records {
+            call.push_arg(&record.position);
+        }
+        call
+    }
+}
+
+/// How many records of the front one script moves: a bound on how long Redis is busy with it.
+fn portion(records: &[ErrorRecord]) -> usize {
+    let mut bytes = 0;
+    let fits = records.iter().take(PAGE).take_while(|record| {
+        bytes += record.payload.len();
+        bytes <= CHUNK_BYTES_MAX
+    });
+    fits.count().max(1)
 }

@@ -153,7 +153,7 @@ pub(super) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
     let mut entry = list(entry)?.into_iter();
     let position = text(&entry.next().unwrap_or(redis::Value::Nil))?;
     let fields = list(entry.next().unwrap_or(redis::Value::Nil))?;
-    let (mut envelope, mut info) = (Vec::new(), Info::default());
+    let (mut envelope, mut info, mut failed_ms) = (Vec::new(), Info::default(), None);
     let mut fields = fields.into_iter();
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
         match (text(&name)?.as_str(), value) {
@@ -161,11 +161,13 @@ pub(super) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
             ("e", redis::Value::BulkString(bytes)) => {
                 info = serde_json::from_slice(&bytes).unwrap_or_default();
             }
+            ("t", value) => failed_ms = text(&value)?.parse().ok(),
             _ => {}
         }
     }
     let message = Message::parse(envelope).unwrap_or_else(Message::unreadable);
-    let failed_ms = position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let stored_ms = position.split('-').next().and_then(|ms| ms.parse().ok());
+    let failed_ms = failed_ms.or(stored_ms).unwrap_or(0);
     Ok(ErrorRecord {
         id: message.id().to_string(),
         attempt: message.attempt(),

@@ -5,18 +5,19 @@
 //! its heir; nothing is ever lost.
 //!
 //! A taker moves everything stored, or what it chooses, to a *drain* of its own, prints page by page,
-//! and confirms each page. A drain whose taker stopped refreshing it is inherited by the next one
-//! that takes everything.
+//! and confirms each page. A taker that stops puts the rest back; the drain of one that died is
+//! inherited by the next that takes everything, and put back by whoever reads or chooses.
 
 use std::time::Duration;
 
-use super::error_store::{Cursor, ErrorStore, PAGE, drains};
+use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, drains};
 use super::record::{ErrorRecord, record};
 use crate::Error;
 use crate::store::{Call, Reply, Script, Store, list};
 
 static TAKE: Script = Script::new("take", include_str!("take.lua"));
 static PICK: Script = Script::new("pick", include_str!("pick.lua"));
+static RESTORE: Script = Script::new("restore", include_str!("restore.lua"));
 static CONFIRM: Script = Script::new("confirm", include_str!("confirm.lua"));
 
 /// A drain that is not refreshed for this long may be inherited.
@@ -24,6 +25,31 @@ const DRAIN_LIFE: Duration = Duration::from_secs(5);
 
 /// Chooses among the stored records.
 type Choice = Box<dyn FnMut(&ErrorRecord) -> bool + Send>;
+
+/// Puts back what takers left behind that died.
+pub(super) async fn restore_dead(store: &Store) -> Result<(), Error> {
+    for token in drains(store).await? {
+        restore(store, &token, false).await?;
+    }
+    Ok(())
+}
+
+/// Puts a drain back into the error store, unless its taker lives and is somebody else.
+async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
+    let keys = &store.keys;
+    let call = RESTORE
+        .call(&[keys.errors(), keys.drains(), keys.drain(token)])
+        .arg(token)
+        .arg(if own { "1" } else { "0" })
+        .arg(PAGE);
+    loop {
+        let reply = store.repeat(&call).await?;
+        let left = reply.number(0).unwrap_or(0);
+        if reply.tag != "ok" || left == 0 {
+            return Ok(());
+        }
+    }
+}
 
 fn token() -> String {
     format!("{:016x}", rand::random::<u64>())
@@ -45,12 +71,15 @@ pub struct Taker {
     page: usize,
     /// What to take, if not everything, and how far it was looked through.
     choice: Option<(Choice, Cursor)>,
+    /// The drain that is being filled with what was chosen.
+    pending: Option<(String, Call)>,
 }
 
 impl Taker {
     pub(super) fn new(store: &Store, choice: Option<(Choice, Cursor)>) -> Taker {
         let store = store.clone();
-        Taker { store, token: None, tried: Vec::new(), owner: owner(), page: PAGE, choice }
+        let (token, pending, tried) = (None, None, Vec::new());
+        Taker { store, token, tried, owner: owner(), page: PAGE, choice, pending }
     }
 
     /// The next page, up to 100 records; empty when nothing is left that could be taken.
@@ -95,7 +124,7 @@ impl Taker {
     /// Safe to repeat: deleting twice deletes once.
     pub async fn confirm(&mut self, page: &[ErrorRecord]) -> Result<bool, Error> {
         let ids: Vec<&str> = page.iter().map(|record| record.position.as_str()).collect();
-        self.touch(DRAIN_LIFE, &ids).await
+        self.touch(&ids).await
     }
 
     /// Says that this taker still lives, while writing a page takes long.
@@ -104,16 +133,19 @@ impl Taker {
     ///
     /// Safe to repeat.
     pub async fn keep_alive(&mut self) -> Result<bool, Error> {
-        self.touch(DRAIN_LIFE, &[]).await
+        self.touch(&[]).await
     }
 
-    /// Stops early: whoever comes next may take the rest at once.
+    /// Stops early: what is left is in the error store again.
     ///
     /// # Cancel safety
     ///
-    /// Safe to repeat.
+    /// Dropped before it returns, some of it is still in the drain, as if the taker had died.
     pub async fn release(mut self) -> Result<(), Error> {
-        self.touch(Duration::ZERO, &[]).await.map(|_| ())
+        match self.token.take().or(self.pending.take().map(|(token, _)| token)) {
+            Some(token) => restore(&self.store, &token, true).await,
+            None => Ok(()),
+        }
     }
 
     /// How many drains other living takers hold.
@@ -121,7 +153,7 @@ impl Taker {
         self.tried.len()
     }
 
-    async fn touch(&mut self, life: Duration, ids: &[&str]) -> Result<bool, Error> {
+    async fn touch(&mut self, ids: &[&str]) -> Result<bool, Error> {
         // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
         let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
         let keys = &self.store.keys;
@@ -129,7 +161,7 @@ impl Taker {
             .call(&[keys.drains(), keys.drain(&token), keys.counts()])
             .arg(&token)
             .arg(&self.owner)
-            .arg(life.as_millis() as u64);
+            .arg(DRAIN_LIFE.as_millis() as u64);
         for id in ids {
             call.push_arg(id);
         }
@@ -160,31 +192,45 @@ impl Taker {
 
     /// A drain with the next page of what was chosen.
     async fn chosen_drain(&mut self) -> Result<Option<String>, Error> {
-        let errors = ErrorStore { store: self.store.clone() };
-        while let Some((choice, cursor)) = &mut self.choice {
-            let mut page = errors.page(cursor, PAGE).await?;
+        // A call that was not answered, or dropped before it was, comes first.
+        while self.pending.is_none() {
+            let Some((choice, cursor)) = &mut self.choice else { return Ok(None) };
+            let mut ahead = cursor.clone();
+            let page = ErrorStore { store: self.store.clone() }.page(&mut ahead, PAGE).await?;
             if page.is_empty() {
-                break;
+                self.tried = drains(&self.store).await?;
+                return Ok(None);
             }
-            page.retain(|record| choice(record));
-            if page.is_empty() {
-                continue;
+            let (mut positions, mut bytes) = (Vec::new(), 0);
+            for record in page {
+                // Not asked about yet: it is the first of the next page.
+                if !positions.is_empty() && bytes + record.payload.len() > CHUNK_BYTES_MAX {
+                    break;
+                }
+                cursor.pass(&record);
+                if choice(&record) {
+                    bytes += record.payload.len();
+                    positions.push(record.position);
+                }
             }
-            let token = token();
-            let keys = &self.store.keys;
-            let mut call = PICK
-                .call(&[keys.errors(), keys.drains(), keys.drain(&token)])
-                .arg(&token)
-                .arg(&self.owner)
-                .arg(DRAIN_LIFE.as_millis() as u64);
-            for record in &page {
-                call.push_arg(&record.position);
+            if !positions.is_empty() {
+                let token = token();
+                let keys = &self.store.keys;
+                let mut call = PICK
+                    .call(&[keys.errors(), keys.drains(), keys.drain(&token)])
+                    .arg(&token)
+                    .arg(&self.owner)
+                    .arg(DRAIN_LIFE.as_millis() as u64);
+                for position in &positions {
+                    call.push_arg(position);
+                }
+                self.pending = Some((token, call));
             }
-            let _: Reply = self.store.repeat(&call).await?;
-            return Ok(Some(token));
         }
-        self.tried = drains(&self.store).await?;
-        Ok(None)
+        if let Some((_, call)) = &self.pending {
+            let _: Reply = self.store.repeat(call).await?;
+        }
+        Ok(self.pending.take().map(|(token, _)| token))
     }
 
     async fn drain_from(&mut self, from: &str) -> Result<Option<String>, Error> {

@@ -16,11 +16,14 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::term::Term;
 
 const VERSION: u8 = b'1';
 /// Flag: `<length>:<headers JSON>` stands before the payload.
 const HEADERS: u8 = b'h';
+/// Bytes of one header.
+const HEADER_BYTES_MAX: usize = 200;
 
 /// A line in which messages wait.
 ///
@@ -160,11 +163,22 @@ impl NewMessage {
         &self.payload
     }
 
-    /// How long what travels beside the payload is, about.
-    pub(crate) fn headers_bytes(&self) -> usize {
-        let headers = self.headers.as_deref();
-        let texts = headers.map(|headers| [&headers.kind, &headers.traceparent, &headers.origin]);
-        texts.into_iter().flatten().flatten().map(String::len).sum()
+    /// Refuses what is larger than allowed.
+    pub(crate) fn check(&self, payload_bytes_max: usize) -> Result<(), Error> {
+        if self.payload.len() > payload_bytes_max {
+            return Err(Error::PayloadTooLarge {
+                bytes: self.payload.len(),
+                max: payload_bytes_max,
+            });
+        }
+        let Some(headers) = &self.headers else { return Ok(()) };
+        for (field, value) in [("kind", &headers.kind), ("traceparent", &headers.traceparent)] {
+            if value.as_ref().is_some_and(|value| value.len() > HEADER_BYTES_MAX) {
+                let problem = format!("must have at most {HEADER_BYTES_MAX} bytes");
+                return Err(Error::Config { field, problem });
+            }
+        }
+        Ok(())
     }
 
     /// Writes its envelope into `buffer`, over whatever was there: one buffer serves a whole push.

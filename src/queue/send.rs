@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::{Config, Durability, check_fleet_name};
-use crate::store::{Address, Call, Reply, Script, Store};
+use crate::store::{Address, Call, Reply, Script, Store, StoreError};
 
 use super::message::{Lane, MessageId, NewMessage};
 
@@ -26,12 +26,13 @@ const RESEND: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(50);
 /// Messages in one batch, and bytes of their payloads unless it is a single one.
 const BATCH_MAX: usize = 1000;
-const BATCH_BYTES_MAX: usize = 8 << 20;
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Bytes per second that a link must carry.
+const SLOWEST: usize = 256 << 10;
 /// How long a key is remembered unless the sender says otherwise.
 const DEDUP: Duration = Duration::from_secs(86_400);
 const DEDUP_MAX: Duration = Duration::from_secs(30 * 86_400);
 const DEDUP_KEY_BYTES_MAX: usize = 200;
-const KIND_BYTES_MAX: usize = 200;
 
 /// A message that was sent.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -180,7 +181,7 @@ impl Sender {
         Err(Error::Config { field: "dedup", problem })
     }
 
-    /// Adds all of these messages or none: at most 1,000, and 8 MiB of payload unless it is one.
+    /// Adds all of these messages or none: at most 1,000, and 1 MiB of payload unless it is one.
     ///
     /// # Errors
     ///
@@ -205,18 +206,13 @@ impl Sender {
             let problem = "generated takes only what the generator makes".to_owned();
             return Err(Error::Config { field: "lane", problem });
         }
-        let largest = messages.iter().map(|message| message.payload().len()).max().unwrap_or(0);
-        if largest > self.payload_bytes_max {
-            return Err(Error::PayloadTooLarge { bytes: largest, max: self.payload_bytes_max });
-        }
-        if messages.iter().any(|message| message.headers_bytes() > KIND_BYTES_MAX * 2) {
-            let problem = format!("must have at most {KIND_BYTES_MAX} bytes");
-            return Err(Error::Config { field: "kind", problem });
+        for message in messages {
+            message.check(self.payload_bytes_max)?;
         }
         let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
         if messages.len() > BATCH_MAX || (messages.len() > 1 && bytes > BATCH_BYTES_MAX) {
             let messages = messages.len();
-            let max = "at most 1,000 messages and 8 MiB at once";
+            let max = "at most 1,000 messages and 1 MiB at once";
             return Err(Error::BatchTooLarge { messages, bytes, max });
         }
         Ok(())
@@ -236,62 +232,89 @@ impl Sender {
         // Taken back only by an answer: whoever drops this future leaves the number in doubt.
         numbers.in_doubt = true;
         let began = Moment::now();
+        let overdue = || Moment::now().since(began) > RESEND;
+        let timeout = call_timeout(messages);
         let mut call = self.call(&mut numbers, messages, key).await?;
+        // A copy of this batch went out and was not answered: it may have been added, or be added
+        // still, so no refusal of a later copy says that it was not.
+        let mut unheard = false;
         loop {
             let epoch = self.store.work.epoch();
-            let answer = self.store.work.call(&call, CALL_TIMEOUT).await;
-            let reply = match answer.and_then(Reply::parse) {
-                Ok(reply) => reply,
-                Err(error) if error.is_oom() => {
-                    numbers.in_doubt = false;
-                    return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
-                }
-                Err(error) if error.is_passing() => {
-                    if Moment::now().since(began) > RESEND {
-                        return Err(Error::NoAnswer { after: RESEND });
+            let answer = self.store.work.call(&call, timeout).await;
+            let refused = match answer.and_then(Reply::parse) {
+                Ok(reply) => match self.taken_in(&mut numbers, &reply, messages.len() as u64)? {
+                    Answer::Sent(sent, seq) => {
+                        if self.replicated(epoch).await? {
+                            return Ok((sent, seq));
+                        }
+                        // The same batch again: already there, and then on the replicas.
+                        numbers.next = seq;
+                        numbers.in_doubt = true;
+                        unheard = true;
+                        None
                     }
+                    Answer::Full => {
+                        let (lane, max) = (self.lane, self.backlog_max);
+                        let reason = format!("{max} messages wait in lane {lane} already");
+                        Some(Error::Full { reason })
+                    }
+                    Answer::Late if !unheard => {
+                        numbers.clock = None;
+                        call = self.call(&mut numbers, messages, key).await?;
+                        continue;
+                    }
+                    Answer::Late => None,
+                    // The numbers were forgotten: after an hour of silence, or by data loss.
+                    Answer::Gap => {
+                        *numbers = Numbers { in_doubt: true, ..Numbers::new() };
+                        call = self.call(&mut numbers, messages, key).await?;
+                        continue;
+                    }
+                },
+                Err(error) if error.is_unheard() => {
                     tracing::debug!(%error, "send unanswered, will be repeated");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
+                    unheard = true;
+                    None
                 }
-                Err(error) => {
-                    numbers.in_doubt = false;
-                    return Err(self.store.explain(error));
+                Err(error) if error.is_passing() && !overdue() => None,
+                Err(error) if error.is_oom() => {
+                    Some(Error::Full { reason: "Redis is out of memory".to_owned() })
                 }
+                Err(error) => Some(self.store.explain(error)),
             };
-            let seq = numbers.next;
-            match reply.tag.as_str() {
-                "ok" | "already" => {
-                    if !self.replicated(epoch).await? {
-                        continue; // the same batch again: already there, and then on the replicas
-                    }
-                    numbers.next += messages.len() as u64;
-                    numbers.in_doubt = false;
-                    let id = MessageId::sent(&numbers.name, seq);
-                    return Ok((Sent { id, is_new: true }, seq));
-                }
-                "duplicate" => {
-                    numbers.next += 1;
-                    numbers.in_doubt = false;
-                    let id = reply.text(0).map_err(|error| self.store.explain(error))?;
-                    let id = MessageId::from_redis(&id);
-                    return Ok((Sent { id, is_new: false }, seq));
-                }
-                "full" => {
-                    numbers.in_doubt = false;
-                    let (lane, max) = (self.lane, self.backlog_max);
-                    let reason = format!("{max} messages wait in lane {lane} already");
-                    return Err(Error::Full { reason });
-                }
-                // Nothing of it was added, nor can it be: every copy of it is late, too.
-                "late" if Moment::now().since(began) <= RESEND => numbers.clock = None,
-                "late" => return Err(Error::NoAnswer { after: RESEND }),
-                // The numbers were forgotten: after an hour of silence, or by data loss.
-                "gap" => *numbers = Numbers { in_doubt: true, ..Numbers::new() },
-                _ => return Err(self.store.explain(reply.unexpected())),
+            if let Some(error) = refused
+                && !unheard
+            {
+                numbers.in_doubt = false;
+                return Err(error);
             }
-            call = self.call(&mut numbers, messages, key).await?;
+            if overdue() {
+                return Err(Error::NoAnswer { after: RESEND });
+            }
+            tokio::time::sleep(RETRY).await;
         }
+    }
+
+    /// What an answer says; an accepted batch uses up its numbers.
+    fn taken_in(&self, numbers: &mut Numbers, reply: &Reply, count: u64) -> Result<Answer, Error> {
+        let seq = numbers.next;
+        let sent = match reply.tag.as_str() {
+            "ok" | "already" => Sent { id: MessageId::sent(&numbers.name, seq), is_new: true },
+            "duplicate" => {
+                let id = reply.text(0).map_err(|error| self.store.explain(error))?;
+                Sent { id: MessageId::from_redis(&id), is_new: false }
+            }
+            "full" => return Ok(Answer::Full),
+            "late" => return Ok(Answer::Late),
+            "gap" => return Ok(Answer::Gap),
+            other => {
+                let error = StoreError::odd(format!("unexpected answer {other:?}"));
+                return Err(self.store.explain(error));
+            }
+        };
+        numbers.next += count;
+        numbers.in_doubt = false;
+        Ok(Answer::Sent(sent, seq))
     }
 
     async fn replicated(&self, epoch: u64) -> Result<bool, Error> {
@@ -349,6 +372,20 @@ impl Sender {
             }
         }
     }
+}
+
+/// What Redis answered to a batch.
+enum Answer {
+    Sent(Sent, u64),
+    Full,
+    Late,
+    Gap,
+}
+
+/// Longer for what takes long to travel.
+fn call_timeout(messages: &[NewMessage]) -> Duration {
+    let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
+    (CALL_TIMEOUT + Duration::from_secs((bytes / SLOWEST) as u64)).min(RESEND)
 }
 
 impl std::fmt::Debug for Sender {

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Once;
 
-use redis::{ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use super::reason;
 use crate::Error;
@@ -48,25 +48,9 @@ impl Address {
         self
     }
 
-    /// Reads it: a client that connects to nothing yet, and the address without its secrets.
-    pub(super) fn client(&self) -> Result<(redis::Client, String), Error> {
-        let bad = |problem: &str| Error::Config { field: "redis", problem: problem.to_owned() };
-        let info = self
-            .url
-            .as_str()
-            .into_connection_info()
-            .map_err(|_| bad("is not a Redis address such as redis://host:port/db"))?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let shown = match info.addr() {
-            ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
-            ConnectionAddr::TcpTls { insecure: true, .. } => {
-                return Err(bad("must not switch the check of certificates off (#insecure)"));
-            }
-            addr @ ConnectionAddr::TcpTls { .. } => format!("rediss://{addr}"),
-            addr => format!("redis://{addr}"),
-        };
+    /// Reads it; connects to nothing yet.
+    pub(super) fn client(&self) -> Result<redis::Client, Error> {
+        let info = self.info()?;
         let wants_tls = self.ca.is_some() || self.identity.is_some();
         let client = match info.addr() {
             ConnectionAddr::TcpTls { .. } => {
@@ -83,8 +67,21 @@ impl Address {
             _ if wants_tls => return Err(bad("has certificates, so it must begin with rediss://")),
             _ => redis::Client::open(info),
         };
-        let client = client.map_err(|error| bad(&format!("cannot be used: {}", reason(&error))))?;
-        Ok((client, shown))
+        client.map_err(|error| bad(&format!("cannot be used: {}", reason(&error))))
+    }
+
+    fn info(&self) -> Result<ConnectionInfo, Error> {
+        if self.url.ends_with("#insecure") {
+            return Err(bad("must not switch the check of certificates off (#insecure)"));
+        }
+        if self.url.contains('#') {
+            return Err(bad("must not contain #; in a password it is written %23"));
+        }
+        let info = self.url.as_str().into_connection_info();
+        let info = info.map_err(|_| bad("is not a Redis address such as redis://host:port/db"))?;
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+        Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
     }
 
     fn certificates(&self) -> TlsCertificates {
@@ -93,6 +90,10 @@ impl Address {
             client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
         TlsCertificates { client_tls, root_cert: self.ca.clone() }
     }
+}
+
+fn bad(problem: &str) -> Error {
+    Error::Config { field: "redis", problem: problem.to_owned() }
 }
 
 /// The client panics on `rediss://` unless the process has chosen who does its cryptography.
@@ -131,9 +132,11 @@ impl From<&Address> for Address {
 /// Without its secrets.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.client() {
-            Ok((_, shown)) => f.pad(&shown),
-            Err(_) => f.pad("an unreadable address"),
+        let Ok(info) = self.info() else { return f.pad("an unreadable address") };
+        match info.addr() {
+            ConnectionAddr::Unix(path) => f.pad(&format!("unix:{}", path.display())),
+            addr @ ConnectionAddr::TcpTls { .. } => f.pad(&format!("rediss://{addr}")),
+            addr => f.pad(&format!("redis://{addr}")),
         }
     }
 }
@@ -150,7 +153,12 @@ mod tests {
 
     #[test]
     fn no_password_is_shown() {
-        for url in ["redis://me:hunter2@h:1/2", "rediss://:hunter2@h:1", "hunter2"] {
+        for url in [
+            "redis://me:hunter2@h:1/2",
+            "rediss://:hunter2@h:1",
+            "hunter2",
+            "redis://me:hunter2#x@h",
+        ] {
             let address = Address::new(url);
             assert!(!format!("{address} {address:?}").contains("hunter2"), "{address:?}");
         }

@@ -28,11 +28,14 @@ impl Store {
         }
         let memory = text(&self.once(&Call::plain("INFO").arg("memory")).await?)
             .map_err(|error| self.explain(error))?;
+        // What is remembered of senders has a time to live, and must not go before its time.
+        let bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");
         if let Some(policy) = field(&memory, "maxmemory_policy")
-            && policy.starts_with("allkeys")
+            && (policy.starts_with("allkeys") || (policy.starts_with("volatile") && bounded))
         {
             return Err(unfit(format!(
-                "maxmemory-policy {policy} lets it drop messages silently; set noeviction"
+                "maxmemory-policy {policy} lets it drop messages, or that they were sent, silently; \
+                 set noeviction"
             )));
         }
         for (key, expected) in self.keys.typed() {

@@ -18,7 +18,7 @@
 //! | `artel:{f}:blocks:<member>` | hash | `n → left:stamp` of open blocks, and `hi`, the highest number opened |
 //! | `artel:{f}:block:<member>:<n>` | list | messages of that block; settled = blank, given back = `-` |
 //! | `artel:{f}:wake` | list | at most one token |
-//! | `artel:{f}:errors` | stream | failed messages: `m` the envelope, `e` the reason (JSON) |
+//! | `artel:{f}:errors` | stream | failed messages: `m` the envelope, `e` the reason (JSON), `t` when it failed if it was put back |
 //! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records |
 //! | `artel:{f}:sent:<sender>` | string, 1 h | last number accepted from that sender |
 //! | `artel:{f}:dedup:<key>` | string, TTL | id of the message that was sent under that key |

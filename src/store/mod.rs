@@ -50,6 +50,11 @@ impl StoreError {
         StoreError::Odd(text.into())
     }
 
+    /// Nobody answered: the call may have taken effect, or may still.
+    pub(crate) fn is_unheard(&self) -> bool {
+        !matches!(self, StoreError::Server { .. })
+    }
+
     /// The same call may be answered later: nobody answered, or Redis is not ready.
     pub(crate) fn is_passing(&self) -> bool {
         const PASSING: [&str; 8] = [
@@ -92,13 +97,24 @@ impl From<redis::RedisError> for StoreError {
             return StoreError::Broken(reason(&error));
         }
         match error.code() {
-            Some(code) => StoreError::Server {
-                code: code.to_owned(),
-                text: format!("{code} {}", error.detail().unwrap_or_default()),
-            },
-            None => StoreError::Server { code: String::new(), text: reason(&error) },
+            Some(code) => {
+                let text = format!("{code} {}", error.detail().unwrap_or_default());
+                StoreError::Server { code: code.to_owned(), text: without_arguments(&text) }
+            }
+            None => {
+                let text = without_arguments(&reason(&error));
+                StoreError::Server { code: String::new(), text }
+            }
         }
     }
+}
+
+/// A server that does not know a command repeats its arguments, a password among them.
+fn without_arguments(text: &str) -> String {
+    let lower = text.to_lowercase();
+    text[..lower.find("with args beginning with").unwrap_or(text.len())]
+        .trim_end_matches([',', ' '])
+        .to_owned()
 }
 
 /// What went wrong, without the client library's decoration.
@@ -124,7 +140,7 @@ pub(crate) struct Store {
 impl Store {
     /// Reads the address; connects to nothing yet.
     pub(crate) fn open(address: &Address, fleet: &str) -> Result<Store, Error> {
-        let (client, address) = address.client()?;
+        let (client, address) = (address.client()?, address.to_string());
         Ok(Store {
             keys: Keys::new(fleet),
             work: Arc::new(Link::new("work", client.clone())),
@@ -153,21 +169,17 @@ impl Store {
         self.work.call(call, ONCE_TIMEOUT).await.map_err(|error| self.explain(error))
     }
 
-    pub(crate) async fn once_reply(&self, call: &Call) -> Result<Reply, Error> {
-        let value = self.once(call).await?;
-        Reply::parse(value).map_err(|error| self.explain(error))
-    }
-
     /// Sends a call that is safe to repeat until it is answered, a few times.
     pub(crate) async fn repeat(&self, call: &Call) -> Result<Reply, Error> {
         let mut tries = 0;
         loop {
-            match self.once_reply(call).await {
-                Err(error) if error.is_unreachable() && tries < 5 => {
+            let answer = self.work.call(call, ONCE_TIMEOUT).await.and_then(Reply::parse);
+            match answer {
+                Err(error) if error.is_passing() && tries < 10 => {
                     tries += 1;
                     tokio::time::sleep(ONCE_PAUSE * tries).await;
                 }
-                answer => return answer,
+                answer => return answer.map_err(|error| self.explain(error)),
             }
         }
     }
@@ -216,5 +228,17 @@ impl Store {
             },
             StoreError::Odd(text) => Error::Refused { reason: text },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_the_server_repeats_is_cut_off() {
+        let text =
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'x' 'hunter2'";
+        assert_eq!(without_arguments(text), "ERR unknown command 'HELLO'");
     }
 }

@@ -2,6 +2,8 @@
 //! blocks hurts nothing but its own message.
 #![allow(missing_docs, unreachable_pub)]
 
+mod sending; // anybody may send, and put errors back to work
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

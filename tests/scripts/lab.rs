@@ -20,7 +20,7 @@ macro_rules! sources {
 }
 
 /// Every script of the library.
-pub const SOURCES: [(&str, &str); 17] = sources! {
+pub const SOURCES: [(&str, &str); 18] = sources! {
     "join" => "membership/join.lua",
     "heartbeat" => "membership/heartbeat.lua",
     "look" => "membership/look.lua",
@@ -36,6 +36,7 @@ pub const SOURCES: [(&str, &str); 17] = sources! {
     "settle" => "outcome/settle.lua",
     "take" => "outcome/take.lua",
     "pick" => "outcome/pick.lua",
+    "restore" => "outcome/restore.lua",
     "confirm" => "outcome/confirm.lua",
     "requeue" => "outcome/requeue.lua",
 };
@@ -377,6 +378,12 @@ impl Lab {
         let mut args = vec![token, "lab", "60000"];
         args.extend(positions);
         self.late("pick", &["errors", "drains", &drain], &args)
+    }
+
+    pub fn restore_call(&self, token: &str, own: bool, chunk: u64) -> Late {
+        let drain = format!("drain:{token}");
+        let (own, chunk) = (if own { "1" } else { "0" }, chunk.to_string());
+        self.late("restore", &["errors", "drains", &drain], &[token, own, &chunk])
     }
 
     pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {

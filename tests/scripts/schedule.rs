@@ -73,6 +73,7 @@ impl World<'_> {
             23..=32 => self.adopt(at),
             33..=38 => self.post(),
             39..=40 => self.pick_errors(),
+            41 => self.restore(),
             _ => self.act(at),
         }
     }
@@ -184,6 +185,15 @@ impl World<'_> {
             }
             _ => self.senders[at].1 += call.args.len() as u64 - 5,
         }
+    }
+
+    fn restore(&mut self) {
+        let token = if self.pick(2) == 0 { "t1" } else { "t2" };
+        let (own, chunk) = (self.pick(2) == 0, 1 + self.pick(3));
+        let call = self.lab.restore_call(token, own, chunk);
+        let answer = self.lab.send(&call);
+        self.history.push(call);
+        self.note(&format!("restore {}", answer.tag()));
     }
 
     fn pick_errors(&mut self) {
@@ -457,6 +467,9 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
         "requeue already",
         "late requeue already",
         "pick 1",
+        "restore ok",
+        "restore alive",
+        "restore gone",
     ];
     for what in needed {
         assert!(tally.contains_key(what), "{kind:?}: {what} never happened: {tally:?}");

@@ -30,12 +30,17 @@ fn missing_numbers_are_refused() {
 /// ⚑ A sender froze before it repeated its first batch, for longer than its numbers are remembered.
 #[test]
 fn a_copy_that_comes_too_late_is_refused() {
-    proves("send", "if now > made + LATE_MS then return 'late' end", "", |lab| {
-        let hours_ago = lab.now_ms() - 2 * 3_600_000;
-        let first = lab.send_call_made(hours_ago, "a", 1, "normal", &["1"], None);
-        // As it was accepted then, and done since: nothing of it is left but the copy.
-        lab.send(&first) == "late" && lab.lane("normal").is_empty()
-    });
+    proves(
+        "send",
+        "if now > made + LATE_MS or made > now + LATE_MS then return 'late' end",
+        "",
+        |lab| {
+            let hours_ago = lab.now_ms() - 2 * 3_600_000;
+            let first = lab.send_call_made(hours_ago, "a", 1, "normal", &["1"], None);
+            // As it was accepted then, and done since: nothing of it is left but the copy.
+            lab.send(&first) == "late" && lab.lane("normal").is_empty()
+        },
+    );
 }
 
 #[test]
@@ -147,6 +152,47 @@ fn a_requeued_message_is_a_new_one_that_knows_its_origin() {
     });
 }
 
+/// ⚑ Named twice in one call, a record is still one.
+#[test]
+fn a_record_that_is_named_twice_is_put_back_once() {
+    proves("requeue", "if message and not seen[ARGV[i]] then", "if message then", |lab| {
+        let stored = with_errors(lab, 1);
+        let call = lab.requeue_call("a", 1, "", &[&stored[0], &stored[0]]);
+        lab.send(&call);
+        lab.lane("normal").len() == 1 && lab.count("sent") == 1
+    });
+}
+
+/// What travels beside the payload is left as it is, numbers and odd JSON included.
+#[test]
+fn headers_survive_being_put_back() {
+    on_each_server(|lab| {
+        let errors = lab.key("errors");
+        for (headers, expected) in [
+            (
+                r#"{"kind":"x","n":1794710083943807,"a":[]}"#,
+                r#"{"origin":"s1-1","kind":"x","n":1794710083943807,"a":[]}"#,
+            ),
+            (r#"{"origin":"5-1","n":1e999}"#, r#"{"origin":"s1-1","n":1e999}"#),
+            (r#"{"kind":"x","origin":"5-1"}"#, r#"{"origin":"s1-1","kind":"x"}"#),
+            ("{}", r#"{"origin":"s1-1"}"#),
+            ("nonsense", r#"{"origin":"s1-1"}"#),
+        ] {
+            let message = format!("1nh|s1-1|1|9|{}:{headers}body", headers.len());
+            let _: String = lab.redis(&["XADD", &errors, "*", "m", &message, "e", "{}"]);
+            let stored = lab.stored();
+            let name = format!("r{}", lab.count("sent"));
+            let call = lab.requeue_call(&name, 1, "l", &words(&stored));
+            assert_eq!(lab.send(&call).0, ["ok", "1", "0"]);
+            let lane = lab.lane("low");
+            let tail = format!("{}:{expected}body", expected.len());
+            assert!(lane.last().is_some_and(|message| message.ends_with(&tail)), "{lane:?}");
+            let low = lab.key("lane:low");
+            let () = lab.redis(&["DEL", &low]);
+        }
+    });
+}
+
 /// ⚑ Two people put the same back, and one of them does so twice.
 #[test]
 fn a_record_is_put_back_once() {
@@ -156,7 +202,7 @@ fn a_record_is_put_back_once() {
         let theirs = lab.requeue_call("b", 1, "", &words(&stored));
         assert_eq!(lab.send(&mine).0, ["ok", "2", "0"]);
         assert_eq!(lab.send(&theirs).0, ["ok", "1", "0"]);
-        assert_eq!(lab.send(&mine).0, ["already", "2"], "the repeat knows how many it was");
+        assert_eq!(lab.send(&mine).0, ["already", "2", "0"], "the repeat knows how many it was");
         assert_eq!(lab.lane("normal").len(), 3);
         assert_eq!(lab.count("sent"), 3);
     });
@@ -165,7 +211,9 @@ fn a_record_is_put_back_once() {
 /// The numbers are what makes the count of a repeat right.
 #[test]
 fn without_its_numbers_a_repeated_requeue_counts_wrongly() {
-    proves("requeue", "if last >= from then return {'already', last - from + 1} end", "", |lab| {
+    let rule =
+        "if last >= from then return {'already', last - from + 1, tonumber(unreadable_then)} end";
+    proves("requeue", rule, "", |lab| {
         let stored = with_errors(lab, 2);
         let call = lab.requeue_call("a", 1, "", &words(&stored));
         lab.send(&call);
@@ -214,5 +262,43 @@ fn picked_records_are_in_the_drain_and_nowhere_else() {
         let confirm = lab.confirm_call("t", "60000", &positions);
         assert_eq!(lab.send(&confirm).0, ["ok", "0"]);
         assert_eq!(lab.count("taken"), 2);
+    });
+}
+
+/// Put back among others, every record is there once and knows when it failed.
+#[test]
+fn a_drain_that_is_put_back_loses_nothing() {
+    on_each_server(|lab| {
+        let stored = with_errors(lab, 5);
+        let take = lab.take_call("t", "");
+        assert_eq!(lab.send(&take), "ok");
+        let other = lab.restore_call("t", false, 2);
+        assert_eq!(lab.send(&other), "alive", "its taker lives");
+        let errors = lab.key("errors");
+        let _: String = lab.redis(&["XADD", &errors, "*", "m", "1g-|9-9|1|9|later", "e", "{}"]);
+        let own = lab.restore_call("t", true, 2);
+        for left in ["3", "1", "0"] {
+            assert_eq!(lab.send(&own).0, ["ok", left]);
+        }
+        assert_eq!(lab.send(&own), "gone");
+        let there: Vec<(String, Vec<String>)> = lab.redis(&["XRANGE", &errors, "-", "+"]);
+        assert_eq!(there.len(), 6);
+        for (old, (_, fields)) in stored.iter().zip(&there[1..]) {
+            assert_eq!(Some(fields[5].as_str()), old.split('-').next(), "{fields:?}");
+        }
+    });
+}
+
+/// Put back into an empty store, every record is where it was.
+#[test]
+fn a_drain_that_is_put_back_whole_keeps_its_positions() {
+    on_each_server(|lab| {
+        let stored = with_errors(lab, 3);
+        let take = lab.take_call("t", "");
+        lab.send(&take);
+        let own = lab.restore_call("t", true, 2);
+        assert_eq!(lab.send(&own).0, ["ok", "0"]);
+        assert_eq!(lab.stored(), stored);
+        lab.assert_clean();
     });
 }

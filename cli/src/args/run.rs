@@ -62,7 +62,8 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5m")]
     pub(crate) handler_timeout: Duration,
 
-    /// Run this command each interval: each line it prints is a message
+    /// Run this command each interval: each line it prints is a message. One that takes longer than
+    /// five intervals and two leases loses its turn to another member
     #[arg(long, value_name = "CMD")]
     pub(crate) generator: Option<String>,
 
@@ -96,6 +97,14 @@ pub(crate) struct MemberArgs {
     /// How long each further standby waits before it tries to take over
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "50ms")]
     pub(crate) takeover_timeout: Duration,
+
+    /// How long a graceful stop waits for running handlers
+    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "10s")]
+    pub(crate) stop_grace: Duration,
+
+    /// Replicas that must have a message or an outcome before it counts (WAIT)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) replicas: u32,
 
     /// Keep an entry per settled message: off, all, or about the last N
     #[arg(long, value_name = "off|all|N", value_parser = values::ledger, default_value = "off")]

@@ -4,32 +4,34 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::args::{ConfigCommand, Global};
+use artel::{Address, Fleet};
+
+use crate::args::{Action, ConfigCommand, Global};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::layers::{self, Origin, Setting};
 use crate::{commands, printer, settings};
 
-/// The file that is read if none is named.
+/// The file that `init` writes and that is read if none is named.
 const FILE: &str = "artel.toml";
 
-pub(crate) fn config(global: &Global, command: &ConfigCommand) -> Result<u8, Failure> {
+/// `told` is what the command line says about a member's settings.
+pub(crate) fn config(
+    global: &Global,
+    command: &ConfigCommand,
+    told: &[OsString],
+) -> Result<u8, Failure> {
     match command {
-        ConfigCommand::Show { origin } => show(global, *origin),
-        ConfigCommand::Check { file } => check(global, file.as_deref()),
+        ConfigCommand::Show { origin } => show(*origin, told),
+        ConfigCommand::Check { file } => check(global, file.as_ref()),
         ConfigCommand::Init => init(),
     }
 }
 
-/// The words that make `run` read the same file.
-fn same_file(path: Option<&Path>) -> Vec<OsString> {
-    path.map(|path| vec!["--config".into(), path.into()]).unwrap_or_default()
-}
-
-fn show(global: &Global, origin: bool) -> Result<u8, Failure> {
+fn show(origin: bool, told: &[OsString]) -> Result<u8, Failure> {
     let mut text = String::new();
-    for setting in layers::settings(&same_file(global.config.as_deref()), false)? {
+    for setting in layers::settings(Some(told))? {
         let line = match &setting.value {
             Some(value) => format!("{} = {}", setting.name, written(&setting.name, value)),
             None => format!("# {} is not set", setting.name),
@@ -45,26 +47,30 @@ fn show(global: &Global, origin: bool) -> Result<u8, Failure> {
 
 /// A value as TOML, without its password.
 fn written(name: &str, value: &str) -> String {
-    let shown = match (name, value.rsplit_once('@'), value.split_once("://")) {
-        ("redis", Some((_, host)), Some((scheme, _))) => format!("{scheme}://***@{host}"),
-        _ => value.to_owned(),
-    };
-    let plain = shown.parse::<f64>().is_ok() || shown == "true" || shown == "false";
+    let secret = name == "redis" && (value.contains('@') || value.contains("pass"));
+    // The library knows how to show an address; what it cannot read might be a password alone.
+    let shown = if secret { Address::new(value).to_string() } else { value.to_owned() };
+    let same = |number: String| number == shown;
+    let plain = shown.parse::<u64>().is_ok_and(|number| same(number.to_string()))
+        || shown.parse::<f64>().is_ok_and(|number| same(number.to_string()) && shown.contains('.'))
+        || shown == "true"
+        || shown == "false";
     if plain { shown } else { format!("{shown:?}") }
 }
 
-fn check(global: &Global, file: Option<&Path>) -> Result<u8, Failure> {
-    let path = file.or(global.config.as_deref());
-    let path = path.map_or_else(|| PathBuf::from(FILE), Path::to_owned);
-    layers::entries(&path)?;
-    let words: Vec<OsString> =
-        ["artel".into(), "run".into()].into_iter().chain(same_file(Some(&path))).collect();
-    match layers::read(&words)?.action()? {
-        crate::args::Action::Run(run) => {
-            settings::config(&run).validate()?;
-            commands::run::parts(&run.member)?;
+/// Is this file right, by itself?
+fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
+    let path = file.cloned().or_else(|| layers::file_in_use(global.config.as_ref()));
+    let path = path.unwrap_or_else(|| PathBuf::from(FILE));
+    let args = layers::read_file(&path)?;
+    let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
+    if let Action::Run(run) = args.action()? {
+        commands::run::parts(&run.member)?;
+        let mut member = Fleet::builder().name(fleet).config(settings::config(&run));
+        if let Some(redis) = redis {
+            member = member.redis(redis);
         }
-        _ => return Err(Failure::new(FAILURE, "not a member's settings")),
+        member.check()?;
     }
     printer::remark(&format!("{} is fine", path.display()));
     Ok(OK)
@@ -75,7 +81,7 @@ fn init() -> Result<u8, Failure> {
         "# Settings of `artel`. A flag or a variable (interval is --interval and ARTEL_INTERVAL)\n\
          # overrules what is written here. `artel config check` checks this file.\n",
     );
-    for Setting { name, help, value, origin } in layers::settings(&[], true)? {
+    for Setting { name, help, value, origin } in layers::settings(None)? {
         debug_assert!(matches!(origin, Origin::Default));
         let _ = writeln!(text, "\n# {}", help.replace('\n', " "));
         let _ = match value {

@@ -2,7 +2,7 @@
 
 use crate::args::EmbeddedCommand;
 use crate::embedded::Embedded;
-use crate::exit::{FAILURE, Failure, NOT_FOUND, OK};
+use crate::exit::{FAILURE, Failure, NOT_FOUND, OK, UNREACHABLE};
 use crate::printer;
 
 pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<u8, Failure> {
@@ -25,6 +25,9 @@ pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<
 fn status(private: &Embedded, json: bool) -> (String, u8) {
     let url = private.url();
     match (private.running(), json) {
+        (None, false) if private.is_there() => {
+            (format!("there, and not answering ({url})\n"), UNREACHABLE)
+        }
         (None, true) => {
             let document = serde_json::json!({"v": 1, "running": false, "url": url});
             (format!("{document}\n"), NOT_FOUND)

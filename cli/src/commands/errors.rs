@@ -38,6 +38,8 @@ pub(crate) struct Filter {
     cause: Option<artel::Cause>,
     limit: u64,
     since: Option<Duration>,
+    /// The same in Redis time, once it is known.
+    since_ms: u64,
 }
 
 impl Filter {
@@ -51,7 +53,7 @@ impl Filter {
                 .hint("put a backslash before a character that stands for itself, such as `\\(`")
         })?;
         let limit = args.limit.unwrap_or(u64::MAX);
-        Ok(Filter { grep, cause: args.cause, limit, since: args.since })
+        Ok(Filter { grep, cause: args.cause, limit, since: args.since, since_ms: 0 })
     }
 
     /// Does it choose at all?
@@ -63,19 +65,17 @@ impl Filter {
     }
 
     /// Where to begin.
-    pub(crate) async fn cursor(&self, store: &ErrorStore) -> Result<Cursor, Failure> {
-        match self.since {
-            None => Ok(Cursor::default()),
-            Some(since) => {
-                let now_ms = store.now_ms().await?;
-                Ok(Cursor::since_ms(now_ms.saturating_sub(since.as_millis() as u64)))
-            }
+    pub(crate) async fn cursor(&mut self, store: &ErrorStore) -> Result<Cursor, Failure> {
+        if let Some(since) = self.since {
+            self.since_ms = store.now_ms().await?.saturating_sub(since.as_millis() as u64);
         }
+        Ok(Cursor::since_ms(self.since_ms))
     }
 
     /// Is this one meant? Counts towards the limit.
     pub(crate) fn takes(&mut self, record: &ErrorRecord) -> bool {
         let fits = self.limit > 0
+            && record.failed_ms >= self.since_ms
             && self.cause.is_none_or(|cause| cause == record.cause)
             && self.grep.as_ref().is_none_or(|grep| {
                 grep.is_match(&record.payload) || grep.is_match(record.reason.as_bytes())
@@ -118,7 +118,8 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
     through(&store, &mut cursor, &mut filter, |page| {
         for record in page {
             if args.json {
-                let line = serde_json::to_string(&record).unwrap_or_default();
+                let mut line = serde_json::to_value(&record).unwrap_or_default();
+                line["position"] = record.position().into();
                 let _ = writeln!(text, "{line}");
             } else {
                 entry(&mut text, &record);
@@ -147,7 +148,9 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
 /// One record for people: a line about it, then its reason and its payload, cut where they are long.
 fn entry(text: &mut String, record: &ErrorRecord) {
     let cut = |bytes: &[u8]| {
+        // Nothing that a terminal would obey.
         let line = String::from_utf8_lossy(&take::escape(bytes)).into_owned();
+        let line = printer::harmless(&line);
         match line.char_indices().nth(200) {
             Some((at, _)) => format!("{}…", &line[..at]),
             None => line,
@@ -193,11 +196,20 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
         return Ok(OK);
     };
     let noun = if count == 1 { "message" } else { "messages" };
-    if !args.yes && !printer::confirm(&format!("put {count} failed {noun} back to work?")) {
-        printer::remark("nothing was changed");
-        return Ok(OK);
+    if !args.yes {
+        match printer::confirm(&format!("put {count} failed {noun} back to work?")) {
+            Some(true) => {}
+            Some(false) => {
+                printer::remark("nothing was changed");
+                return Ok(OK);
+            }
+            None => {
+                return Err(Failure::new(FAILURE, "nobody answers: nothing was changed")
+                    .hint("`--yes` does it without asking"));
+            }
+        }
     }
-    let mut filter = Filter::new(&args.filter)?;
+    filter = Filter { limit: args.filter.limit.unwrap_or(u64::MAX), ..filter };
     let mut requeuer = store.requeue(args.lane.map(Into::into));
     let (mut cursor, mut done, mut unreadable) = (begin, 0, 0);
     loop {
@@ -248,12 +260,14 @@ async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
         }
         text
     };
-    match &args.output {
+    let mut there = true;
+    match args.output.as_deref().filter(|path| *path != Path::new("-")) {
         None => {
             through(&store, &mut cursor, &mut filter, |page| {
                 count += page.len() as u64;
-                printer::data_to_reader(&lines(&page))
-                    .map_err(|error| Failure::new(FAILURE, error.to_string()))
+                let written = printer::data_to_reader(&lines(&page));
+                there = written.map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+                Ok(there)
             })
             .await?;
         }
@@ -262,33 +276,61 @@ async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
                 Failure::new(FAILURE, format!("cannot write {}: {error}", path.display()))
                     .hint("nothing was removed; try another `--output`")
             };
-            let part = part_of(path);
-            let mut file = BufWriter::new(File::create(&part).map_err(failed)?);
-            let copied = through(&store, &mut cursor, &mut filter, |page| {
+            let mut target = Target::open(path).map_err(failed)?;
+            through(&store, &mut cursor, &mut filter, |page| {
                 count += page.len() as u64;
-                file.write_all(lines(&page).as_bytes()).map_err(failed)?;
+                target.file.write_all(lines(&page).as_bytes()).map_err(failed)?;
                 Ok(true)
             })
-            .await;
-            let whole = copied.and_then(|()| {
-                let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-                file.sync_all().and_then(|()| std::fs::rename(&part, path)).map_err(failed)
-            });
-            if let Err(failure) = whole {
-                let _ = std::fs::remove_file(&part);
-                return Err(failure);
-            }
+            .await?;
+            target.finish().map_err(failed)?;
         }
     }
-    printer::remark(&format!("exported {count}"));
+    if there {
+        printer::remark(&format!("exported {count}"));
+    }
     Ok(OK)
 }
 
-/// Where a file is written until it is whole.
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    path.with_file_name(name)
+/// A file that is there only once it is whole. What is no plain file (a pipe, a device) is written to
+/// directly.
+struct Target {
+    file: BufWriter<File>,
+    part: Option<(PathBuf, PathBuf)>,
+}
+
+impl Target {
+    fn open(path: &Path) -> std::io::Result<Target> {
+        // A link is followed: what it leads to is replaced, not the link.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if path.exists() && !path.is_file() {
+            let file = File::options().write(true).open(&path)?;
+            return Ok(Target { file: BufWriter::new(file), part: None });
+        }
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".part-{:08x}", rand::random::<u32>()));
+        let part = path.with_file_name(name);
+        let file = File::create_new(&part)?;
+        Ok(Target { file: BufWriter::new(file), part: Some((part, path)) })
+    }
+
+    fn finish(mut self) -> std::io::Result<()> {
+        self.file.flush()?;
+        if let Some((part, path)) = &self.part {
+            self.file.get_ref().sync_all()?;
+            std::fs::rename(part, path)?;
+            self.part = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some((part, _)) = &self.part {
+            let _ = std::fs::remove_file(part);
+        }
+    }
 }
 
 #[cfg(test)]

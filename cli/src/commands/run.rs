@@ -1,21 +1,22 @@
 //! `artel run`: join the fleet, until told to stop.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    BoxError, Context, Fleet, Generate, Handle, Message, NewMessage, Notice, Notices, Outcome,
-    Status, Tick,
+    BoxError, Config, Context, Fleet, Generate, Handle, Message, NewMessage, Notice, Notices,
+    Outcome, Status, Tick,
 };
 use tokio::io::AsyncReadExt;
 
-use crate::args::{HandlerMode, MemberArgs, RunArgs};
+use crate::args::{Global, HandlerMode, MemberArgs, RunArgs};
 use crate::builtin::{Inspector, Text};
 use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
-use crate::settings::{self, Place};
+use crate::settings::{self, Need, Place};
 use crate::signals::Signals;
-use crate::{commands, printer};
+use crate::{commands, external, printer};
 
 // What a member says of itself; `up` reads it, too.
 pub(crate) const JOINED: &str = "joined the fleet";
@@ -41,7 +42,7 @@ impl Generate for Maker {
 pub(crate) enum Worker {
     Inspector(Box<Inspector>),
     Exec(Exec),
-    Lines(Lines),
+    Lines(Arc<Lines>),
 }
 
 impl Handle for Worker {
@@ -73,31 +74,28 @@ pub(crate) fn parts(args: &MemberArgs) -> Result<(Maker, Worker), Failure> {
             let command = CommandLine::parse("--handler", text)?;
             match mode {
                 HandlerMode::Exec => Worker::Exec(Exec { command }),
-                HandlerMode::Lines => Worker::Lines(Lines::new(command)),
+                HandlerMode::Lines => Worker::Lines(Arc::new(Lines::new(command))),
             }
         }
     };
     Ok((maker, worker))
 }
 
-pub(crate) async fn run(
-    place: impl FnOnce() -> Result<Place, Failure>,
-    args: &RunArgs,
-) -> Result<u8, Failure> {
+pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     // What is wrong with the settings is said before a server is started for them.
     let config = settings::config(args);
     config.validate()?;
     let (maker, worker) = parts(&args.member)?;
-    let place = place()?;
-    let mut fleet = Fleet::builder()
-        .redis(&place.redis)
-        .name(&place.fleet)
-        .config(config.clone())
-        .generate(maker)
-        .handle(worker)
-        .start()
-        .await?;
+    let talkers = match &worker {
+        Worker::Lines(lines) => Some(lines.clone()),
+        _ => None,
+    };
+    let (place, mut fleet) = match signals.unless(join(global, config.clone(), maker, worker)).await
+    {
+        Ok(joined) => joined?,
+        Err(code) => return Ok(code),
+    };
     let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
     let every = args.member.snapshot_every;
     let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));
@@ -112,11 +110,14 @@ pub(crate) async fn run(
         }
     }
     fleet.stop();
-    tokio::select! {
-        () = fleet.stopped() => {}
-        code = signals.next() => return Ok(code),
+    if let Err(code) = signals.unless(fleet.stopped()).await {
+        external::end_all();
+        return Ok(code);
     }
     tracing::info!("left the fleet");
+    if let Some(talkers) = talkers {
+        talkers.close().await;
+    }
     // A handler that cannot be stopped may still hold the notices open.
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
     if args.member.duration.is_some() {
@@ -125,6 +126,31 @@ pub(crate) async fn run(
             .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
     }
     Ok(OK)
+}
+
+/// Finds or starts a server, and joins.
+async fn join(
+    global: &Global,
+    config: Config,
+    maker: Maker,
+    worker: Worker,
+) -> Result<(Place, Fleet), Failure> {
+    let at = global.clone();
+    let (place, _hold) = blocking(move || settings::place(&at, Need::Server)).await?;
+    let fleet = Fleet::builder()
+        .redis(&place.redis)
+        .name(&place.fleet)
+        .config(config)
+        .generate(maker)
+        .handle(worker);
+    Ok((place, fleet.start().await?))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::new(FAILURE, error.to_string())))
 }
 
 /// More often than this nobody can read.

@@ -1,7 +1,8 @@
 //! `artel send`: put messages into a lane.
 //!
 //! **Invariant:** exactly the first N lines of stdin are accepted, once each, in order, and N is said
-//! whatever happens: a line that cannot be sent, an outage, Ctrl-C. A full lane holds up the reader.
+//! whatever happens: a line that cannot be sent, Ctrl-C. Lines that Redis did not answer for are said
+//! to be in doubt. A full lane holds up the reader.
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::time::Duration;
@@ -22,6 +23,8 @@ const BATCH_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Pause before a full lane is tried again.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
+/// How long after a signal the batch on its way may still be answered.
+const LAST_WORD: Duration = Duration::from_secs(3);
 
 pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> {
     if args.dedup.is_some() && args.messages.len() != 1 {
@@ -60,11 +63,16 @@ impl Post<'_> {
     }
 
     async fn arguments(&mut self) -> Result<u8, Failure> {
-        for text in &self.args.messages {
-            let message = self.message(text.clone().into_bytes());
-            let batch = [message];
-            if let Some(code) = self.batch(&batch).await? {
-                return Ok(code);
+        for (at, text) in self.args.messages.iter().enumerate() {
+            if text.is_empty() && !self.args.raw {
+                let error = format!("message {} is empty", at + 1);
+                return Err(Failure::new(USAGE, error).hint("`--raw` sends empty ones, too"));
+            }
+            let batch = [self.message(text.clone().into_bytes())];
+            match self.batch(&batch).await? {
+                Ended::Sent => {}
+                Ended::Stopped(code) => return Ok(code),
+                Ended::Doubt(failure) => return Err(failure),
             }
         }
         Ok(OK)
@@ -79,11 +87,21 @@ impl Post<'_> {
             .ok()
             .filter(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
         let progress = printer::progress(total.map(|stat| stat.st_size as u64));
-        let raw = self.args.raw;
+        let (raw, most) = (self.args.raw, self.args.backlog_max.clamp(1, BATCH_MAX));
         // Bounded: a full lane holds up the reader, and it whoever writes to us.
         let (batches, mut received) = mpsc::channel(4);
-        let reader = tokio::task::spawn_blocking(move || read(io::stdin().lock(), raw, &batches));
-        while let Some(lines) = received.recv().await {
+        let reader =
+            tokio::task::spawn_blocking(move || read(io::stdin().lock(), raw, most, &batches));
+        loop {
+            let lines = match self.signals.unless(received.recv()).await {
+                Ok(Some(lines)) => lines,
+                Ok(None) => break,
+                Err(code) => {
+                    progress.finish_and_clear();
+                    printer::remark(&go_on(self.accepted, "stopped"));
+                    return Ok(code);
+                }
+            };
             let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
             let batch: Vec<NewMessage> = lines.into_iter().map(|line| self.message(line)).collect();
             let ended = self.batch(&batch).await.map_err(|failure| {
@@ -92,10 +110,21 @@ impl Post<'_> {
                 let hint = failure.hint.unwrap_or_default();
                 Failure { code: failure.code, error, hint: Some(go_on(n, &hint)) }
             })?;
-            if let Some(code) = ended {
-                progress.finish_and_clear();
-                printer::remark(&go_on(self.accepted, "stopped"));
-                return Ok(code);
+            match ended {
+                Ended::Sent => {}
+                Ended::Stopped(code) => {
+                    progress.finish_and_clear();
+                    printer::remark(&go_on(self.accepted, "stopped"));
+                    return Ok(code);
+                }
+                Ended::Doubt(failure) => {
+                    progress.finish_and_clear();
+                    let (from, to) = (self.accepted + 1, self.accepted + batch.len() as u64);
+                    let error = format!("lines {from} to {to} are in doubt: {}", failure.error);
+                    let hint = go_on(self.accepted, &failure.hint.unwrap_or_default());
+                    let hint = hint.split(": go on").next().map(str::to_owned);
+                    return Err(Failure { code: failure.code, error, hint });
+                }
             }
             progress.inc(if total.is_some() { bytes as u64 } else { batch.len() as u64 });
         }
@@ -112,47 +141,51 @@ impl Post<'_> {
         Ok(OK)
     }
 
-    /// Sends a batch, waiting while there is no room; the exit code if a signal came first.
-    async fn batch(&mut self, batch: &[NewMessage]) -> Result<Option<u8>, Failure> {
+    /// Sends a batch, waiting while there is no room.
+    async fn batch(&mut self, batch: &[NewMessage]) -> Result<Ended, Failure> {
         loop {
-            let sending = async {
-                match (&self.args.dedup, batch) {
+            let (sender, dedup) = (self.sender.clone(), self.args.dedup.clone());
+            let sending = async move {
+                match (dedup, batch) {
                     (Some(key), [message]) => {
-                        let sent = self.sender.send_once(key, message.clone()).await?;
+                        let sent = sender.send_once(&key, message.clone()).await?;
                         Ok(vec![(sent.id, sent.is_new)])
                     }
                     _ => {
-                        let ids = self.sender.send_all(batch).await?;
+                        let ids = sender.send_all(batch).await?;
                         Ok(ids.into_iter().map(|id| (id, true)).collect())
                     }
                 }
             };
-            let sent = tokio::select! {
-                sent = sending => sent,
-                code = self.signals.next() => return Ok(Some(code)),
+            let mut sending = std::pin::pin!(sending);
+            let (sent, signal) = match self.signals.unless(&mut sending).await {
+                Ok(sent) => (sent, None),
+                // What is on its way may have arrived: hear its answer, if it comes soon.
+                Err(code) => match tokio::time::timeout(LAST_WORD, sending).await {
+                    Ok(sent) => (sent, Some(code)),
+                    Err(_) => return Ok(Ended::Doubt(in_doubt(LAST_WORD, code))),
+                },
             };
             match sent {
                 Ok(sent) => {
                     self.accepted += sent.len() as u64;
                     self.print(&sent)?;
-                    return Ok(None);
+                    return Ok(signal.map_or(Ended::Sent, Ended::Stopped));
                 }
                 Err(artel::Error::Full { reason }) => {
+                    if let Some(code) = signal {
+                        return Ok(Ended::Stopped(code));
+                    }
                     if !std::mem::replace(&mut self.waited, true) {
                         printer::remark(&format!("waiting for room: {reason}"));
                     }
-                    tokio::select! {
-                        () = tokio::time::sleep(FULL_PAUSE) => {}
-                        code = self.signals.next() => return Ok(Some(code)),
+                    let pause = self.signals.unless(tokio::time::sleep(FULL_PAUSE)).await;
+                    if let Err(code) = pause {
+                        return Ok(Ended::Stopped(code));
                     }
                 }
                 Err(artel::Error::NoAnswer { after }) => {
-                    let error = format!(
-                        "Redis did not answer for {} s; whether this was accepted is not known",
-                        after.as_secs()
-                    );
-                    return Err(Failure::new(UNREACHABLE, error)
-                        .hint("`artel status` shows how many were sent in all"));
+                    return Ok(Ended::Doubt(in_doubt(after, UNREACHABLE)));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -175,8 +208,25 @@ impl Post<'_> {
                 printer::remark("not sent: this key was used before, by the message above");
             }
         }
-        printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))
+        printer::data(&text).map_err(|error| {
+            Failure::new(FAILURE, format!("sent, but its id cannot be written: {error}"))
+        })
     }
+}
+
+/// How a batch ended.
+enum Ended {
+    Sent,
+    /// A signal came; what is counted is sent, the rest is not.
+    Stopped(u8),
+    /// Whether it was added is not known.
+    Doubt(Failure),
+}
+
+fn in_doubt(after: Duration, code: u8) -> Failure {
+    let error = format!("Redis did not answer for {} s", after.as_secs());
+    Failure::new(code, error)
+        .hint("they were sent once or not at all: `artel status` shows how many were sent in all")
 }
 
 /// What is certain, and how to go on.
@@ -197,28 +247,41 @@ struct Bad {
 }
 
 /// Reads lines and hands them on in batches, at once whenever no whole line waits to be read.
-fn read(stdin: impl Read, raw: bool, batches: &mpsc::Sender<Vec<Vec<u8>>>) -> Result<(), Bad> {
+fn read(
+    stdin: impl Read,
+    raw: bool,
+    batch_max: usize,
+    batches: &mpsc::Sender<Vec<Vec<u8>>>,
+) -> Result<(), Bad> {
     let mut reader = BufReader::with_capacity(BATCH_BYTES_MAX, stdin);
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
         let ready = reader.buffer().contains(&b'\n');
-        if !batch.is_empty() && (!ready || batch.len() >= BATCH_MAX || bytes >= BATCH_BYTES_MAX) {
-            bytes = 0;
-            if batches.blocking_send(std::mem::take(&mut batch)).is_err() {
-                return Ok(()); // nobody listens any more
-            }
+        let next = match (ready || batch.is_empty()).then(|| line(&mut reader, raw)) {
+            Some(Ok(Some(line))) => Ok(Some(line)),
+            // Nothing waits to be read: what is there goes first.
+            None => Ok(None),
+            Some(end) => Err(end),
+        };
+        let fits =
+            |line: &Vec<u8>| batch.len() < batch_max && bytes + line.len() <= BATCH_BYTES_MAX;
+        if let Ok(Some(line)) = &next
+            && (batch.is_empty() || fits(line))
+        {
+            bytes += line.len();
+            batch.extend(next.ok().flatten());
+            continue;
         }
-        match line(&mut reader, raw) {
-            Ok(None) => return Ok(()),
-            Ok(Some(line)) => {
-                bytes += line.len();
-                batch.push(line);
+        if !batch.is_empty() && batches.blocking_send(std::mem::take(&mut batch)).is_err() {
+            return Ok(()); // nobody listens any more
+        }
+        match next {
+            Ok(line) => {
+                bytes = line.as_ref().map_or(0, Vec::len);
+                batch.extend(line);
             }
-            Err(bad) => {
-                // What came before it is sent first, so that its number is right.
-                let _ = batches.blocking_send(batch);
-                return Err(bad);
-            }
+            // What came before it is sent, so that its number is right.
+            Err(end) => return end.map(|_| ()),
         }
     }
 }
@@ -274,6 +337,29 @@ mod tests {
         assert_eq!(lines(b"a\nb c", false), Ok(vec![b"a".to_vec(), b"b c".to_vec()]));
         assert_eq!(lines(b"", false), Ok(vec![]));
         assert_eq!(lines(b"\n\xff\n", true), Ok(vec![b"".to_vec(), b"\xff".to_vec()]));
+    }
+
+    /// All batches that are handed on for this input.
+    fn batches(text: Vec<u8>, batch_max: usize) -> Vec<Vec<usize>> {
+        let (sender, mut receiver) = mpsc::channel(10_000);
+        read(io::Cursor::new(text), false, batch_max, &sender).expect("good lines");
+        drop(sender);
+        let mut all = Vec::new();
+        while let Ok(batch) = receiver.try_recv() {
+            all.push(batch.iter().map(Vec::len).collect());
+        }
+        all
+    }
+
+    #[test]
+    fn batches_are_bounded_by_count_and_by_bytes() {
+        assert_eq!(batches(b"a\nb\nc\nd\ne".to_vec(), 2), [vec![1, 1], vec![1, 1], vec![1]]);
+        let half = [vec![b'x'; 600_000], vec![b'\n']].concat();
+        assert_eq!(batches(half.repeat(3), 1000), [[600_000], [600_000], [600_000]]);
+        let most = [vec![b'x'; LINE_BYTES_MAX], vec![b'\n']].concat();
+        assert_eq!(batches(most.repeat(2), 1000), [[LINE_BYTES_MAX], [LINE_BYTES_MAX]]);
+        let many: usize = batches(b"x\n".repeat(5000), 1000).iter().map(Vec::len).sum();
+        assert_eq!(many, 5000);
     }
 
     #[test]

@@ -30,7 +30,9 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
             _ = signals.next() => return Ok(OK),
             _ = ticks.tick() => {}
         }
-        let text = match Status::read(&place.redis, &place.fleet).await {
+        let read = signals.unless(Status::read(&place.redis, &place.fleet)).await;
+        let Ok(status) = read else { return Ok(OK) };
+        let text = match status {
             Ok(status) if args.json => json(&status)?,
             Ok(status) => table(&status),
             Err(error) if error.is_unreachable() && !first => {

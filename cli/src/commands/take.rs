@@ -22,7 +22,14 @@ const ALIVE_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut filter = Filter::new(&args.filter)?;
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    if printer::is_closed() {
+        return Err(Failure::new(FAILURE, "stdout is closed: nothing was taken")
+            .hint("`> /dev/null` takes failed messages without showing them"));
+    }
+    let store = match signals.unless(ErrorStore::open(&place.redis, &place.fleet)).await {
+        Ok(store) => store?,
+        Err(code) => return Ok(code),
+    };
     let everything = filter.is_everything();
     let mut taker = match everything {
         true => store.take(),

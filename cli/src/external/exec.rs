@@ -19,7 +19,11 @@ pub(crate) struct Exec {
 impl Handle for Exec {
     async fn handle(&self, message: Message, context: Context) -> Outcome {
         let env = environment(&message, &context);
-        let mut running = self.command.start(Stdio::inherit, &env).await;
+        let mut running =
+            match self.command.start(Stdio::inherit, &env, Some(context.deadline)).await {
+                Ok(running) => running,
+                Err(error) => return Outcome::failed(format!("the handler cannot start: {error}")),
+            };
         let stdin = running.child.stdin.take();
         let stderr = running.child.stderr.take();
         let feed = async {
@@ -45,7 +49,13 @@ impl Handle for Exec {
         let rest = async { while stderr.is_some() && read(&mut tail, &mut stderr).await {} };
         let _ = tokio::time::timeout(LINGER, rest).await;
         match &status {
-            Ok(status) if status.success() => Outcome::done(),
+            Ok(status) if status.success() => {
+                let said = tail.text();
+                if !said.is_empty() {
+                    tracing::debug!(id = %context.id, said, "the handler says");
+                }
+                Outcome::done()
+            }
             _ => Outcome::failed(reason(&status, &tail.text())),
         }
     }
@@ -62,10 +72,10 @@ fn environment(message: &Message, context: &Context) -> Vec<(&'static str, Strin
     let mut env = vec![
         ("ARTEL_MESSAGE_ID", context.id.to_string()),
         ("ARTEL_ATTEMPT", context.attempt.to_string()),
-        ("ARTEL_LANE", message.lane().to_string()),
+        ("ARTEL_MESSAGE_LANE", message.lane().to_string()),
         ("ARTEL_TERM", context.term.map_or_else(String::new, |term| term.to_string())),
     ];
-    env.extend(message.kind().map(|kind| ("ARTEL_KIND", kind.to_owned())));
-    env.extend(message.origin().map(|origin| ("ARTEL_ORIGIN", origin.to_owned())));
+    env.extend(message.kind().map(|kind| ("ARTEL_MESSAGE_KIND", kind.to_owned())));
+    env.extend(message.origin().map(|origin| ("ARTEL_MESSAGE_ORIGIN", origin.to_owned())));
     env
 }

@@ -9,8 +9,10 @@
 //! A payload that is not UTF-8 comes as `payload_b64`. A process that ends, answers something else,
 //! or takes too long fails the message it was given, and is replaced.
 
+use std::io;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use artel::{Context, Handle, Message, Outcome};
 use base64::Engine;
@@ -23,6 +25,8 @@ use crate::printer;
 
 /// An answer may have this many bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// How long processes have to end by themselves when nothing more comes.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Handles messages by processes that stay.
 pub(crate) struct Lines {
@@ -48,40 +52,77 @@ impl Lines {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    async fn talker(&self) -> Talker {
+    /// One that waits, if any does. What has ended, or says something unasked, is replaced: its
+    /// words would be taken for the answer to the next message.
+    async fn waiting(&self) -> Option<Talker> {
         while let Some(mut idle) = self.pop() {
-            if !idle.running.has_ended() {
-                return idle;
+            let silent = tokio::select! {
+                biased;
+                _ = idle.stdout.fill_buf() => false,
+                () = std::future::ready(()) => true,
+            };
+            if silent && !idle.running.has_ended() {
+                return Some(idle);
             }
         }
-        loop {
-            let mut running = self.command.start(Stdio::piped, &[]).await;
-            let child = &mut running.child;
-            let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-            let (Some(stdin), Some(stdout), Some(mut stderr)) = streams else { continue };
-            let tail = Arc::new(Mutex::new(Tail::default()));
-            let heard = tail.clone();
-            // Ends with the stream, that is with the process and what it started.
-            tokio::spawn(async move {
-                let mut chunk = [0; 8192];
-                while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
-                    printer::pass_on(&chunk[..n]);
-                    heard.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk[..n]);
-                }
-            });
-            return Talker { running, stdin, stdout: BufReader::new(stdout), tail };
+        None
+    }
+
+    async fn start(&self, until: Instant) -> io::Result<Talker> {
+        let mut running = self.command.start(Stdio::piped, &[], Some(until)).await?;
+        let child = &mut running.child;
+        let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(mut stderr)) = streams else {
+            return Err(io::Error::other("it has no streams"));
+        };
+        let tail = Arc::new(Mutex::new(Tail::default()));
+        let heard = tail.clone();
+        // Ends with the stream, that is with the process and what it started.
+        tokio::spawn(async move {
+            let mut chunk = [0; 8192];
+            while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
+                printer::pass_on(&chunk[..n]);
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk[..n]);
+            }
+        });
+        Ok(Talker { running, stdin, stdout: BufReader::new(stdout), tail })
+    }
+
+    /// Tells all that wait that nothing more comes, and gives them a moment to end by themselves.
+    pub(crate) async fn close(&self) {
+        let mut all = Vec::new();
+        while let Some(Talker { running, stdin, stdout, tail }) = self.pop() {
+            drop((stdin, stdout, tail));
+            all.push(running);
         }
+        let ends = async {
+            for running in &mut all {
+                let _ = running.wait().await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_MAX, ends).await;
     }
 }
 
 impl Handle for Lines {
     async fn handle(&self, message: Message, context: Context) -> Outcome {
         let request = request(&message, &context);
+        let mut reused = self.waiting().await;
         loop {
-            let mut talker = self.talker().await;
+            let (mut talker, fresh) = match reused.take() {
+                Some(talker) => (talker, false),
+                None => match self.start(context.deadline).await {
+                    Ok(talker) => (talker, true),
+                    Err(error) => {
+                        return Outcome::failed(format!("the handler cannot start: {error}"));
+                    }
+                },
+            };
             if talker.stdin.write_all(&request).await.is_err() {
-                // It ended before it could read the message: nobody has seen it.
-                continue;
+                if fresh {
+                    return talker.failed(&[]).await;
+                }
+                continue; // it ended while it waited: a new one gets the message
             }
             let mut answer = Vec::new();
             let mut stdout = (&mut talker.stdout).take(ANSWER_BYTES_MAX);
@@ -113,7 +154,7 @@ impl Talker {
             if Arc::strong_count(&self.tail) == 1 {
                 break;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner).text();
         Outcome::failed(format!("the handler ended without an answer, {}", reason(&status, &tail)))

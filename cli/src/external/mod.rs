@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** a command gets its message once per attempt and is gone, with everything it
 //! started, when its message is settled by time-out or taken away. Whatever it prints is read to the
-//! end and kept in bounded memory. A command that cannot be started fails no message: it is tried
-//! again, and the message waits.
+//! end and kept in bounded memory. A command that cannot be started is tried again, as long as its
+//! message has time: one broken machine must not empty the queue into the error store at once.
 
 mod exec;
 mod lines;
@@ -12,5 +12,5 @@ mod source;
 
 pub(crate) use exec::Exec;
 pub(crate) use lines::Lines;
-pub(crate) use process::CommandLine;
+pub(crate) use process::{CommandLine, end_all};
 pub(crate) use source::Source;

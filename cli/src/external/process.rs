@@ -1,10 +1,13 @@
 //! A command line of the user's, a process of it, and the end of what it says.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -30,20 +33,27 @@ pub(crate) struct CommandLine {
 impl CommandLine {
     /// Reads what was given for `option`, and refuses a command that is not there.
     pub(crate) fn parse(option: &str, text: &str) -> Result<CommandLine, Failure> {
-        let needs_shell =
-            |c: char| !c.is_ascii_alphanumeric() && !c.is_whitespace() && !"_./-+:,@".contains(c);
+        let plain =
+            |c: char| c.is_ascii_alphanumeric() || c.is_whitespace() || "_./-+:,@".contains(c);
         let first = text.split_whitespace().next().unwrap_or_default().to_owned();
+        let option = crate::layers::name_of(option);
         if first.is_empty() {
             let error = format!("{option} is empty");
-            return Err(Failure::new(USAGE, error).hint(format!("try `{option} ./handle.sh`")));
-        }
-        if text.contains(needs_shell) {
-            let args = vec!["-c".to_owned(), text.to_owned()];
-            return Ok(CommandLine { program: "sh".into(), args, text: text.to_owned() });
+            return Err(Failure::new(USAGE, error).hint("give a command such as `./handle.sh`"));
         }
         let refuse = |why: &str, hint: String| {
             Err(Failure::new(USAGE, format!("{option}: {first} {why}")).hint(hint))
         };
+        // An assignment before a command needs a shell; one behind it is an argument.
+        let words = &text[text.find(&first).unwrap_or(0) + first.len()..];
+        if !first.chars().all(plain) || words.contains(|c| !plain(c) && c != '=') {
+            if first.chars().all(plain) && !shell_knows(&first) {
+                let hint = "give its path, or put its folder on the PATH".to_owned();
+                return refuse("is not there", hint);
+            }
+            let args = vec!["-c".to_owned(), text.to_owned()];
+            return Ok(CommandLine { program: "sh".into(), args, text: text.to_owned() });
+        }
         match find(&first) {
             None => {
                 refuse("is not there", "give its path, or put its folder on the PATH".to_owned())
@@ -59,24 +69,40 @@ impl CommandLine {
     }
 
     /// Starts it, all streams but stdout piped, in a process group of its own: Ctrl-C in the
-    /// terminal is for us, and it can be ended with everything it started. Tried until it works.
-    pub(super) async fn start(&self, stdout: fn() -> Stdio, env: &[(&str, String)]) -> Running {
+    /// terminal is for us, and it can be ended with everything it started. Tried until it works, or
+    /// until this time.
+    pub(super) async fn start(
+        &self,
+        stdout: fn() -> Stdio,
+        env: &[(&str, String)],
+        until: Option<Instant>,
+    ) -> io::Result<Running> {
         let mut pause = RETRY_MIN;
         loop {
             let mut command = Command::new(&self.program);
             command.args(&self.args).process_group(0).kill_on_drop(true);
             command.envs(env.iter().map(|(name, value)| (name, value)));
             command.stdin(Stdio::piped()).stdout(stdout()).stderr(Stdio::piped());
-            match command.spawn() {
-                Ok(child) => return Running { child, ended: false },
-                Err(error) => {
-                    tracing::error!(%error, command = self.text, "cannot start, will try again");
-                }
+            let error = match command.spawn() {
+                Ok(child) => return Ok(Running::new(child)),
+                Err(error) => error,
+            };
+            if until.is_some_and(|until| Instant::now() + pause > until) {
+                return Err(error);
             }
+            tracing::error!(%error, command = self.text, "cannot start, will try again");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
+}
+
+/// Is it a command, or a word of the shell's own?
+fn shell_knows(word: &str) -> bool {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "command -v \"$1\"", "sh", word]);
+    shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.status().is_ok_and(|status| status.success())
 }
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -92,15 +118,42 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
 }
 
+/// The groups of all processes that run: what is left of them is ended with us.
+static GROUPS: Mutex<Option<HashSet<u32>>> = Mutex::new(None);
+
+fn groups() -> MutexGuard<'static, Option<HashSet<u32>>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends every command that still runs. For an end that waits for nothing.
+pub(crate) fn end_all() {
+    for group in groups().take().unwrap_or_default() {
+        kill_group(group);
+    }
+}
+
+fn kill_group(group: u32) {
+    if let Some(group) = Pid::from_raw(group as i32) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
 /// A process that is ended, with its whole group, when this is dropped before it ended itself.
 pub(super) struct Running {
     pub(super) child: Child,
+    group: u32,
     ended: bool,
 }
 
 impl Running {
+    fn new(child: Child) -> Running {
+        let group = child.id().unwrap_or(0);
+        groups().get_or_insert_default().insert(group);
+        Running { child, group, ended: false }
+    }
+
     /// Waits for its end.
-    pub(super) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
         self.ended = true;
         status
@@ -117,9 +170,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let group = self.child.id().and_then(|id| Pid::from_raw(id as i32));
-        if let Some(group) = group.filter(|_| !self.ended) {
-            let _ = kill_process_group(group, Signal::KILL);
+        groups().get_or_insert_default().remove(&self.group);
+        if !self.ended && self.child.id().is_some() {
+            kill_group(self.group);
         }
     }
 }
@@ -157,7 +210,7 @@ impl Tail {
 }
 
 /// Why a command failed: how it ended, and the end of what it said.
-pub(super) fn reason(status: &std::io::Result<ExitStatus>, tail: &str) -> String {
+pub(super) fn reason(status: &io::Result<ExitStatus>, tail: &str) -> String {
     use std::os::unix::process::ExitStatusExt;
     let how = match status {
         Ok(status) => match (status.code(), status.signal()) {
@@ -203,6 +256,9 @@ mod tests {
     fn a_shell_is_used_only_where_one_is_needed() {
         let line = |text: &str| CommandLine::parse("--handler", text).expect("there");
         assert_ne!(line("cat -").program, "sh");
+        assert_ne!(line("cat --x=1").program, "sh");
         assert_eq!(line("cat - | wc -l").args, ["-c", "cat - | wc -l"]);
+        assert_eq!(line("X=1 cat").program, "sh");
+        assert!(CommandLine::parse("--handler", "no-such-command | wc").is_err());
     }
 }

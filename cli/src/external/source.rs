@@ -21,27 +21,42 @@ pub(crate) struct Source {
 impl Generate for Source {
     async fn generate(&mut self, tick: Tick) -> Result<Vec<NewMessage>, BoxError> {
         let env = [("ARTEL_TERM", tick.term.to_string()), ("ARTEL_SEQ", tick.seq.to_string())];
-        let mut running = self.command.start(Stdio::piped, &env).await;
+        let mut running = self.command.start(Stdio::piped, &env, None).await?;
         drop(running.child.stdin.take());
         let (stdout, stderr) = (running.child.stdout.take(), running.child.stderr.take());
         let (Some(stdout), Some(mut stderr)) = (stdout, stderr) else {
             return Err("its output cannot be read".into());
         };
-        let mut output = Vec::new();
-        let mut stdout = stdout.take(OUTPUT_BYTES_MAX + 1);
-        // Heard beside reading, so that a command that says much is not held up by it.
-        let heard = tokio::spawn(async move {
+        // Heard beside waiting, so that a command that says much is not held up by it.
+        let mut printed = tokio::spawn(async move {
+            let mut output = Vec::new();
+            let read = stdout.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut output).await;
+            read.map(|_| output)
+        });
+        let said = tokio::spawn(async move {
             let mut tail = Tail::default();
             while tail.read(&mut stderr).await {}
             tail.text()
         });
-        stdout.read_to_end(&mut output).await?;
-        if output.len() as u64 > OUTPUT_BYTES_MAX {
-            return Err(format!("the command prints more than {OUTPUT_BYTES_MAX} bytes").into());
-        }
-        let status = running.wait().await;
+        // It is over when the command has ended, even if something it started holds its output.
+        let (status, output) = tokio::select! {
+            output = &mut printed => {
+                let output = output??;
+                if output.len() as u64 > OUTPUT_BYTES_MAX {
+                    return Err(format!("the command prints more than {OUTPUT_BYTES_MAX} bytes").into());
+                }
+                (running.wait().await, output)
+            }
+            status = running.wait() => {
+                let Ok(output) = tokio::time::timeout(LINGER, printed).await else {
+                    return Err("it ended, and something it started holds its output open: \
+                                redirect the output of what runs in the background".into());
+                };
+                (status, output??)
+            }
+        };
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            let tail = tokio::time::timeout(LINGER, heard).await;
+            let tail = tokio::time::timeout(LINGER, said).await;
             let tail = tail.ok().and_then(Result::ok).unwrap_or_default();
             return Err(reason(&status, &tail).into());
         }

@@ -60,10 +60,53 @@ fn an_address_is_one_setting() {
 
 #[test]
 fn a_password_is_not_shown() {
-    for url in ["redis://me:hunter2@h:1/3", "rediss://:hunter2@h:1"] {
+    for (url, shown) in [
+        ("redis://me:hunter2@h:1/3", "redis = \"redis://h:1\""),
+        ("rediss://:hunter2@h:1", "redis = \"rediss://h:1\""),
+        ("unix:/x.sock?pass=hunter2", "redis = \"unix:/x.sock\""),
+        ("me:hunter2@h:1", "redis = \"an unreadable address\""),
+    ] {
         let show = in_folder(None, &["config", "show"], &[("ARTEL_REDIS_URL", url)]);
-        assert!(!show.stdout().contains("hunter2") && show.stdout().contains("@h:1"));
+        let screen = show.stdout();
+        assert!(!screen.contains("hunter2") && screen.contains(shown), "{url}: {screen}");
     }
+}
+
+/// What is shown is TOML that means the same, flags included.
+#[test]
+fn what_is_shown_can_be_read_again() {
+    let args = ["config", "show", "--fleet", "named", "--redis", "redis://h:1/3"];
+    let file = "label = \"007\"\nerror-rate = 0.5\nseed = 7\n";
+    let show = in_folder(Some(file), &args, &[]);
+    assert_eq!(value_of(&show, "fleet").0, "named");
+    assert_eq!(value_of(&show, "redis").0, "redis://h:1/3");
+    for line in ["label = \"007\"", "error-rate = 0.5", "seed = 7", "quiet = false"] {
+        assert!(show.stdout().lines().any(|shown| shown == line), "{line}: {}", show.stdout());
+    }
+    let again = in_folder(Some(&show.stdout()), &["config", "check"], &[]);
+    assert_eq!(again.stderr(), "artel.toml is fine\n");
+    let again = in_folder(Some(&show.stdout()), &["config", "show"], &[]);
+    assert_eq!(again.stdout(), show.stdout());
+}
+
+/// A broken file or variable breaks what needs it, and nothing else.
+#[test]
+fn a_broken_setting_breaks_only_what_needs_it() {
+    let broken = Some("no such key = 1\n");
+    for args in [&["completions", "bash"][..], &["man"], &["config", "show"], &["--help"]] {
+        let program = in_folder(broken, args, &[]);
+        let fine = !program.stdout().is_empty() || args[0] == "config";
+        assert!(fine, "{args:?}: {}", program.stderr());
+    }
+    let address = ("ARTEL_REDIS_URL", "redis://127.0.0.1:1");
+    for args in [&["--getErrors"][..], &["--cleanTemp"], &["status"]] {
+        let program = in_folder(None, args, &[("ARTEL_INTERVAL", "soon"), address]);
+        assert!(program.stderr().contains("cannot reach Redis"), "{args:?}: {}", program.stderr());
+    }
+    // Where a service is called `artel`, Kubernetes sets this.
+    let variables = [("ARTEL_PORT", "tcp://10.96.0.12:8080"), address];
+    let program = in_folder(None, &["status"], &variables);
+    assert!(program.stderr().contains("cannot reach Redis"), "{}", program.stderr());
 }
 
 /// The file that `init` writes is right, and has every setting of a member.

@@ -125,7 +125,15 @@ fn take_removes_what_it_printed_and_nothing_else() {
 fn requeue_asks_first_and_says_how_many() {
     let errors = Errors(with_errors(150));
     let args = ["errors", "requeue", "--cause", "timeout"];
-    for answer in [&b""[..], b"n\n", b"what\n"] {
+    let url = errors.0.url();
+    let mut nobody = args.to_vec();
+    nobody.extend(["--redis", &url]);
+    let output = with(&nobody, &[], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).ends_with(
+        "error: nobody answers: nothing was changed\n\nhint: `--yes` does it without asking\n"
+    ));
+    for answer in [&b"n\n"[..], b"what\n"] {
         let (stdout, stderr) = errors.answer(&args, answer);
         assert_eq!(stdout, "");
         assert!(stderr.starts_with("put 50 failed messages back to work? [y/N] "), "{stderr}");
@@ -145,7 +153,6 @@ fn requeue_asks_first_and_says_how_many() {
     assert_eq!(lengths, (50, 100));
     let (_, stderr) = errors.run(&["errors", "requeue"]);
     assert_eq!(stderr, "no failed message matches\n");
-    let url = errors.0.url();
     let status = text(&artel(&["status", "--redis", &url]).stdout);
     assert!(
         status.contains(
@@ -177,4 +184,82 @@ fn export_copies_and_removes_nothing() {
         "error: cannot write /nonexistent/x: No such file or directory (os error 2)\n\n\
          hint: nothing was removed; try another `--output`\n"
     );
+}
+
+/// What an interrupted take did not print is stored again, for every command to see.
+#[test]
+fn an_interrupted_take_hides_nothing() {
+    let errors = Errors(with_errors(40));
+    let mut child = artel_testkit::clean_command(
+        env!("CARGO_BIN_EXE_artel"),
+        &["getErrors", "--redis", &errors.0.url()],
+    )
+    .stdout(std::process::Stdio::piped())
+    .spawn()
+    .expect("it runs");
+    drop(child.stdout.take());
+    assert!(child.wait().expect("its end").success());
+    assert_eq!(errors.left(), 40);
+    assert_eq!(errors.run(&["errors", "take", "--grep", "payload 7$"]).0, "payload 7\n");
+    // One that was killed leaves a drain; it counts as dead once it was not refreshed for a while.
+    let () = redis::pipe()
+        .cmd("RENAME")
+        .arg("artel:{artel}:errors")
+        .arg("artel:{artel}:drain:dead")
+        .ignore()
+        .cmd("HSET")
+        .arg("artel:{artel}:drains")
+        .arg("dead")
+        .arg("pid 1|1000")
+        .ignore()
+        .query(&mut errors.0.connect())
+        .expect("answers");
+    let since = errors.run(&["errors", "list", "--json", "--since", "10m", "--limit", "100"]).0;
+    assert_eq!(since.lines().count(), 20, "each still knows when it failed");
+    assert_eq!(errors.run(&["errors", "requeue", "--yes"]).0, "39\n");
+}
+
+#[test]
+fn a_list_obeys_nothing_that_a_payload_says() {
+    let server = any_server(&[]);
+    let () = redis::cmd("XADD")
+        .arg("artel:{artel}:errors")
+        .arg("*")
+        .arg("m")
+        .arg("1g-|5-1|1|9|\u{1b}[2Jgone \u{7} \u{9b}31m")
+        .arg("e")
+        .arg(r#"{"reason":"\u001b]0;title\u0007"}"#)
+        .query(&mut server.connect())
+        .expect("answers");
+    let (stdout, _) = Errors(server).run(&["errors", "list"]);
+    assert!(!stdout.chars().any(|c| c.is_control() && c != '\n'), "{stdout:?}");
+}
+
+#[test]
+fn export_follows_links_and_takes_a_dash_for_stdout() {
+    let errors = Errors(with_errors(3));
+    let dir = tempfile::tempdir().expect("a dir");
+    let (file, link) = (dir.path().join("real"), dir.path().join("link"));
+    std::fs::write(&file, "old").expect("writes");
+    std::os::unix::fs::symlink(&file, &link).expect("links");
+    errors.run(&["errors", "export", "--output", &link.display().to_string()]);
+    assert!(link.is_symlink());
+    assert_eq!(std::fs::read_to_string(&file).expect("there").lines().count(), 3);
+    assert_eq!(errors.run(&["errors", "export", "-o", "-"]).0.lines().count(), 3);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a list").count(), 2, "no part is left");
+}
+
+#[test]
+fn nothing_is_taken_into_a_closed_stdout() {
+    let errors = Errors(with_errors(3));
+    let line =
+        format!("exec {} getErrors --redis {} >&-", env!("CARGO_BIN_EXE_artel"), errors.0.url());
+    let output = artel_testkit::clean_command("sh", &["-c", &line]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "error: stdout is closed: nothing was taken\n\n\
+         hint: `> /dev/null` takes failed messages without showing them\n"
+    );
+    assert_eq!(errors.left(), 3);
 }

@@ -16,6 +16,8 @@ fn commands_that_cannot_be_run() {
     for (option, command, error, hint) in [
         ("--handler", "./no-such-thing", "./no-such-thing is not there", there),
         ("--handler", "no-such-thing -x", "no-such-thing is not there", there),
+        ("--handler", "no-such-thing --x=1", "no-such-thing is not there", there),
+        ("--handler", "no-such-thing | wc", "no-such-thing is not there", there),
         ("--generator", "no-such-thing", "no-such-thing is not there", there),
         (
             "--handler",
@@ -35,6 +37,20 @@ fn commands_that_cannot_be_run() {
     says(
         &["run", "--handler", "  "],
         2,
-        "error: --handler is empty\n\nhint: try `--handler ./handle.sh`",
+        "error: --handler is empty\n\nhint: give a command such as `./handle.sh`",
     );
+}
+
+#[test]
+fn up_has_a_server_of_its_own() {
+    for (option, value) in [("--redis", "redis://h:1"), ("--host", "h"), ("--tls-ca", "x.pem")] {
+        says(
+            &["up", option, value],
+            2,
+            &format!(
+                "error: {option} is not for `up`, which has a private server of its own\n\n\
+                 hint: `artel run` takes it"
+            ),
+        );
+    }
 }

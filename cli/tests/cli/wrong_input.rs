@@ -84,11 +84,18 @@ fn a_redis_older_than_7() {
 fn a_redis_that_may_drop_messages() {
     let server = any_server(&["--maxmemory-policy", "allkeys-lru"]);
     let screen = format!(
-        "error: Redis at {} cannot be used: maxmemory-policy allkeys-lru lets it drop messages \
-         silently; set noeviction\n\nhint: `redis-cli config set maxmemory-policy noeviction`",
+        "error: Redis at {} cannot be used: maxmemory-policy allkeys-lru lets it drop messages, or \
+         that they were sent, silently; set noeviction\n\n\
+         hint: `redis-cli config set maxmemory-policy noeviction`",
         server.url()
     );
     says(&["run", "--redis", &server.url()], 1, &screen);
+    let server = any_server(&["--maxmemory-policy", "volatile-lru", "--maxmemory", "100mb"]);
+    let screen = screen.replace("allkeys", "volatile");
+    let (start, end) = screen.split_once(" cannot be used").expect("an address, and the rest");
+    assert!(start.starts_with("error: Redis at redis://"));
+    let screen = format!("error: Redis at {} cannot be used{end}", server.url());
+    says(&["send", "--redis", &server.url(), "x"], 1, &screen);
 }
 
 #[test]

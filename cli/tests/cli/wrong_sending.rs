@@ -73,6 +73,11 @@ fn options_that_make_no_sense() {
         "error: --dedup is for one message, given as an argument\n\n\
          hint: `artel send --dedup order-7 'pay order 7'`",
     );
+    says(
+        &["send", "--redis", &url, "", "two"],
+        2,
+        "error: message 1 is empty\n\nhint: `--raw` sends empty ones, too",
+    );
     let long = "k".repeat(201);
     says(
         &["send", "--redis", &url, "--dedup", &long, "one"],
@@ -81,7 +86,7 @@ fn options_that_make_no_sense() {
          hint: `artel send --help` shows what is allowed",
     );
     says(
-        &["send", "--redis", &url, "--kind", &long.repeat(3), "one"],
+        &["send", "--redis", &url, "--kind", &long, "one"],
         2,
         "error: --kind must have at most 200 bytes\n\n\
          hint: `artel send --help` shows what is allowed",
@@ -128,4 +133,84 @@ fn a_full_lane_holds_up_the_sender() {
     let screen = sender.stderr();
     let last = screen.lines().last().unwrap_or_default();
     assert!(last.starts_with("stopped; line") && last.contains("sent: go on with"), "{screen}");
+}
+
+/// A batch larger than the bound goes in pieces; it does not wait for room that can never be.
+#[test]
+fn a_bound_smaller_than_a_batch_is_no_obstacle() {
+    let server = any_server(&[]);
+    let args = ["send", "--redis", &server.url(), "--backlog-max", "50"];
+    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    command.stdin(std::process::Stdio::piped());
+    let mut sender = artel_testkit::Program::spawn(command);
+    let mut stdin = sender.stdin();
+    std::io::Write::write_all(&mut stdin, "line\n".repeat(200).as_bytes()).expect("it reads");
+    drop(stdin);
+    let mut connection = server.connect();
+    let mut sent = 0;
+    artel_testkit::eventually("all of them to be sent", || {
+        let taken: Vec<String> = redis::cmd("LPOP")
+            .arg("artel:{artel}:lane:normal")
+            .arg(100)
+            .query::<Option<Vec<String>>>(&mut connection)
+            .expect("answers")
+            .unwrap_or_default();
+        assert!(taken.len() <= 50, "never more than allowed: {}", taken.len());
+        sent += taken.len();
+        sent == 200
+    });
+    assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
+}
+
+/// Nothing comes, nothing is on its way: a signal ends it at once.
+#[test]
+fn a_sender_that_waits_for_lines_can_be_stopped() {
+    let server = any_server(&[]);
+    let args = ["send", "--redis", &server.url()];
+    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    command.stdin(std::process::Stdio::piped());
+    let mut sender = artel_testkit::Program::spawn(command);
+    let mut stdin = sender.stdin();
+    std::io::Write::write_all(&mut stdin, b"one\n").expect("it reads");
+    let mut connection = server.connect();
+    artel_testkit::eventually("the line to be sent", || {
+        let there: i64 = redis::cmd("LLEN")
+            .arg("artel:{artel}:lane:normal")
+            .query(&mut connection)
+            .expect("answers");
+        there == 1
+    });
+    sender.terminate();
+    assert_eq!(sender.exit_code(), Some(143));
+    assert!(sender.stderr().ends_with("stopped; line 1 is sent: go on with `tail -n +2`\n"));
+    drop(stdin);
+}
+
+/// Redis is frozen while a batch is on its way: whether it was added is not known, and that is said.
+#[test]
+fn lines_without_an_answer_are_in_doubt() {
+    let server = any_server(&[]);
+    let args = ["send", "--redis", &server.url()];
+    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    command.stdin(std::process::Stdio::piped());
+    let mut sender = artel_testkit::Program::spawn(command);
+    let mut stdin = sender.stdin();
+    std::io::Write::write_all(&mut stdin, b"one\n").expect("it reads");
+    let mut connection = server.connect();
+    artel_testkit::eventually("the line to be sent", || {
+        let there: i64 = redis::cmd("LLEN")
+            .arg("artel:{artel}:lane:normal")
+            .query(&mut connection)
+            .expect("answers");
+        there == 1
+    });
+    server.freeze();
+    std::io::Write::write_all(&mut stdin, b"two\nthree\n").expect("it reads");
+    std::thread::sleep(std::time::Duration::from_millis(300)); // the freeze itself
+    sender.terminate();
+    assert_eq!(sender.exit_code(), Some(143));
+    server.thaw();
+    let screen = sender.stderr();
+    assert!(screen.contains("error: lines 2 to 3 are in doubt: Redis did not answer"), "{screen}");
+    assert!(screen.contains("line 1 is sent") && !screen.contains("tail"), "{screen}");
 }

@@ -2,7 +2,7 @@
 
 use crate::screen::{artel, output_says, says, text, with};
 
-const ORIGIN: &str = "hint: `artel config show --origin` shows where each setting comes from";
+const OVERRULE: &str = "on the command line overrules it";
 
 #[test]
 fn a_file_with_a_wrong_key_names_file_line_key_and_the_right_key() {
@@ -31,12 +31,12 @@ fn a_file_with_a_wrong_key_names_file_line_key_and_the_right_key() {
             ":1: interval must be a text, a number, or true or false",
             "hint: a setting is a line such as `interval = \"500ms\"`",
         ),
-        ("\ninterval = \"soon\"\n", ":2: interval: \"soon\": not a time", ORIGIN),
-        ("error-rate = 7\n", ":1: error-rate: \"7\": must be between 0 and 1", ORIGIN),
+        ("\ninterval = \"soon\"\n", ":2: interval: \"soon\": not a time", OVERRULE),
+        ("error-rate = 7\n", ":1: error-rate: \"7\": must be between 0 and 1", OVERRULE),
         (
             "log-format = \"xml\"\n",
             ":1: log-format: must be one of pretty, json, not \"xml\"",
-            ORIGIN,
+            OVERRULE,
         ),
         ("quiet = 3\n", ":1: quiet must be true or false, not \"3\"", "hint: a flag is on"),
         (
@@ -69,9 +69,22 @@ fn a_value_out_of_range_is_found_by_check() {
     says(
         &["config", "check", &path],
         2,
-        "error: --interval must be between 1ms and 86400s, not 0ns\n\n\
-         hint: `artel run --help` shows the defaults",
+        &format!(
+            "error: {path}:1: interval must be between 1ms and 86400s, not 0ns\n\n\
+             hint: `artel run --help` shows the defaults"
+        ),
     );
+    for (content, problem) in [
+        ("fleet = \"bad name\"\n", "fleet must consist of letters"),
+        ("redis = \"nonsense://x\"\n", "redis is not a Redis address"),
+        ("handler = \"no-such-command\"\n", "handler: no-such-command is not there"),
+        ("interval = \"garbage\"\n", "interval: \"garbage\": not a time"),
+    ] {
+        std::fs::write(&path, content).expect("writes");
+        let output = with(&["config", "check", &path], &[("ARTEL_INTERVAL", "1s")], b"");
+        let (screen, start) = (text(&output.stderr), format!("error: {path}:1: {problem}"));
+        assert!(output.status.code() == Some(2) && screen.starts_with(&start), "{screen}");
+    }
     std::fs::write(&path, "interval = \"20ms\"\nverbose = true\n").expect("writes");
     says(&["config", "check", &path], 0, &format!("{path} is fine"));
 }
@@ -114,8 +127,16 @@ fn a_wrong_variable_is_named() {
         2,
         &format!(
             "error: ARTEL_INTERVAL: interval: \"soon\": not a time (expected number at 0): try \
-             `500ms` or `2s`\n\n{ORIGIN}"
+             `500ms` or `2s`\n\nhint: `--interval` {OVERRULE}"
         ),
+    );
+    let args = ["run"];
+    output_says(
+        &with(&args, &[("ARTEL_CONCURRENCY", "0"), ("ARTEL_REDIS_URL", "redis://h:1")], b""),
+        &args,
+        2,
+        "error: ARTEL_CONCURRENCY: concurrency must be between 1 and 10000, not 0\n\n\
+         hint: `artel run --help` shows the defaults",
     );
     let args = ["status"];
     output_says(
@@ -131,7 +152,8 @@ fn a_wrong_variable_is_named() {
         &args,
         2,
         &format!(
-            "error: ARTEL_REDIS_URL: redis: cannot be used together with --port <PORT>\n\n{ORIGIN}"
+            "error: ARTEL_REDIS_URL: redis: cannot be used together with ARTEL_PORT (port)\n\nhint: \
+             `--redis` {OVERRULE}"
         ),
     );
 }

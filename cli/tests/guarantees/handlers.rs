@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use artel_testkit::{Program, Server, eventually};
+use artel_testkit::{Program, Server, clean_command, eventually};
 use tempfile::TempDir;
 
 use crate::crew::{FLEET, artel, on_each_server};
@@ -34,7 +34,9 @@ impl Bench {
             let mut args =
                 vec!["run", "--redis", &url, "--fleet", FLEET, "--lease", "2s", "--ledger", "all"];
             args.extend(options);
-            self.members.push(Program::start(artel(), &args));
+            let mut command = clean_command(artel(), &args);
+            command.env("ARTEL", artel()).env("REDIS", &url).stdin(std::process::Stdio::null());
+            self.members.push(Program::spawn(command));
         }
     }
 
@@ -79,7 +81,9 @@ case "$payload" in
   die*) kill -9 $$ ;;
   loud*) head -c 10000000 /dev/zero | tr '\0' x >&2; echo "the end" >&2; exit 1 ;;
   leave*) sleep 600 >/dev/null 2>&1 & ;;
-  env*) [ -n "$ARTEL_MESSAGE_ID" ] && [ "$ARTEL_ATTEMPT" = 1 ] && [ "$ARTEL_LANE" = normal ] || exit 1 ;;
+  env*) [ -n "$ARTEL_MESSAGE_ID" ] && [ "$ARTEL_ATTEMPT" = 1 ] && [ "$ARTEL_MESSAGE_LANE" = normal ] || exit 1 ;;
+  send*) "$ARTEL" send --redis "$REDIS" --fleet crew "sent on" || exit 1 ;;
+  vanish*) rm "$0" ;;
 esac
 "#;
 
@@ -96,6 +100,8 @@ for line in sys.stdin:
     if payload.startswith("noise"): print("hello", flush=True); continue
     if payload.startswith("other"): answer["id"] = "0-0"
     print(json.dumps(answer), flush=True)
+    if payload.startswith("more"): print("and more", flush=True)
+open(sys.argv[0] + ".closed", "a").write("closed\n")
 "#;
 
 on_each_server! {
@@ -106,6 +112,10 @@ on_each_server! {
         assert_eq!(bench.settle("hello"), None);
         assert_eq!(bench.settle("env"), None, "what a handler must know is in its environment");
         assert_eq!(bench.settle("leave something running"), None);
+        // A handler may send on: nothing of its own message gets into what it sends.
+        let done = bench.count("done");
+        assert_eq!(bench.settle("send"), None);
+        eventually("what it sent to be done", || bench.count("done") == done + 2);
         let record = bench.settle("fail this").expect("failed");
         assert_eq!(record["reason"], "exit code 3: no fail this");
         assert_eq!((&record["cause"], &record["payload"]), (&"handler".into(), &"fail this".into()));
@@ -120,6 +130,11 @@ on_each_server! {
         eventually("what it started to be gone, too", || {
             std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z "))
         });
+        // A command that is gone is tried again, as long as its message has time.
+        assert_eq!(bench.settle("vanish"), None);
+        let record = bench.settle("hello?").expect("failed");
+        let reason = record["reason"].as_str().unwrap_or_default();
+        assert!(reason.starts_with("the handler cannot start: No such file"), "{reason}");
     }
 
     fn a_python_process_handles_lines_and_is_replaced_when_it_fails(kind) {
@@ -144,6 +159,29 @@ on_each_server! {
             assert_eq!((&record["cause"], &record["reason"]), (&cause.into(), &reason.into()));
             assert_eq!(bench.settle("and on it goes"), None, "after {payload}");
         }
+        // One that says more than it is asked is replaced, and nobody else is blamed for it.
+        assert_eq!(bench.settle("more"), None);
+        assert_eq!(bench.settle("after more"), None);
+        // At a clean stop it is told that nothing more comes, and may end by itself.
+        for mut member in bench.members.drain(..) {
+            member.terminate();
+            assert_eq!(member.exit_code(), Some(0));
+        }
+        assert!(PathBuf::from(format!("{script}.closed")).exists(), "it ended by itself");
+    }
+
+    /// A process that never reads its message fails it, once, and is not started over and over.
+    fn a_handler_that_does_not_read_fails_its_message(kind) {
+        let mut bench = Bench::new(Server::start(kind));
+        let script = "#!/bin/sh\necho x >> \"$0.started\"\nhead -c 1000 > /dev/null\nexit 3\n";
+        let script = bench.script("deaf.sh", script).display().to_string();
+        bench.start(&["--generator", "true", "--handler", &script, "--handler-mode", "lines"]);
+        let large = "x".repeat(120_000);
+        let record = bench.settle(&large).expect("failed");
+        let reason = record["reason"].as_str().unwrap_or_default();
+        assert_eq!(reason, "the handler ended without an answer, exit code 3");
+        let started = std::fs::read_to_string(format!("{script}.started")).expect("started");
+        assert!(started.lines().count() <= 2, "{}", started.lines().count());
     }
 
     /// The commands that the README shows do what it says.
@@ -199,6 +237,13 @@ on_each_server! {
             })
         });
         assert_eq!(bench.count("generated"), before, "all lines of a tick or none");
+        bench.members.clear();
+        let holds = "#!/bin/sh\necho lost\nsleep 60 &\n";
+        let holds = bench.script("holds.sh", holds).display().to_string();
+        bench.start(&["--generator", &holds, "--interval", "50ms"]);
+        eventually("it to be said", || {
+            bench.members.iter().any(|member| member.stderr().contains("holds its output open"))
+        });
     }
 
     /// A worker is killed while its handler runs: another one handles the message; the late process

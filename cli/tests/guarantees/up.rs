@@ -163,6 +163,86 @@ fn a_frozen_private_server_is_not_replaced() {
     waiting.says("found running");
 }
 
+/// Somebody removed the socket of a running server: it is ended before another one opens its data.
+#[test]
+fn a_server_without_its_socket_is_not_doubled() {
+    let home = Home::new();
+    let first = home.start(&["up", "-n", "2", "--interval", "50ms"]);
+    first.says("this process leads");
+    let old = servers_on(&home.socket());
+    std::fs::remove_file(home.socket()).expect("it is there");
+    let second = home.start(&["up", "-n", "1", "--for", "60s"]);
+    second.says("members on a private server");
+    second.says("joined the fleet");
+    let new = servers_on(&home.socket());
+    assert_eq!(new.len(), 1, "one server");
+    assert_ne!(new, old, "another one, with the same data");
+    let status = wait_for("one fleet of three", || {
+        Some(home.status()).filter(|s| s["members"].as_array().is_some_and(|m| m.len() == 3))
+    });
+    let members = status["members"].as_array().expect("a list");
+    assert_eq!(members.iter().filter(|member| member["role"] == "generator").count(), 1);
+    assert_eq!(status["messages"]["balance"], 0);
+}
+
+/// The second Ctrl-C ends everything at once, handlers included.
+#[test]
+fn a_second_signal_ends_handlers_too() {
+    let home = Home::new();
+    let seconds = 60_000 + std::process::id() % 1000;
+    let handler = format!("sleep {seconds}");
+    let args = ["up", "-n", "2", "--interval", "50ms", "--handler", &handler];
+    let mut up = home.start(&args);
+    up.says("this process leads");
+    let sleepers = || {
+        let line = format!("sleep\0{seconds}\0");
+        std::fs::read_dir("/proc")
+            .expect("a list")
+            .flatten()
+            .filter(|entry| {
+                std::fs::read(entry.path().join("cmdline"))
+                    .is_ok_and(|found| found.ends_with(line.as_bytes()))
+            })
+            .count()
+    };
+    eventually("handlers at work", || sleepers() > 0);
+    up.signal_interrupt();
+    up.says("stopping: members finish what they started");
+    up.signal_interrupt();
+    assert_eq!(up.exit_code(), Some(130), "{}", up.stderr());
+    eventually("no handler to be left", || sleepers() == 0);
+    assert!(!home.socket().exists());
+}
+
+/// Quiet is quiet, and still says whom to kill and what came of it. What is configured elsewhere does
+/// not reach the members.
+#[test]
+fn up_needs_nothing_from_its_surroundings() {
+    let home = Home::new();
+    let mut command = clean_command(
+        artel(),
+        &["up", "-q", "-n", "3", "--interval", "50ms", "--data-dir", &home.data()],
+    );
+    let elsewhere = [
+        ("ARTEL_TLS_CA", "/nonexistent.pem"),
+        ("ARTEL_REDIS_URL", "redis://127.0.0.1:1"),
+        ("ARTEL_LABEL", "elsewhere"),
+        ("ARTEL_LOG", "error"),
+        ("ARTEL_FOR", "1h"),
+    ];
+    command.envs(elsewhere).stdin(std::process::Stdio::null());
+    let mut up = Program::spawn(command);
+    let line = up.says("See what happens: kill -9");
+    assert!(up.says("In another terminal").contains(" --redis unix:/"));
+    let generator: u32 = line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
+    kill(generator);
+    let answer = up.says(&format!("generator {generator} died → "));
+    assert!(answer.contains("0 lost · 0 doubled"), "{answer}");
+    assert!(!up.stderr().contains("joined the fleet"));
+    up.terminate();
+    assert_eq!(up.exit_code(), Some(0), "{}", up.stderr());
+}
+
 /// `kill -9` the generator, then a worker at work: `up` says what it came to. Ctrl-C ends it all.
 #[test]
 fn up_answers_a_kill_and_leaves_nothing_behind() {

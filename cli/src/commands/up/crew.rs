@@ -3,14 +3,18 @@
 use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 
 use crate::commands::run::{DEPOSED, JOINED, LEADS};
 use crate::exit::{FAILURE, Failure};
 use crate::settings::Place;
+
+/// What is shown of a line at a time.
+const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// What is heard of the members.
 pub(super) enum Event {
@@ -41,6 +45,7 @@ impl Crew {
     pub(super) fn start(
         count: u16,
         place: &Place,
+        url: &str,
         options: Vec<OsString>,
         events: mpsc::Sender<Event>,
     ) -> Result<Crew, Failure> {
@@ -48,11 +53,19 @@ impl Crew {
             .map_err(|error| Failure::new(FAILURE, format!("cannot find myself: {error}")))?;
         let mut members = Vec::new();
         for at in 0..usize::from(count) {
-            let mut child = Command::new(&program)
-                .arg("run")
+            let mut command = Command::new(&program);
+            // What they must know they are told; nothing else counts, from wherever it comes.
+            for (name, _) in std::env::vars_os() {
+                let text = name.to_string_lossy();
+                if text.starts_with("ARTEL_") || text == "REDIS_URL" {
+                    command.env_remove(&name);
+                }
+            }
+            let mut child = command
+                .args(["run", "--config", "/dev/null"])
                 .args(&options)
                 .args(["--tethered", "--log-format", "json", "--color", "never"])
-                .args(["--fleet", &place.fleet, "--redis", &place.redis.to_string()])
+                .args(["--fleet", &place.fleet, "--redis", url])
                 .args(["--label", &format!("member-{}", at + 1)])
                 // Ctrl-C in the terminal is for us alone; we let go of them then.
                 .process_group(0)
@@ -115,10 +128,10 @@ impl Crew {
         }
     }
 
-    pub(super) fn kill(&self) {
+    pub(super) fn signal(&self, signal: Signal) {
         for member in self.members.iter().filter(|member| member.alive) {
-            if let Some(pid) = rustix::process::Pid::from_raw(member.pid as i32) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            if let Some(pid) = Pid::from_raw(member.pid as i32) {
+                let _ = kill_process(pid, signal);
             }
         }
     }
@@ -162,7 +175,9 @@ async fn pass_on(
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
-    while matches!(reader.read_until(b'\n', &mut line).await, Ok(n) if n > 0) {
+    // A line that does not end is shown in pieces.
+    while matches!((&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await, Ok(n) if n > 0)
+    {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         line.clear();
         if events.send(event(text)).await.is_err() {

@@ -12,6 +12,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use artel::Status;
+use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 use crate::args::{Global, UpArgs};
@@ -29,8 +30,8 @@ use screen::Screen;
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 /// How long after a death the fleet may take to put everything in order.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// How long members may take to leave: their own grace, and a little.
-const LEAVE_MAX: Duration = Duration::from_secs(15);
+/// How long members may take to leave beside their own grace.
+const LEAVE_EXTRA: Duration = Duration::from_secs(5);
 
 /// Starts it all; `options` are what the members are told.
 pub(crate) async fn up(
@@ -42,13 +43,20 @@ pub(crate) async fn up(
     settings::common_config(&args.member).validate()?;
     run::parts(&args.member)?;
     let private = settings::private(global);
-    let started = private.ensure()?;
+    let ensuring = private.clone();
+    let hold = tokio::task::spawn_blocking(move || ensuring.ensure());
+    let hold = match signals.unless(hold).await {
+        Ok(hold) => hold.map_err(|error| Failure::new(FAILURE, error.to_string()))??,
+        Err(code) => return Ok(code),
+    };
     let place = Place { redis: private.url().into(), fleet: global.fleet.clone() };
     let version = private.running().map_or_else(String::new, |running| running.version);
-    let verb = if started { "started" } else { "found running" };
+    let verb = if hold.started { "started" } else { "found running" };
     let server = format!("{version}, {verb}, {}", place.redis);
-    let result = supervise(global, args, options, &place, &server, &mut signals).await;
-    // Nobody else uses it: it goes, with its lock and its socket. Its data stay.
+    let home = Home { place: &place, url: private.url(), server };
+    let result = supervise(global, args, options, &home, &mut signals).await;
+    // If nobody else uses it, it goes, with its lock and its socket. Its data stay.
+    drop(hold);
     stop_server(&private)?;
     result
 }
@@ -63,6 +71,15 @@ fn stop_server(private: &Embedded) -> Result<(), Failure> {
     }
     printer::remark("the private server stays: somebody else uses it (`artel embedded stop`)");
     Ok(())
+}
+
+/// Where the fleet lives.
+struct Home<'a> {
+    place: &'a Place,
+    /// Its address as a member is told it.
+    url: String,
+    /// What is said of it.
+    server: String,
 }
 
 /// The fleet while it runs.
@@ -83,19 +100,19 @@ async fn supervise(
     global: &Global,
     args: &UpArgs,
     options: Vec<OsString>,
-    place: &Place,
-    server: &str,
+    home: &Home<'_>,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
+    let Home { place, url, server } = home;
     let before = Status::read(&place.redis, &place.fleet).await?;
-    let screen = Screen::new(printer::colour(global.color), args.members);
+    let screen = Screen::new(printer::colour(global.color), global.quiet, args.members);
     screen.remark(&format!("{} members on a private server ({server})", args.members));
     screen.remark(&format!(
         "Ctrl-C ends all. In another terminal: {0} status · {0} send hello · {0} getErrors",
-        screen::program(global)
+        screen::program(global, place)
     ));
     let (events, mut heard) = mpsc::channel(1024);
-    let crew = Crew::start(args.members, place, options, events.clone())?;
+    let crew = Crew::start(args.members, place, url, options, events.clone())?;
     let began = Instant::now();
     let mut up = Up { place, before, began, screen, crew, events, invited: false, fallen: None };
     let every = args.member.snapshot_every.unwrap_or(SNAPSHOT_EVERY);
@@ -115,8 +132,10 @@ async fn supervise(
         }
     }
     let all_gone = !up.crew.is_alive();
-    up.leave(&mut heard, signals).await;
-    up.farewell(all_gone).await
+    let leave_max = args.member.stop_grace + LEAVE_EXTRA;
+    let forced = up.leave(&mut heard, signals, leave_max).await;
+    let code = up.farewell(all_gone).await?;
+    Ok(forced.unwrap_or(code))
 }
 
 impl Up<'_> {
@@ -174,10 +193,16 @@ impl Up<'_> {
     }
 
     /// Lets go of the members, shows what they still say, and waits for their end. A second signal
-    /// ends them at once.
-    async fn leave(&mut self, heard: &mut mpsc::Receiver<Event>, signals: &mut Signals) {
+    /// ends them at once, handlers included; its exit code then.
+    async fn leave(
+        &mut self,
+        heard: &mut mpsc::Receiver<Event>,
+        signals: &mut Signals,
+        leave_max: Duration,
+    ) -> Option<u8> {
         self.crew.let_go();
-        let deadline = tokio::time::Instant::now() + LEAVE_MAX;
+        let mut deadline = tokio::time::Instant::now() + leave_max;
+        let (mut forced, mut killed) = (None, false);
         while self.crew.is_alive() {
             tokio::select! {
                 Some(event) = heard.recv() => match event {
@@ -186,14 +211,23 @@ impl Up<'_> {
                     Event::Ended(at, _) => { self.crew.ended(at); }
                     Event::Answer(text, _) => self.screen.remark(&text),
                 },
-                _ = signals.next() => self.crew.kill(),
+                // They are leaving: a signal is their second, too, and ends them with their handlers.
+                code = signals.next() => {
+                    forced = Some(code);
+                    self.crew.signal(Signal::TERM);
+                    deadline = tokio::time::Instant::now() + LEAVE_EXTRA;
+                }
                 () = tokio::time::sleep_until(deadline) => {
+                    if std::mem::replace(&mut killed, true) {
+                        break;
+                    }
                     self.screen.remark("members that do not end are killed");
-                    self.crew.kill();
-                    return;
+                    self.crew.signal(Signal::KILL);
+                    deadline = tokio::time::Instant::now() + LEAVE_EXTRA;
                 }
             }
         }
+        forced
     }
 
     /// The books at the end.

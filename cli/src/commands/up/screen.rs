@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::crew::Crew;
 use crate::args::Global;
 use crate::printer;
+use crate::settings::Place;
 
 /// Colours help; the words beside them say the same.
 const GENERATOR: &str = "\x1b[1;33m";
@@ -15,13 +16,15 @@ const PLAIN: &str = "\x1b[0m";
 
 pub(super) struct Screen {
     coloured: bool,
+    /// Of the members only warnings and errors.
+    quiet: bool,
     /// Columns of the longest label.
     width: usize,
 }
 
 impl Screen {
-    pub(super) fn new(coloured: bool, members: u16) -> Screen {
-        Screen { coloured, width: format!("member-{members}").len() }
+    pub(super) fn new(coloured: bool, quiet: bool, members: u16) -> Screen {
+        Screen { coloured, quiet, width: format!("member-{members}").len() }
     }
 
     fn paint(&self, colour: &str, text: &str) -> String {
@@ -46,7 +49,12 @@ impl Screen {
     /// A line of a member's log.
     pub(super) fn line(&self, crew: &Crew, at: usize, line: &str) {
         match serde_json::from_str::<Value>(line) {
-            Ok(Value::Object(entry)) => self.text(crew, at, &self.readable(&entry)),
+            Ok(Value::Object(entry)) => {
+                let level = entry.get("level").and_then(Value::as_str).unwrap_or_default();
+                if !self.quiet || ["WARN", "ERROR"].contains(&level) {
+                    self.show(crew, at, &self.readable(&entry));
+                }
+            }
             // Not its log: an error before the log began, or what a handler says.
             _ => self.text(crew, at, line),
         }
@@ -54,6 +62,10 @@ impl Screen {
 
     /// A line of anything a member printed.
     pub(super) fn text(&self, crew: &Crew, at: usize, line: &str) {
+        self.show(crew, at, &printer::harmless(line));
+    }
+
+    fn show(&self, crew: &Crew, at: usize, line: &str) {
         let (role, colour) =
             if crew.leads(at) { ("generator", GENERATOR) } else { ("worker", WORKER) };
         let label = format!("member-{}", at + 1);
@@ -78,7 +90,7 @@ impl Screen {
             text.push_str(name);
             text.push('=');
             match value {
-                Value::String(value) => text.push_str(value),
+                Value::String(value) => text.push_str(&printer::harmless(value)),
                 value => text.push_str(&value.to_string()),
             }
         }
@@ -87,10 +99,14 @@ impl Screen {
 }
 
 /// How to call this program so that it finds the same fleet.
-pub(super) fn program(global: &Global) -> String {
+pub(super) fn program(global: &Global, place: &Place) -> String {
     let name = std::env::args().next().unwrap_or_else(|| "artel".to_owned());
     let mut text = name;
-    if let Some(dir) = &global.data_dir {
+    let elsewhere = [&global.redis, &global.host].iter().any(|address| address.is_some());
+    if elsewhere || global.port.is_some() || global.redis_url_file.is_some() {
+        // Some other Redis is configured here: say which one is meant.
+        text.push_str(&format!(" --redis {}", place.redis));
+    } else if let Some(dir) = &global.data_dir {
         text.push_str(&format!(" --data-dir {}", dir.display()));
     }
     if global.fleet != "artel" {

@@ -5,21 +5,24 @@
 //! holds an exclusive file lock from looking to being sure. The server is nobody's child: it outlives
 //! whoever started it, `kill -9` included, and is adopted by whoever comes next.
 
-use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+mod lock;
+mod talk;
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+
+use lock::Lock;
+pub(crate) use talk::localhost_answers;
 
 use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
 
-/// How long a probe waits: a server on this machine answers at once, or is not there.
-const PROBE: Duration = Duration::from_secs(1);
 /// How long a started server may take to read its data and to answer.
 const START_MAX: Duration = Duration::from_secs(30);
 /// How long somebody else may hold the lock.
@@ -70,8 +73,13 @@ impl Embedded {
                 (None, None) => std::env::temp_dir().join("artel"),
             },
         };
-        let dir = std::path::absolute(&dir).unwrap_or(dir);
-        Embedded { dir, program: program.map(Path::to_owned) }
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        // A bare name is looked for on the PATH; a path is meant from here.
+        let program = program.map(|program| match program.components().count() {
+            1 => program.to_owned(),
+            _ => absolute(program.to_owned()),
+        });
+        Embedded { dir: absolute(dir), program }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -80,12 +88,24 @@ impl Embedded {
 
     /// Its address.
     pub(crate) fn url(&self) -> String {
-        format!("unix:{}", self.socket().display())
+        let path = self.socket().display().to_string();
+        // What means something else in an address is written in its other form.
+        format!("unix:{}", path.replace('%', "%25").replace('?', "%3F").replace('#', "%23"))
     }
 
     /// Does it answer?
     pub(crate) fn answers(&self) -> bool {
         self.presence() == Presence::Up
+    }
+
+    /// Is anything there, answering or not?
+    pub(crate) fn is_there(&self) -> bool {
+        self.check_path().is_ok() && self.presence() != Presence::Absent
+    }
+
+    /// Waits until the one that is there answers.
+    pub(crate) fn wait(&self) -> Result<(), Failure> {
+        self.settles().map(|_| ())
     }
 
     /// What it says of itself, if it runs.
@@ -104,25 +124,29 @@ impl Embedded {
         })
     }
 
-    /// Adopts the server that runs, or starts one. True if it was started.
-    pub(crate) fn ensure(&self) -> Result<bool, Failure> {
+    /// Adopts the server that runs, or starts one. While the answer is kept, nobody stops it for want
+    /// of users.
+    pub(crate) fn ensure(&self) -> Result<Hold, Failure> {
         self.check_path()?;
         self.make_folder()?;
         let _lock = self.lock()?;
-        if self.settles()? {
-            return Ok(false);
+        let started = !self.settles()?;
+        if started {
+            self.end_survivor()?;
+            self.launch()?;
         }
-        self.launch()?;
-        Ok(true)
+        Ok(Hold { started, _connection: talk::connect(&self.socket()).ok() })
     }
 
     /// Stops it; false if it did not run. With `if_unused` it stays while anybody else is connected.
     pub(crate) fn stop(&self, if_unused: bool) -> Result<bool, Failure> {
+        self.check_path()?;
         if !self.dir.is_dir() {
             return Ok(false);
         }
         let lock = self.lock()?;
         if !self.settles()? {
+            self.end_survivor()?;
             // A killed server leaves its socket behind.
             let _ = std::fs::remove_file(self.socket());
             lock.remove();
@@ -136,7 +160,8 @@ impl Embedded {
         // By its socket, not by its process: in a container a dead process may linger.
         if !until(STOP_MAX, || !self.socket().exists()) {
             let error = "the private server does not stop";
-            return Err(Failure::new(FAILURE, error).hint(self.see_log()));
+            let hint = format!("see {}", self.log().display());
+            return Err(Failure::new(FAILURE, error).hint(hint));
         }
         lock.remove();
         Ok(true)
@@ -199,39 +224,54 @@ impl Embedded {
             .hint("try another `--data-dir`, or give the address of a Redis: `--redis <URL>`")
     }
 
-    /// Takes the lock that starters and stoppers share. It ends with the process that holds it.
     fn lock(&self) -> Result<Lock, Failure> {
         let path = self.dir.join("lock");
-        let start = Instant::now();
-        loop {
-            let open = File::options().create(true).truncate(false).write(true).open(&path);
-            let file = open.map_err(|error| self.unusable(&error))?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever held it may have removed the file meanwhile: then this is a lock on nothing.
-                Ok(()) if same_file(&file, &path) => return Ok(Lock { _file: file, path }),
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) if start.elapsed() < LOCK_MAX => {
-                    std::thread::sleep(PAUSE);
-                }
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    let error = format!(
-                        "another artel has held {} for {} s",
-                        path.display(),
-                        LOCK_MAX.as_secs()
-                    );
-                    return Err(Failure::new(FAILURE, error)
-                        .hint("is one of them stopped? `fuser` on that file shows which"));
-                }
-                Err(error) => return Err(self.unusable(&error.into())),
+        match Lock::take(path.clone(), LOCK_MAX) {
+            Ok(Some(lock)) => Ok(lock),
+            Ok(None) => {
+                let (path, seconds) = (path.display(), LOCK_MAX.as_secs());
+                let error = format!("another artel has held {path} for {seconds} s");
+                Err(Failure::new(FAILURE, error)
+                    .hint("is one of them stopped? `fuser` on that file shows which"))
             }
+            Err(error) => Err(self.unusable(&error)),
         }
+    }
+
+    /// The process of a server of ours whose socket was removed under it: it still has our data open.
+    fn survivor(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.dir.join("server.pid")).ok()?;
+        let pid = Pid::from_raw(text.trim().parse().ok()?)?;
+        rustix::process::test_kill_process(pid).ok()?;
+        // Another process may have its number by now: a server's title names its socket.
+        let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+        if !proc.exists() {
+            return Some(pid);
+        }
+        let title = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+        let socket = self.socket().display().to_string();
+        String::from_utf8_lossy(&title).contains(&socket).then_some(pid)
+    }
+
+    /// Two servers on one append-only file would ruin it, so one that cannot be reached any more is
+    /// ended first. Its users find the next one, with the same data.
+    fn end_survivor(&self) -> Result<(), Failure> {
+        let Some(pid) = self.survivor() else { return Ok(()) };
+        let _ = kill_process(pid, Signal::TERM);
+        if until(STOP_MAX, || self.survivor().is_none()) {
+            return Ok(());
+        }
+        let pid = pid.as_raw_nonzero();
+        let error = format!("a private server without its socket (process {pid}) does not stop");
+        Err(Failure::new(FAILURE, error).hint(format!("`kill -9 {pid}`, and try again")))
     }
 
     /// Starts a server that detaches itself, and waits until it answers.
     fn launch(&self) -> Result<(), Failure> {
         let program = self.find_program()?;
+        let log_before = std::fs::metadata(self.log()).map_or(0, |log| log.len());
         let path = |name: &str| self.dir.join(name).into_os_string();
-        let status = Command::new(&program)
+        let starter = Command::new(&program)
             .args(["--port", "0", "--unixsocketperm", "700", "--daemonize", "yes"])
             .args(["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"])
             .args(["--maxmemory-policy", "noeviction", "--dir"])
@@ -241,25 +281,45 @@ impl Embedded {
             .arg("--pidfile")
             .arg(path("server.pid"))
             .arg("--logfile")
-            .arg(path("server.log"))
+            .arg(self.log())
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .status();
+            .spawn();
         let failed = |reason: String| {
             let error = format!("the private server {} did not start: {reason}", program.display());
-            Failure::new(FAILURE, error).hint(self.see_log())
+            let said = self.said_since(log_before);
+            let failure = Failure::new(FAILURE, format!("{error}{said}"));
+            match said.is_empty() {
+                true => failure.hint("is it a redis-server or valkey-server? See `--server`"),
+                false => failure.hint(format!("see {}", self.log().display())),
+            }
         };
-        match status {
-            Ok(status) if status.success() => {}
-            Ok(status) => return Err(failed(format!("{status}{}", self.log_tail()))),
-            Err(error) => return Err(failed(error.to_string())),
+        let mut starter = starter.map_err(|error| failed(error.to_string()))?;
+        let mut ended = None;
+        until(START_MAX, || {
+            ended = starter.try_wait().ok().flatten();
+            ended.is_some()
+        });
+        match ended {
+            Some(status) if status.success() => {}
+            Some(status) => return Err(failed(status.to_string())),
+            None => {
+                let _ = starter.kill();
+                let _ = starter.wait();
+                return Err(failed("it does not detach".to_owned()));
+            }
         }
-        if !until(START_MAX, || self.answers()) {
-            return Err(failed(format!("no answer{}", self.log_tail())));
-        }
-        Ok(())
+        // One that has been there and is gone again will not come.
+        let mut seen = false;
+        until(START_MAX, || {
+            let alive = self.survivor().is_some();
+            let died = seen && !alive;
+            seen |= alive;
+            died || self.answers()
+        });
+        if self.answers() { Ok(()) } else { Err(failed("no answer".to_owned())) }
     }
 
     fn find_program(&self) -> Result<PathBuf, Failure> {
@@ -291,83 +351,28 @@ impl Embedded {
         ))
     }
 
-    fn see_log(&self) -> String {
-        format!("see {}", self.dir.join("server.log").display())
+    fn log(&self) -> PathBuf {
+        self.dir.join("server.log")
     }
 
-    /// The last thing it said before it gave up.
-    fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.dir.join("server.log")).unwrap_or_default();
-        let line = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    /// The last thing it said, if it said anything since its log had this length.
+    fn said_since(&self, length: u64) -> String {
+        let log = std::fs::read(self.log()).unwrap_or_default();
+        let new = log.get(length as usize..).unwrap_or_default();
+        let text = String::from_utf8_lossy(new);
+        let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         if line.is_empty() { String::new() } else { format!(", {}", line.trim()) }
     }
 
     fn ask(&self, command: &str) -> io::Result<String> {
-        let stream = UnixStream::connect(self.socket())?;
-        stream.set_read_timeout(Some(PROBE))?;
-        stream.set_write_timeout(Some(PROBE))?;
-        ask(stream, command)
+        talk::ask(talk::connect(&self.socket())?, command)
     }
 }
 
-/// Does a Redis answer on localhost? One that wants a password does.
-pub(crate) fn localhost_answers() -> bool {
-    let connect = || -> io::Result<String> {
-        let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], 6379).into(), PROBE)?;
-        stream.set_read_timeout(Some(PROBE))?;
-        stream.set_write_timeout(Some(PROBE))?;
-        ask(stream, "PING")
-    };
-    let known = ["PONG", "NOAUTH", "LOADING", "DENIED", "MASTERDOWN"];
-    connect().is_ok_and(|answer| known.iter().any(|word| answer.starts_with(word)))
-}
-
-/// One command, one answer: enough of the protocol to find, know and stop a server.
-fn ask(mut stream: impl Read + Write, command: &str) -> io::Result<String> {
-    stream.write_all(format!("{command}\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    let mut chunk = [0; 4096];
-    loop {
-        let head = answer.iter().position(|&byte| byte == b'\n');
-        if let Some(head) = head {
-            let line = String::from_utf8_lossy(&answer[..head]).trim_end().to_owned();
-            let Some(length) = line.strip_prefix('$') else {
-                return Ok(line.trim_start_matches(['+', '-', ':']).to_owned());
-            };
-            let length: usize = length.parse().map_err(|_| io::ErrorKind::InvalidData)?;
-            if answer.len() >= head + 1 + length {
-                let body = &answer[head + 1..head + 1 + length];
-                return Ok(String::from_utf8_lossy(body).into_owned());
-            }
-        }
-        match stream.read(&mut chunk)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => answer.extend_from_slice(&chunk[..n]),
-        }
-        if answer.len() > 1 << 20 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-    }
-}
-
-/// The lock, held until it is dropped.
-struct Lock {
-    _file: File,
-    path: PathBuf,
-}
-
-impl Lock {
-    /// Removes the file, too: whoever waits for it notices and makes a new one.
-    fn remove(self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn same_file(file: &File, path: &Path) -> bool {
-    match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
-        _ => false,
-    }
+/// A running server, and a connection that shows that somebody uses it.
+pub(crate) struct Hold {
+    pub(crate) started: bool,
+    _connection: Option<UnixStream>,
 }
 
 fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
@@ -387,39 +392,19 @@ fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::*;
 
-    struct Fake(io::Cursor<Vec<u8>>);
-
-    impl Read for Fake {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let one = buffer.len().min(3); // in small pieces, as a network may
-            self.0.read(&mut buffer[..one])
-        }
-    }
-
-    impl Write for Fake {
-        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-            Ok(buffer.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn answers_are_read_whole() {
-        let answer = |bytes: &str| ask(Fake(io::Cursor::new(bytes.into())), "PING");
-        assert_eq!(answer("+PONG\r\n").expect("whole"), "PONG");
-        assert_eq!(answer("-NOAUTH no\r\n").expect("whole"), "NOAUTH no");
-        assert_eq!(answer("$5\r\na\r\nbc\r\n").expect("whole"), "a\r\nbc");
-        assert!(answer("$5\r\nab").is_err() && answer("HTTP/1.1").is_err());
-    }
-
     #[test]
     fn a_path_that_is_too_long_is_refused_before_anything_is_made() {
         let dir = std::env::temp_dir().join("x".repeat(120));
         let failure = Embedded::new(Some(&dir), None).ensure().expect_err("too long");
         assert_eq!(failure.code, USAGE);
         assert!(!dir.exists());
+    }
+
+    #[test]
+    fn an_address_survives_odd_characters() {
+        let private = Embedded::new(Some(Path::new("/tmp/a?b#c%41 d")), None);
+        assert_eq!(private.url(), "unix:/tmp/a%3Fb%23c%2541 d/server.sock");
+        let address = artel::Address::new(private.url());
+        assert_eq!(address.to_string(), "unix:/tmp/a?b#c%41 d/server.sock");
     }
 }

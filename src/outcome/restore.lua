@@ -1,0 +1,32 @@
+#!lua flags=allow-oom
+-- Puts a drain back into the error store: the caller's own, or that of a taker that stopped; in chunks.
+-- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
+-- ARGV    token, '1' if it is the caller's own, chunk
+-- Returns {'ok', records left}, 'alive' (its taker still refreshes it), 'gone' (there is no such drain)
+-- Why a field `t`: a record that joins others gets a new position; when it failed must not be lost with the old one.
+local held = redis.call('HGET', KEYS[2], ARGV[1])
+if not held then return 'gone' end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if ARGV[2] ~= '1' and tonumber(string.match(held, '|(%d+)$')) > now then return 'alive' end
+local left = 0
+if redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[3]) == 1 then
+  redis.call('RENAME', KEYS[3], KEYS[1])
+else
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', ARGV[3])) do
+    local fields, timed = entry[2], false
+    for i = 1, #fields, 2 do timed = timed or fields[i] == 't' end
+    if not timed then
+      fields[#fields + 1] = 't'
+      fields[#fields + 1] = string.match(entry[1], '^%d+')
+    end
+    redis.call('XADD', KEYS[1], '*', unpack(fields))
+    redis.call('XDEL', KEYS[3], entry[1])
+  end
+  left = redis.call('XLEN', KEYS[3])
+end
+if left == 0 then
+  redis.call('DEL', KEYS[3])
+  redis.call('HDEL', KEYS[2], ARGV[1])
+end
+return {'ok', left}

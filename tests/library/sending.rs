@@ -1,0 +1,191 @@
+use artel::{Cursor, Effect, Error, ErrorStore, Fleet, Lane, NewMessage, Outcome, Sender};
+use artel_testkit::{Fault, Proxy, Server, eventually};
+
+fn lane(server: &Server, name: &str) -> Vec<String> {
+    let key = format!("artel:{{f}}:lane:{name}");
+    redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query(&mut server.connect()).expect("answers")
+}
+
+fn payloads(server: &Server, name: &str) -> Vec<String> {
+    let lane = lane(server, name);
+    lane.iter().filter_map(|message| message.rsplit('|').next()).map(str::to_owned).collect()
+}
+
+fn hash(source: &str) -> Vec<u8> {
+    redis::Script::new(source).get_hash().as_bytes().to_vec()
+}
+
+fn memory_max(server: &Server, bytes: u64) {
+    let () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("maxmemory")
+        .arg(bytes)
+        .query(&mut server.connect())
+        .expect("answers");
+}
+
+/// The reply is lost, then Redis is full: that a copy is refused says nothing about the first one. The
+/// message is there once, its number is used up, and the next message gets another one.
+#[tokio::test]
+async fn a_refusal_after_a_lost_reply_is_not_believed() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port());
+    let sender = Sender::open(proxy.url(), "f").await.expect("reachable");
+    sender.send("warm").await.expect("sent");
+    proxy.set(Fault::DropReplyTo(hash(include_str!("../../src/queue/send.lua"))));
+    let sending = tokio::spawn({
+        let sender = sender.clone();
+        async move { sender.send("A").await }
+    });
+    let (server, _proxy) = tokio::task::spawn_blocking(move || {
+        eventually("the reply to be lost", || proxy.swallowed() == 1);
+        memory_max(&server, 1);
+        std::thread::sleep(std::time::Duration::from_millis(500)); // the shortage itself
+        memory_max(&server, 0);
+        (server, proxy)
+    })
+    .await
+    .expect("no panic");
+    let first = sending.await.expect("no panic").expect("sent");
+    let second = sender.send("B").await.expect("sent");
+    assert_ne!(first.id, second.id);
+    assert_eq!(payloads(&server, "normal"), ["warm", "A", "B"]);
+}
+
+#[tokio::test]
+async fn a_refused_batch_is_not_added_and_uses_no_number() {
+    let server = Server::any();
+    let sender = Sender::open(server.url(), "f").await.expect("reachable").backlog_max(2);
+    let batch: Vec<NewMessage> = ["1", "2", "3"].map(NewMessage::from).to_vec();
+    assert!(matches!(sender.send_all(&batch).await, Err(Error::Full { .. })));
+    let ids = sender.send_all(&batch[..2]).await.expect("room for two");
+    assert!(ids[0].as_str().ends_with("-1") && ids[1].as_str().ends_with("-2"), "{ids:?}");
+    assert!(sender.send("4").await.is_err_and(|error| error.is_full() && error.is_retryable()));
+    let large = NewMessage::from(vec![0; (1 << 20) + 1]);
+    assert!(matches!(sender.send(large).await, Err(Error::PayloadTooLarge { .. })));
+    let many = vec![NewMessage::from("x"); 1001];
+    assert!(matches!(sender.send_all(&many).await, Err(Error::BatchTooLarge { .. })));
+    let generated = sender.clone().lane(Lane::Generated).send("x").await;
+    assert!(matches!(generated, Err(Error::Config { field: "lane", .. })));
+    let kind = NewMessage::from("x").with_kind("k".repeat(201));
+    assert!(matches!(sender.send(kind).await, Err(Error::Config { field: "kind", .. })));
+    assert_eq!(payloads(&server, "normal"), ["1", "2"]);
+}
+
+/// Whoever drops a send leaves its number in doubt: the next one goes under another name.
+#[tokio::test]
+async fn a_dropped_send_is_added_once_or_not_at_all() {
+    let server = Server::any();
+    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    for n in 0..50u64 {
+        let wait = std::time::Duration::from_micros(n * 20);
+        let _ = tokio::time::timeout(wait, sender.send(format!("dropped {n}"))).await;
+    }
+    sender.send("last").await.expect("sent");
+    let mut seen = payloads(&server, "normal");
+    let count = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), count, "none of them twice");
+    assert!(seen.contains(&"last".to_owned()));
+}
+
+/// A fleet handles what it sends itself, with what travels beside the payload.
+#[tokio::test]
+async fn a_fleet_sends_to_itself() {
+    let server = Server::any();
+    let fleet = Fleet::builder()
+        .redis(server.url())
+        .name("f")
+        .handle(|message: artel::Message, context: artel::Context| async move {
+            let note = format!("{} {:?} {:?}", message.lane(), message.kind(), context.term);
+            Outcome::done().with(Effect::rpush("seen", note))
+        })
+        .start()
+        .await
+        .expect("starts");
+    fleet.send(NewMessage::from("x").with_kind("greeting")).await.expect("sent");
+    fleet.sender().lane(Lane::High).send("y").await.expect("sent");
+    let mut connection = server.connect();
+    let mut seen: Vec<String> = Vec::new();
+    while seen.len() < 2 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        seen = redis::cmd("LRANGE")
+            .arg("artel:{f}:data:seen")
+            .arg(0)
+            .arg(-1)
+            .query(&mut connection)
+            .expect("answers");
+    }
+    seen.sort();
+    assert_eq!(seen, ["high None None", "normal Some(\"greeting\") None"]);
+    assert_eq!(fleet.status().await.expect("answers").messages.balance, 0);
+    fleet.stop();
+    fleet.stopped().await;
+}
+
+fn with_errors(server: &Server, count: usize) {
+    for n in 0..count {
+        let () = redis::cmd("XADD")
+            .arg("artel:{f}:errors")
+            .arg("*")
+            .arg("m")
+            .arg(format!("1g-|5-{n}|1|9|bad {n}"))
+            .arg("e")
+            .arg("{}")
+            .query(&mut server.connect())
+            .expect("answers");
+    }
+}
+
+/// A call whose answer was never heard is not mistaken for the next one.
+#[tokio::test]
+async fn a_dropped_requeue_is_not_mistaken_for_the_next() {
+    let server = Server::any();
+    with_errors(&server, 6);
+    let proxy = Proxy::start(server.port());
+    let errors = ErrorStore::open(proxy.url(), "f").await.expect("reachable");
+    let records = errors.page(&mut Cursor::default(), 100).await.expect("answers");
+    let mut requeuer = errors.requeue(None);
+    // Redis knows the script from now on.
+    assert_eq!(requeuer.put_back(&records[5..]).await.expect("answers").messages, 1);
+    proxy.set(Fault::DropReplies);
+    let wait = std::time::Duration::from_millis(500); // the silence itself
+    let dropped = tokio::time::timeout(wait, requeuer.put_back(&records[..2])).await;
+    assert!(dropped.is_err());
+    proxy.set(Fault::Pass);
+    let done = requeuer.put_back(&records[2..5]).await.expect("answers");
+    assert_eq!((done.messages, done.unreadable), (3, 0));
+    assert_eq!(requeuer.done().messages, 4, "as far as it was answered");
+    let mut there = payloads(&server, "normal");
+    there.sort();
+    assert_eq!(there.len(), 6, "{there:?}");
+    assert!(errors.page(&mut Cursor::default(), 100).await.expect("answers").is_empty());
+}
+
+/// A page that was dropped before it came is the next page.
+#[tokio::test]
+async fn a_dropped_page_of_a_choosing_taker_comes_again() {
+    let server = Server::any();
+    with_errors(&server, 6);
+    let proxy = Proxy::start(server.port());
+    let errors = ErrorStore::open(proxy.url(), "f").await.expect("reachable");
+    let mut left = 4;
+    let mut taker = errors.take_where(Cursor::default(), move |_| {
+        left -= i32::from(left > 0);
+        left > 0
+    });
+    proxy.set(Fault::DropReplyTo(hash(include_str!("../../src/outcome/pick.lua"))));
+    for _ in 0..200 {
+        let wait = std::time::Duration::from_millis(2);
+        if let Ok(page) = tokio::time::timeout(wait, taker.page()).await {
+            let page = page.expect("answers");
+            assert_eq!(page.len(), 3, "each was asked about once");
+            assert!(taker.confirm(&page).await.expect("answers"));
+            assert!(taker.page().await.expect("answers").is_empty());
+            assert_eq!(errors.count().await.expect("answers"), 3);
+            return;
+        }
+    }
+    panic!("no page in 200 tries");
+}
