@@ -370,6 +370,7 @@ impl Embedded {
 }
 
 /// A running server, and a connection that shows that somebody uses it.
+#[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) started: bool,
     _connection: Option<UnixStream>,
