@@ -105,7 +105,8 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
     let hold = private.ensure()?;
     let verb = if hold.started { "started" } else { "using" };
     say(&format!(
-        "no Redis configured: {verb} the private server, {} (this machine only, for trying out)",
+        "no Redis configured: {verb} the private server, {} (this machine only, for trying out; \
+         `artel embedded stop` ends it)",
         private.url()
     ));
     Ok((private.url(), Some(hold)))

@@ -109,6 +109,8 @@ pub struct GeneratorStatus {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RedisStatus {
+    /// `Redis` or `Valkey`.
+    pub server: &'static str,
     /// What it says it is.
     pub version: String,
     /// Round trip.
@@ -230,7 +232,7 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         time: rfc3339(raw.now_ms as u64),
         fleet: store.fleet().to_owned(),
         lease_ms: lease_ms as u64,
-        redis: RedisStatus { version: server.version, rtt_ms: server.rtt_ms },
+        redis: RedisStatus { server: server.name, version: server.version, rtt_ms: server.rtt_ms },
         generator,
         members,
         orphans: raw.orphans,

@@ -13,6 +13,8 @@ static RIGHTS: Script = Script::new("rights", include_str!("rights.lua"));
 /// The server a fleet lives on.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
+    /// `Redis` or `Valkey`.
+    pub(crate) name: &'static str,
     pub(crate) version: String,
     pub(crate) rtt_ms: f64,
 }
@@ -65,11 +67,12 @@ impl Store {
     pub(crate) async fn server(&self) -> Result<Server, Error> {
         let info = text(&self.once(&Call::plain("INFO").arg("server")).await?)
             .map_err(|error| self.explain(error))?;
-        let version = field(&info, "valkey_version").or_else(|| field(&info, "redis_version"));
-        let version = version.unwrap_or("0").to_owned();
+        let valkey = field(&info, "valkey_version");
+        let name = if valkey.is_some() { "Valkey" } else { "Redis" };
+        let version = valkey.or_else(|| field(&info, "redis_version")).unwrap_or("0").to_owned();
         let sent = Instant::now();
         self.once(&Call::plain("PING")).await?;
-        Ok(Server { version, rtt_ms: sent.elapsed().as_secs_f64() * 1e3 })
+        Ok(Server { name, version, rtt_ms: sent.elapsed().as_secs_f64() * 1e3 })
     }
 }
 

@@ -68,8 +68,8 @@ fn table(status: &Status) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "fleet {} on Redis {} ({:.1} ms), {}",
-        status.fleet, status.redis.version, status.redis.rtt_ms, status.time
+        "fleet {} on {} {} ({:.1} ms), {}",
+        status.fleet, status.redis.server, status.redis.version, status.redis.rtt_ms, status.time
     );
     let _ = match &status.generator {
         Some(leader) => writeln!(

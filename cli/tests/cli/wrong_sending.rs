@@ -1,5 +1,10 @@
 //! What cannot be sent: one clear error, what is certain, how to go on.
 
+use std::io::Write;
+use std::process::{ChildStdin, Stdio};
+
+use artel_testkit::{Program, Server, clean_command, eventually};
+
 use crate::screen::{any_server, output_says, says, text, with};
 
 #[test]
@@ -109,24 +114,8 @@ fn options_that_make_no_sense() {
 #[test]
 fn a_full_lane_holds_up_the_sender() {
     let server = any_server(&[]);
-    let url = server.url();
-    let args = ["send", "--redis", &url, "--backlog-max", "2"];
-    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
-    command.stdin(std::process::Stdio::piped());
-    let mut sender = artel_testkit::Program::spawn(command);
-    let mut stdin = sender.stdin();
-    for line in ["one\n", "two\n", "three\n"] {
-        std::io::Write::write_all(&mut stdin, line.as_bytes()).expect("it reads");
-        if line == "one\n" {
-            artel_testkit::eventually("the first to be sent", || {
-                let there: i64 = redis::cmd("LLEN")
-                    .arg("artel:{artel}:lane:normal")
-                    .query(&mut server.connect())
-                    .expect("answers");
-                there == 1
-            });
-        }
-    }
+    let (mut sender, mut stdin) = sender_of_one_line(&server, &["--backlog-max", "2"]);
+    stdin.write_all(b"two\nthree\n").expect("it reads");
     sender.says("waiting for room: 2 messages wait in lane normal already");
     sender.terminate();
     assert_eq!(sender.exit_code(), Some(143));
@@ -140,15 +129,15 @@ fn a_full_lane_holds_up_the_sender() {
 fn a_bound_smaller_than_a_batch_is_no_obstacle() {
     let server = any_server(&[]);
     let args = ["send", "--redis", &server.url(), "--backlog-max", "50"];
-    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
-    command.stdin(std::process::Stdio::piped());
-    let mut sender = artel_testkit::Program::spawn(command);
+    let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    command.stdin(Stdio::piped());
+    let mut sender = Program::spawn(command);
     let mut stdin = sender.stdin();
-    std::io::Write::write_all(&mut stdin, "line\n".repeat(200).as_bytes()).expect("it reads");
+    stdin.write_all("line\n".repeat(200).as_bytes()).expect("it reads");
     drop(stdin);
     let mut connection = server.connect();
     let mut sent = 0;
-    artel_testkit::eventually("all of them to be sent", || {
+    eventually("all of them to be sent", || {
         let taken: Vec<String> = redis::cmd("LPOP")
             .arg("artel:{artel}:lane:normal")
             .arg(100)
@@ -162,24 +151,32 @@ fn a_bound_smaller_than_a_batch_is_no_obstacle() {
     assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
 }
 
-/// Nothing comes, nothing is on its way: a signal ends it at once.
-#[test]
-fn a_sender_that_waits_for_lines_can_be_stopped() {
-    let server = any_server(&[]);
-    let args = ["send", "--redis", &server.url()];
-    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
-    command.stdin(std::process::Stdio::piped());
-    let mut sender = artel_testkit::Program::spawn(command);
+/// A sender that has sent its first line and waits for more.
+fn sender_of_one_line(server: &Server, options: &[&str]) -> (Program, ChildStdin) {
+    let url = server.url();
+    let mut args = vec!["send", "--redis", &url];
+    args.extend(options);
+    let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    command.stdin(Stdio::piped());
+    let mut sender = Program::spawn(command);
     let mut stdin = sender.stdin();
-    std::io::Write::write_all(&mut stdin, b"one\n").expect("it reads");
+    stdin.write_all(b"one\n").expect("it reads");
     let mut connection = server.connect();
-    artel_testkit::eventually("the line to be sent", || {
+    eventually("the line to be sent", || {
         let there: i64 = redis::cmd("LLEN")
             .arg("artel:{artel}:lane:normal")
             .query(&mut connection)
             .expect("answers");
         there == 1
     });
+    (sender, stdin)
+}
+
+/// Nothing comes, nothing is on its way: a signal ends it at once.
+#[test]
+fn a_sender_that_waits_for_lines_can_be_stopped() {
+    let server = any_server(&[]);
+    let (mut sender, stdin) = sender_of_one_line(&server, &[]);
     sender.terminate();
     assert_eq!(sender.exit_code(), Some(143));
     assert!(sender.stderr().ends_with("stopped; line 1 is sent: go on with `tail -n +2`\n"));
@@ -190,22 +187,9 @@ fn a_sender_that_waits_for_lines_can_be_stopped() {
 #[test]
 fn lines_without_an_answer_are_in_doubt() {
     let server = any_server(&[]);
-    let args = ["send", "--redis", &server.url()];
-    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
-    command.stdin(std::process::Stdio::piped());
-    let mut sender = artel_testkit::Program::spawn(command);
-    let mut stdin = sender.stdin();
-    std::io::Write::write_all(&mut stdin, b"one\n").expect("it reads");
-    let mut connection = server.connect();
-    artel_testkit::eventually("the line to be sent", || {
-        let there: i64 = redis::cmd("LLEN")
-            .arg("artel:{artel}:lane:normal")
-            .query(&mut connection)
-            .expect("answers");
-        there == 1
-    });
+    let (mut sender, mut stdin) = sender_of_one_line(&server, &[]);
     server.freeze();
-    std::io::Write::write_all(&mut stdin, b"two\nthree\n").expect("it reads");
+    stdin.write_all(b"two\nthree\n").expect("it reads");
     std::thread::sleep(std::time::Duration::from_millis(300)); // the freeze itself
     sender.terminate();
     assert_eq!(sender.exit_code(), Some(143));
