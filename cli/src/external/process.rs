@@ -1,6 +1,6 @@
 //! A command line of the user's, a process of it, and the end of what it says.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -119,16 +119,32 @@ fn is_executable(path: &Path) -> bool {
 }
 
 /// The groups of all processes that run: what is left of them is ended with us.
-static GROUPS: Mutex<Option<HashSet<u32>>> = Mutex::new(None);
+struct Groups {
+    running: BTreeSet<u32>,
+    /// We are ending, without waiting for anything.
+    ending: bool,
+}
 
-fn groups() -> MutexGuard<'static, Option<HashSet<u32>>> {
+static GROUPS: Mutex<Groups> = Mutex::new(Groups { running: BTreeSet::new(), ending: false });
+
+fn groups() -> MutexGuard<'static, Groups> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends every command that still runs. For an end that waits for nothing.
+/// Ends every command that still runs, and lets none start. For an end that waits for nothing.
 pub(crate) fn end_all() {
-    for group in groups().take().unwrap_or_default() {
+    let mut groups = groups();
+    groups.ending = true;
+    for group in std::mem::take(&mut groups.running) {
         kill_group(group);
+    }
+}
+
+/// Never returns once all commands were ended: that we killed it is no outcome of a message.
+async fn unless_ending() {
+    let ending = groups().ending;
+    if ending {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -148,7 +164,11 @@ pub(super) struct Running {
 impl Running {
     fn new(child: Child) -> Running {
         let group = child.id().unwrap_or(0);
-        groups().get_or_insert_default().insert(group);
+        let mut groups = groups();
+        if groups.ending {
+            kill_group(group);
+        }
+        groups.running.insert(group);
         Running { child, group, ended: false }
     }
 
@@ -156,6 +176,7 @@ impl Running {
     pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
         self.ended = true;
+        unless_ending().await;
         status
     }
 
@@ -170,7 +191,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        groups().get_or_insert_default().remove(&self.group);
+        groups().running.remove(&self.group);
         if !self.ended && self.child.id().is_some() {
             kill_group(self.group);
         }

@@ -177,9 +177,13 @@ fn a_server_without_its_socket_is_not_doubled() {
     let new = servers_on(&home.socket());
     assert_eq!(new.len(), 1, "one server");
     assert_ne!(new, old, "another one, with the same data");
-    let status = wait_for("one fleet of three", || {
-        Some(home.status()).filter(|s| s["members"].as_array().is_some_and(|m| m.len() == 3))
-    });
+    let mut status = serde_json::Value::Null;
+    let start = std::time::Instant::now();
+    while status["members"].as_array().is_none_or(|members| members.len() != 3) {
+        status = home.status();
+        let said = || format!("{status}\n{}\n{}", first.stderr(), second.stderr());
+        assert!(start.elapsed() < artel_testkit::DEADLINE, "one fleet of three: {}", said());
+    }
     let members = status["members"].as_array().expect("a list");
     assert_eq!(members.iter().filter(|member| member["role"] == "generator").count(), 1);
     assert_eq!(status["messages"]["balance"], 0);

@@ -32,6 +32,8 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// How long members may take to leave beside their own grace.
 const LEAVE_EXTRA: Duration = Duration::from_secs(5);
+/// How often members are told again that they are to end at once.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Starts it all; `options` are what the members are told.
 pub(crate) async fn up(
@@ -203,6 +205,7 @@ impl Up<'_> {
         self.crew.let_go();
         let mut deadline = tokio::time::Instant::now() + leave_max;
         let (mut forced, mut killed) = (None, false);
+        let mut again = tokio::time::interval(AGAIN);
         while self.crew.is_alive() {
             tokio::select! {
                 Some(event) = heard.recv() => match event {
@@ -217,6 +220,8 @@ impl Up<'_> {
                     self.crew.signal(Signal::TERM);
                     deadline = tokio::time::Instant::now() + LEAVE_EXTRA;
                 }
+                // One that had not noticed yet that it is to leave takes the first for its first.
+                _ = again.tick(), if forced.is_some() => self.crew.signal(Signal::TERM),
                 () = tokio::time::sleep_until(deadline) => {
                     if std::mem::replace(&mut killed, true) {
                         break;
