@@ -169,6 +169,9 @@ fn a_server_without_its_socket_is_not_doubled() {
     let home = Home::new();
     let first = home.start(&["up", "-n", "2", "--interval", "50ms"]);
     first.says("this process leads");
+    wait_for("both of its members", || {
+        home.status()["members"].as_array().filter(|members| members.len() == 2).map(|_| ())
+    });
     let old = servers_on(&home.socket());
     std::fs::remove_file(home.socket()).expect("it is there");
     let second = home.start(&["up", "-n", "1", "--for", "60s"]);
