@@ -192,6 +192,25 @@ fn a_server_without_its_socket_is_not_doubled() {
     assert_eq!(status["messages"]["balance"], 0);
 }
 
+/// The private server is killed like everything else: it comes back with its data, and so do all.
+#[test]
+fn up_starts_its_server_again() {
+    let home = Home::new();
+    let args =
+        ["up", "-n", "2", "--interval", "20ms", "--snapshot-every", "200ms", "--lease", "2s"];
+    let mut up = home.start(&args);
+    up.says("this process leads");
+    let generated = || home.status()["messages"]["generated"].as_u64().unwrap_or(0);
+    eventually("some messages", || generated() > 20);
+    kill(servers_on(&home.socket())[0]);
+    up.says("the private server was gone: started again, with its data");
+    let before = wait_for("its data", || Some(generated()).filter(|count| *count > 0));
+    eventually("more messages", || generated() > before + 20);
+    up.signal_interrupt();
+    assert_eq!(up.exit_code(), Some(0), "{}", up.stderr());
+    assert!(up.stdout().contains("balance 0"), "{}", up.stdout());
+}
+
 /// The second Ctrl-C ends everything at once, handlers included.
 #[test]
 fn a_second_signal_ends_handlers_too() {

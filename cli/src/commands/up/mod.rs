@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::args::{Global, UpArgs};
 use crate::commands::run;
-use crate::embedded::Embedded;
+use crate::embedded::{Embedded, Hold};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::settings::{self, Place};
 use crate::signals::Signals;
@@ -55,7 +55,7 @@ pub(crate) async fn up(
     let version = private.running().map_or_else(String::new, |running| running.version);
     let verb = if hold.started { "started" } else { "found running" };
     let server = format!("{version}, {verb}, {}", place.redis);
-    let home = Home { place: &place, url: private.url(), server };
+    let home = Home { place: &place, private: &private, url: private.url(), server };
     let result = supervise(global, args, options, &home, &mut signals).await;
     // If nobody else uses it, it goes, with its lock and its socket. Its data stay.
     drop(hold);
@@ -78,6 +78,7 @@ fn stop_server(private: &Embedded) -> Result<(), Failure> {
 /// Where the fleet lives.
 struct Home<'a> {
     place: &'a Place,
+    private: &'a Embedded,
     /// Its address as a member is told it.
     url: String,
     /// What is said of it.
@@ -87,6 +88,9 @@ struct Home<'a> {
 /// The fleet while it runs.
 struct Up<'a> {
     place: &'a Place,
+    private: &'a Embedded,
+    /// Of a server that had to be started again.
+    hold: Option<Hold>,
     before: Status,
     began: Instant,
     screen: Screen,
@@ -105,7 +109,7 @@ async fn supervise(
     home: &Home<'_>,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    let Home { place, url, server } = home;
+    let Home { place, private, url, server } = home;
     let before = Status::read(&place.redis, &place.fleet).await?;
     let screen = Screen::new(printer::colour(global.color), global.quiet, args.members);
     screen.remark(&format!("{} members on a private server ({server})", args.members));
@@ -116,7 +120,18 @@ async fn supervise(
     let (events, mut heard) = mpsc::channel(1024);
     let crew = Crew::start(args.members, place, url, options, events.clone())?;
     let began = Instant::now();
-    let mut up = Up { place, before, began, screen, crew, events, invited: false, fallen: None };
+    let mut up = Up {
+        place,
+        private,
+        hold: None,
+        before,
+        began,
+        screen,
+        crew,
+        events,
+        invited: false,
+        fallen: None,
+    };
     let every = args.member.snapshot_every.unwrap_or(SNAPSHOT_EVERY);
     let mut snapshots = tokio::time::interval(every.max(Duration::from_millis(50)));
     snapshots.tick().await;
@@ -141,10 +156,20 @@ async fn supervise(
 }
 
 impl Up<'_> {
-    async fn snapshot(&self) {
+    async fn snapshot(&mut self) {
         if let Ok(status) = Status::read(&self.place.redis, &self.place.fleet).await {
             let seconds = self.began.elapsed().as_secs();
-            self.screen.remark(&format!("{seconds} s: {}", since(&self.before, &status)));
+            return self.screen.remark(&format!("{seconds} s: {}", since(&self.before, &status)));
+        }
+        // The server can be killed like everything else here.
+        let private = self.private.clone();
+        let again = tokio::task::spawn_blocking(move || match private.is_there() {
+            true => None,
+            false => private.ensure().ok(),
+        });
+        if let Ok(Some(hold)) = again.await {
+            self.hold = Some(hold);
+            self.screen.remark("the private server was gone: started again, with its data");
         }
     }
 
