@@ -299,10 +299,22 @@ pub(crate) fn read_file(path: &Path) -> Result<Args, Failure> {
     let run = command.find_subcommand("run").cloned().unwrap_or_default();
     let mut added = Vec::new();
     for (name, entry) in entries(path)? {
-        let Some(arg) = run.get_arguments().find(|arg| arg.get_long() == Some(&name)) else {
-            continue; // of another command
+        let has =
+            |command: &&Command| command.get_arguments().any(|arg| arg.get_long() == Some(&name));
+        let owner = Some(&run).filter(has).or_else(|| command.get_subcommands().find(has));
+        let Some(owner) = owner else { continue };
+        let Some(arg) = owner.get_arguments().find(|arg| arg.get_long() == Some(&name)) else {
+            continue;
         };
-        added.extend(word(arg, &name, entry.value, Origin::File(path.to_owned(), entry.line))?);
+        let entry = word(arg, &name, entry.value, Origin::File(path.to_owned(), entry.line))?;
+        if owner.get_name() == "run" {
+            added.extend(entry);
+        } else if let Some(entry) = entry {
+            // A setting of another command: right by itself is all that can be asked.
+            let words = ["artel".into(), owner.get_name().into(), entry.word.clone()];
+            let parsed = command.clone().try_get_matches_from::<_, OsString>(words);
+            parsed.map_err(|error| explain(&error, &[entry]))?;
+        }
     }
     let words = ["artel", "run"].map(OsString::from);
     let words = words.into_iter().chain(added.iter().map(|added| added.word.clone()));
@@ -337,6 +349,12 @@ fn names() -> Vec<String> {
         }
     }
     names
+}
+
+/// The variables that we read.
+pub(crate) fn variables() -> Vec<String> {
+    let settings = names().into_iter().map(|long| variable(&long));
+    settings.chain(["ARTEL_LOG", "ARTEL_CONFIG"].map(str::to_owned)).collect()
 }
 
 /// Every setting of a member that is told this beside variables and file, with its value and where

@@ -2,8 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -61,26 +61,24 @@ pub(crate) fn data_to_reader(text: &str) -> io::Result<bool> {
     }
 }
 
-/// Data: lines to stdout, and how many of them are certainly out. Into a pipe a line counts only
+/// Data: lines to stdout; `out` counts those that are certainly out. Into a pipe a line counts only
 /// once its reader has taken it, so that a reader that goes away leaves the rest to the next one.
-pub(crate) fn lines(lines: &[Vec<u8>]) -> (usize, io::Result<()>) {
+pub(crate) fn lines(lines: &[Vec<u8>], out: &AtomicUsize) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let is_pipe = rustix::fs::fstat(&stdout)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo());
     if !is_pipe {
         let text = lines.concat();
-        return match stdout.write_all(&text).and_then(|()| stdout.flush()) {
-            Ok(()) => (lines.len(), Ok(())),
-            Err(error) => (0, Err(error)),
-        };
+        stdout.write_all(&text).and_then(|()| stdout.flush())?;
+        out.store(lines.len(), Ordering::Release);
+        return Ok(());
     }
-    for (at, line) in lines.iter().enumerate() {
-        let written = stdout.write_all(line).and_then(|()| stdout.flush());
-        if let Err(error) = written.and_then(|()| taken(stdout.as_fd())) {
-            return (at, Err(error));
-        }
+    for line in lines {
+        stdout.write_all(line).and_then(|()| stdout.flush())?;
+        taken(stdout.as_fd())?;
+        out.fetch_add(1, Ordering::AcqRel);
     }
-    (lines.len(), Ok(()))
+    Ok(())
 }
 
 /// Waits until a pipe's reader has taken everything, or is gone.
@@ -98,11 +96,6 @@ fn taken(pipe: BorrowedFd<'_>) -> io::Result<()> {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(2));
     }
-}
-
-/// What a handler says, to stderr as it is.
-pub(crate) fn pass_on(bytes: &[u8]) {
-    let _ = io::stderr().lock().write_all(bytes);
 }
 
 /// A question to stderr, and whether the answer from stdin is yes; `None` if nobody answers.
@@ -126,16 +119,6 @@ pub(crate) fn harmless(text: &str) -> String {
         }
     }
     harmless
-}
-
-/// Was stdout closed when we were started? Then what is printed goes nowhere.
-pub(crate) fn is_closed() -> bool {
-    // A closed stdout is opened anew by the runtime, for reading and writing; nobody else does that.
-    let null = std::fs::metadata("/dev/null").map(|null| null.rdev()).unwrap_or_default();
-    let stdout = io::stdout();
-    let flags = rustix::fs::fcntl_getfl(&stdout).unwrap_or(rustix::fs::OFlags::WRONLY);
-    rustix::fs::fstat(&stdout).is_ok_and(|stat| stat.st_rdev == null)
-        && flags.contains(rustix::fs::OFlags::RDWR)
 }
 
 /// A remark: a line to stderr.

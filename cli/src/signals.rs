@@ -10,7 +10,8 @@ use crate::exit::{FAILURE, Failure};
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    hang_up: Signal,
+    /// None if whoever started us wants it to be ignored (`nohup`).
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
@@ -19,7 +20,10 @@ impl Signals {
         Ok(Signals {
             interrupt: catch(SignalKind::interrupt())?,
             terminate: catch(SignalKind::terminate())?,
-            hang_up: catch(SignalKind::hangup())?,
+            hang_up: match ignored(SignalKind::hangup()) {
+                true => None,
+                false => Some(catch(SignalKind::hangup())?),
+            },
         })
     }
 
@@ -28,7 +32,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => 130,
             _ = self.terminate.recv() => 143,
-            _ = self.hang_up.recv() => 129,
+            _ = hung_up(&mut self.hang_up) => 129,
         }
     }
 
@@ -39,4 +43,19 @@ impl Signals {
             code = self.next() => Err(code),
         }
     }
+}
+
+async fn hung_up(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Was this signal ignored when we were started?
+fn ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (kind.as_raw_value() - 1)) != 0
 }

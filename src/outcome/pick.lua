@@ -3,7 +3,8 @@
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
 -- ARGV    token (new for every call), owner, life_ms, then positions, rising
 -- Returns {'ok', moved}
--- Why it is safe to repeat: a record leaves the error store once and never comes back, so a repeat finds none of them.
+-- Why it is safe to repeat: what was moved is in the error store no more. A late copy that finds records which were
+-- put back meanwhile moves them into a drain that nobody refreshes: they come back once more.
 local moved = 0
 for i = 4, #ARGV do
   local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]

@@ -173,8 +173,12 @@ impl NewMessage {
         }
         let Some(headers) = &self.headers else { return Ok(()) };
         for (field, value) in [("kind", &headers.kind), ("traceparent", &headers.traceparent)] {
-            if value.as_ref().is_some_and(|value| value.len() > HEADER_BYTES_MAX) {
-                let problem = format!("must have at most {HEADER_BYTES_MAX} bytes");
+            let odd = |value: &String| {
+                value.len() > HEADER_BYTES_MAX || value.chars().any(char::is_control)
+            };
+            if value.as_ref().is_some_and(odd) {
+                let problem =
+                    format!("must have at most {HEADER_BYTES_MAX} bytes and no control characters");
                 return Err(Error::Config { field, problem });
             }
         }

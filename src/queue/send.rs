@@ -244,7 +244,7 @@ impl Sender {
             let refused = match answer.and_then(Reply::parse) {
                 Ok(reply) => match self.taken_in(&mut numbers, &reply, messages.len() as u64)? {
                     Answer::Sent(sent, seq) => {
-                        if self.replicated(epoch).await? {
+                        if self.replicated(epoch).await {
                             return Ok((sent, seq));
                         }
                         // The same batch again: already there, and then on the replicas.
@@ -317,13 +317,11 @@ impl Sender {
         Ok(Answer::Sent(sent, seq))
     }
 
-    async fn replicated(&self, epoch: u64) -> Result<bool, Error> {
+    /// Do as many replicas have it as must? Whatever goes wrong with asking, the batch itself is in.
+    async fn replicated(&self, epoch: u64) -> bool {
         let wanted = self.durability.replicas();
-        match self.store.replicas(wanted, CALL_TIMEOUT, epoch).await {
-            Ok(have) => Ok(have >= wanted),
-            Err(error) if error.is_passing() => Ok(false),
-            Err(error) => Err(self.store.explain(error)),
-        }
+        let have = self.store.replicas(wanted, CALL_TIMEOUT, epoch).await;
+        have.is_ok_and(|have| have >= wanted)
     }
 
     async fn call(

@@ -178,7 +178,11 @@ impl Link {
                 Ok::<(), redis::aio::SendError>(())
             });
         }
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = connection.map_err(|error| match StoreError::from(error) {
+            StoreError::Broken(reason) => StoreError::Unconnected(reason),
+            error => error,
+        })?;
         state.failures = 0;
         state.next_try = Instant::now();
         state.generation += 1;

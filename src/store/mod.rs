@@ -32,8 +32,10 @@ const ONCE_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum StoreError {
     /// No answer in time: the call may or may not have taken effect, now or later.
     Silent(Duration),
-    /// The connection broke or could not be made: as above.
+    /// The connection broke: as above.
     Broken(String),
+    /// No connection could be made: nothing was sent.
+    Unconnected(String),
     /// Redis answered with an error; the call had no effect.
     Server {
         /// The first word of the error, such as `OOM`.
@@ -52,7 +54,7 @@ impl StoreError {
 
     /// Nobody answered: the call may have taken effect, or may still.
     pub(crate) fn is_unheard(&self) -> bool {
-        !matches!(self, StoreError::Server { .. })
+        !matches!(self, StoreError::Server { .. } | StoreError::Unconnected(_))
     }
 
     /// The same call may be answered later: nobody answered, or Redis is not ready.
@@ -68,7 +70,7 @@ impl StoreError {
             "NOREPLICAS",
         ];
         match self {
-            StoreError::Silent(_) | StoreError::Broken(_) => true,
+            StoreError::Silent(_) | StoreError::Broken(_) | StoreError::Unconnected(_) => true,
             StoreError::Server { code, .. } => PASSING.contains(&code.as_str()),
             StoreError::Odd(_) => false,
         }
@@ -84,7 +86,7 @@ impl std::fmt::Display for StoreError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             StoreError::Silent(after) => write!(f, "no answer within {after:?}"),
-            StoreError::Broken(reason) => write!(f, "{reason}"),
+            StoreError::Broken(reason) | StoreError::Unconnected(reason) => write!(f, "{reason}"),
             StoreError::Server { text, .. } => write!(f, "{text}"),
             StoreError::Odd(text) => write!(f, "{text}"),
         }
@@ -111,7 +113,7 @@ impl From<redis::RedisError> for StoreError {
 
 /// A server that does not know a command repeats its arguments, a password among them.
 fn without_arguments(text: &str) -> String {
-    let lower = text.to_lowercase();
+    let lower = text.to_ascii_lowercase();
     text[..lower.find("with args beginning with").unwrap_or(text.len())]
         .trim_end_matches([',', ' '])
         .to_owned()
@@ -215,7 +217,9 @@ impl Store {
         let redis = self.address.clone();
         match error {
             StoreError::Silent(after) => Error::NoAnswer { after },
-            StoreError::Broken(reason) => Error::Unreachable { redis, reason },
+            StoreError::Broken(reason) | StoreError::Unconnected(reason) => {
+                Error::Unreachable { redis, reason }
+            }
             StoreError::Server { code, text } => match code.as_str() {
                 "NOAUTH" | "WRONGPASS" | "NOPERM" => Error::Denied { redis, reason: text },
                 _ if text.contains("ACL failure") || text.contains("AUTH") => {
@@ -240,5 +244,7 @@ mod tests {
         let text =
             "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'x' 'hunter2'";
         assert_eq!(without_arguments(text), "ERR unknown command 'HELLO'");
+        let odd = format!("ERR {} with args beginning with", "İ".repeat(40));
+        assert!(without_arguments(&odd).ends_with('İ'));
     }
 }

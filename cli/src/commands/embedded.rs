@@ -25,8 +25,11 @@ pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<
 fn status(private: &Embedded, json: bool) -> (String, u8) {
     let url = private.url();
     match (private.running(), json) {
-        (None, false) if private.is_there() => {
-            (format!("there, and not answering ({url})\n"), UNREACHABLE)
+        (None, json) if private.is_there() => {
+            let document =
+                serde_json::json!({"v": 1, "running": true, "url": url, "answers": false});
+            let text = format!("there, and not answering ({url})\n");
+            (if json { format!("{document}\n") } else { text }, UNREACHABLE)
         }
         (None, true) => {
             let document = serde_json::json!({"v": 1, "running": false, "url": url});

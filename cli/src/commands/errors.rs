@@ -17,6 +17,7 @@ use crate::commands::take;
 use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::printer;
 use crate::settings::Place;
+use crate::signals::Signals;
 
 /// What `list` shows unless it is told otherwise.
 const PAGE: u64 = 20;
@@ -169,7 +170,7 @@ fn entry(text: &mut String, record: &ErrorRecord) {
         if record.label.is_empty() { &record.member } else { &record.label }
     );
     if let Some(kind) = &record.kind {
-        let _ = write!(text, "  kind {kind}");
+        let _ = write!(text, "  kind {}", printer::harmless(kind));
     }
     if let Some(origin) = &record.origin {
         let _ = write!(text, "  was {origin}");
@@ -248,7 +249,15 @@ fn before(one: &str, other: &str) -> bool {
     parse(one) < parse(other)
 }
 
+/// A signal ends it, and leaves no part of a file behind.
 async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
+    match Signals::catch()?.unless(copy(place, args)).await {
+        Ok(done) => done,
+        Err(code) => Ok(code),
+    }
+}
+
+async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     let mut filter = Filter::new(&args.filter)?;
     let store = ErrorStore::open(&place.redis, &place.fleet).await?;
     let mut cursor = filter.cursor(&store).await?;
@@ -301,16 +310,23 @@ struct Target {
 
 impl Target {
     fn open(path: &Path) -> std::io::Result<Target> {
-        // A link is followed: what it leads to is replaced, not the link.
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        if path.exists() && !path.is_file() {
-            let file = File::options().write(true).open(&path)?;
+        let special = path.starts_with("/dev") || path.starts_with("/proc");
+        if special || (path.exists() && !path.is_file()) {
+            let file = File::options().append(true).open(path)?;
             return Ok(Target { file: BufWriter::new(file), part: None });
         }
+        // A link is followed: what it leads to is replaced, not the link.
+        let path = match std::fs::read_link(path) {
+            Ok(to) => path.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => path.to_owned(),
+        };
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".part-{:08x}", rand::random::<u32>()));
         let part = path.with_file_name(name);
         let file = File::create_new(&part)?;
+        if let Ok(old) = std::fs::metadata(&path) {
+            file.set_permissions(old.permissions())?;
+        }
         Ok(Target { file: BufWriter::new(file), part: Some((part, path)) })
     }
 

@@ -121,9 +121,13 @@ impl Post<'_> {
                     progress.finish_and_clear();
                     let (from, to) = (self.accepted + 1, self.accepted + batch.len() as u64);
                     let error = format!("lines {from} to {to} are in doubt: {}", failure.error);
-                    let hint = go_on(self.accepted, &failure.hint.unwrap_or_default());
-                    let hint = hint.split(": go on").next().map(str::to_owned);
-                    return Err(Failure { code: failure.code, error, hint });
+                    let certain = match self.accepted {
+                        0 => "none is certain".to_owned(),
+                        1 => "line 1 is sent".to_owned(),
+                        n => format!("lines 1 to {n} are sent"),
+                    };
+                    let hint = format!("{}; {certain}", failure.hint.unwrap_or_default());
+                    return Err(Failure { code: failure.code, error, hint: Some(hint) });
                 }
             }
             progress.inc(if total.is_some() { bytes as u64 } else { batch.len() as u64 });

@@ -5,6 +5,8 @@
 //! still stored.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use artel::{ErrorRecord, ErrorStore, Taker};
@@ -18,51 +20,57 @@ use crate::signals::Signals;
 
 /// How often a taker that waits for its reader says that it still lives.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// How long a taker that was told to stop tries to put the rest back.
+const LAST_WORD: Duration = Duration::from_secs(3);
 
 pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut filter = Filter::new(&args.filter)?;
-    if printer::is_closed() {
-        return Err(Failure::new(FAILURE, "stdout is closed: nothing was taken")
-            .hint("`> /dev/null` takes failed messages without showing them"));
-    }
     let store = match signals.unless(ErrorStore::open(&place.redis, &place.fleet)).await {
         Ok(store) => store?,
         Err(code) => return Ok(code),
     };
-    let everything = filter.is_everything();
-    let mut taker = match everything {
+    let mut taker = match filter.is_everything() {
         true => store.take(),
         false => {
             let cursor = filter.cursor(&store).await?;
             store.take_where(cursor, move |record| filter.takes(record))
         }
     };
-    let mut printed = 0;
     loop {
-        let page = taker.page().await?;
+        let page = match signals.unless(taker.page()).await {
+            Ok(page) => page?,
+            Err(code) => return leave(taker, code).await,
+        };
         if page.is_empty() {
             break;
         }
         let lines: Vec<Vec<u8>> = page.iter().map(|record| line(record, args.json)).collect();
-        let mut writing = tokio::task::spawn_blocking(move || printer::lines(&lines));
-        let (count, result) = loop {
-            tokio::select! {
-                written = &mut writing => match written {
-                    Ok(written) => break written,
-                    Err(error) => return Err(Failure::new(FAILURE, error.to_string())),
+        let out = Arc::new(AtomicUsize::new(0));
+        let counter = out.clone();
+        let mut writing = tokio::task::spawn_blocking(move || printer::lines(&lines, &counter));
+        let written = loop {
+            let alive = tokio::time::timeout(ALIVE_EVERY, &mut writing);
+            match signals.unless(alive).await {
+                Ok(Ok(written)) => break Ok(written),
+                Ok(Err(_)) => match signals.unless(taker.keep_alive()).await {
+                    Ok(alive) => drop(alive?),
+                    Err(code) => break Err(code),
                 },
-                () = tokio::time::sleep(ALIVE_EVERY) => { taker.keep_alive().await?; }
-                code = signals.next() => {
-                    taker.release().await?;
-                    return Ok(code);
-                }
+                Err(code) => break Err(code),
             }
         };
-        let confirmed = taker.confirm(&page[..count]).await?;
-        printed += count;
-        if let Err(error) = result {
-            return stopped(taker, &error).await;
+        // What the reader has is deleted, whatever ended the writing.
+        let confirmed = taker.confirm(&page[..out.load(Ordering::Acquire)]);
+        let confirmed = match signals.unless(confirmed).await {
+            Ok(confirmed) => confirmed?,
+            Err(code) => return leave(taker, code).await,
+        };
+        match written {
+            Err(code) => return leave(taker, code).await,
+            Ok(Err(error)) => return Err(Failure::new(FAILURE, error.to_string())),
+            Ok(Ok(Err(error))) => return stopped(taker, &error).await,
+            Ok(Ok(Ok(()))) => {}
         }
         if !confirmed {
             printer::remark(
@@ -74,11 +82,16 @@ pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> 
     if others > 0 {
         printer::remark(&format!(
             "note: {others} other getErrors hold further messages; what they do not finish can be \
-             taken in 5 s by `getErrors` without a filter"
+             taken in 5 s"
         ));
     }
-    tracing::debug!(printed, "taken");
     Ok(OK)
+}
+
+/// Puts the rest back, if Redis answers soon; else that happens by itself in a few seconds.
+async fn leave(taker: Taker, code: u8) -> Result<u8, Failure> {
+    let _ = tokio::time::timeout(LAST_WORD, taker.release()).await;
+    Ok(code)
 }
 
 /// The reader went away: the rest stays stored, and can be taken at once.

@@ -37,6 +37,30 @@ impl Lock {
         }
     }
 
+    /// Takes it if nobody holds it, and lets every process that is started from now on hold it, too,
+    /// until the last of them has ended.
+    pub(super) fn take_for_children(path: PathBuf) -> io::Result<Option<Lock>> {
+        let lock = Lock::take(path, Duration::ZERO)?;
+        if let Some(lock) = &lock {
+            rustix::io::fcntl_setfd(&lock._file, rustix::io::FdFlags::empty())?;
+        }
+        Ok(lock)
+    }
+
+    /// The processes that hold a lock on this file, as far as this system can tell.
+    pub(super) fn holders(path: &Path) -> Vec<i32> {
+        let Ok(lock) = std::fs::metadata(path) else { return Vec::new() };
+        let same = |file: std::fs::Metadata| (file.dev(), file.ino()) == (lock.dev(), lock.ino());
+        let holds = |pid: &i32| {
+            let files =
+                std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+            files.into_iter().any(|file| std::fs::metadata(file.path()).is_ok_and(same))
+        };
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| *pid != std::process::id() as i32).filter(holds).collect()
+    }
+
     /// Removes the file, too: whoever waits for it notices and makes a new one.
     pub(super) fn remove(self) {
         let _ = std::fs::remove_file(&self.path);

@@ -2,8 +2,9 @@
 //!
 //! **Invariant:** at most one private server per data folder. A second server on the same socket path
 //! would take the path over silently, and with it half of the fleet; so whoever starts or stops one
-//! holds an exclusive file lock from looking to being sure. The server is nobody's child: it outlives
-//! whoever started it, `kill -9` included, and is adopted by whoever comes next.
+//! holds an exclusive file lock from looking to being sure, and the server itself inherits a second one
+//! and holds it for life, whatever happens to its socket, its pid file or whoever started it. It is
+//! nobody's child: it outlives its starter, `kill -9` included, and is adopted by whoever comes next.
 
 mod lock;
 mod talk;
@@ -25,6 +26,8 @@ use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
 
 /// How long a started server may take to read its data and to answer.
 const START_MAX: Duration = Duration::from_secs(30);
+/// How long a server may take to open its socket before it counts as one that has lost it.
+const START_GRACE: Duration = Duration::from_secs(4);
 /// How long somebody else may hold the lock.
 const LOCK_MAX: Duration = Duration::from_secs(40);
 /// How long a stopped server may take to write what it has.
@@ -73,7 +76,10 @@ impl Embedded {
                 (None, None) => std::env::temp_dir().join("artel"),
             },
         };
-        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let absolute = |path: PathBuf| -> PathBuf {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            path.components().collect() // one slash where there were two
+        };
         // A bare name is looked for on the PATH; a path is meant from here.
         let program = program.map(|program| match program.components().count() {
             1 => program.to_owned(),
@@ -130,11 +136,12 @@ impl Embedded {
         self.check_path()?;
         self.make_folder()?;
         let _lock = self.lock()?;
-        let started = !self.settles()?;
+        let life = if self.settles()? { None } else { self.life()? };
+        let started = life.is_some();
         if started {
-            self.end_survivor()?;
             self.launch()?;
         }
+        drop(life); // the server holds it from now on
         Ok(Hold { started, _connection: talk::connect(&self.socket()).ok() })
     }
 
@@ -145,14 +152,16 @@ impl Embedded {
             return Ok(false);
         }
         let lock = self.lock()?;
-        if !self.settles()? {
-            self.end_survivor()?;
+        let life = if self.settles()? { None } else { self.life()? };
+        if let Some(life) = life {
             // A killed server leaves its socket behind.
             let _ = std::fs::remove_file(self.socket());
+            life.remove();
             lock.remove();
             return Ok(false);
         }
-        if if_unused && self.running().is_some_and(|running| running.clients > 0) {
+        // One that does not say who uses it may be used.
+        if if_unused && self.running().is_none_or(|running| running.clients > 0) {
             return Ok(false);
         }
         // Its answer is that it hangs up.
@@ -162,6 +171,9 @@ impl Embedded {
             let error = "the private server does not stop";
             let hint = format!("see {}", self.log().display());
             return Err(Failure::new(FAILURE, error).hint(hint));
+        }
+        if let Some(life) = self.life()? {
+            life.remove();
         }
         lock.remove();
         Ok(true)
@@ -238,32 +250,36 @@ impl Embedded {
         }
     }
 
-    /// The process of a server of ours whose socket was removed under it: it still has our data open.
-    fn survivor(&self) -> Option<Pid> {
-        let text = std::fs::read_to_string(self.dir.join("server.pid")).ok()?;
-        let pid = Pid::from_raw(text.trim().parse().ok()?)?;
-        rustix::process::test_kill_process(pid).ok()?;
-        // Another process may have its number by now: a server's title names its socket.
-        let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        if !proc.exists() {
-            return Some(pid);
+    /// The lock that a server holds as long as it lives. If one does and cannot be reached, it is given
+    /// a moment to come up; then its socket was removed under it, and it is ended: two servers on one
+    /// append-only file would ruin it. Its users find the next one, with the same data.
+    /// `None` if it came up.
+    fn life(&self) -> Result<Option<Lock>, Failure> {
+        let path = self.dir.join("server.lock");
+        let take = || Lock::take_for_children(path.clone()).map_err(|error| self.unusable(&error));
+        let (start, mut told) = (Instant::now(), false);
+        loop {
+            if let Some(lock) = take()? {
+                return Ok(Some(lock));
+            }
+            if self.answers() {
+                return Ok(None);
+            }
+            let waited = start.elapsed();
+            if waited > START_GRACE && !told {
+                told = true;
+                for pid in Lock::holders(&path).into_iter().filter_map(Pid::from_raw) {
+                    let _ = kill_process(pid, Signal::TERM);
+                }
+            }
+            if waited > START_GRACE + STOP_MAX {
+                let error = "a private server lives, cannot be reached and does not stop";
+                let pid = self.dir.join("server.pid");
+                let hint = format!("end it: its process id is in {}", pid.display());
+                return Err(Failure::new(UNREACHABLE, error).hint(hint));
+            }
+            std::thread::sleep(PAUSE);
         }
-        let title = std::fs::read(proc.join("cmdline")).unwrap_or_default();
-        let socket = self.socket().display().to_string();
-        String::from_utf8_lossy(&title).contains(&socket).then_some(pid)
-    }
-
-    /// Two servers on one append-only file would ruin it, so one that cannot be reached any more is
-    /// ended first. Its users find the next one, with the same data.
-    fn end_survivor(&self) -> Result<(), Failure> {
-        let Some(pid) = self.survivor() else { return Ok(()) };
-        let _ = kill_process(pid, Signal::TERM);
-        if until(STOP_MAX, || self.survivor().is_none()) {
-            return Ok(());
-        }
-        let pid = pid.as_raw_nonzero();
-        let error = format!("a private server without its socket (process {pid}) does not stop");
-        Err(Failure::new(FAILURE, error).hint(format!("`kill -9 {pid}`, and try again")))
     }
 
     /// Starts a server that detaches itself, and waits until it answers.
@@ -312,12 +328,15 @@ impl Embedded {
             }
         }
         // One that has been there and is gone again will not come.
-        let mut seen = false;
+        let lock = self.dir.join("server.lock");
+        let mut looked = Instant::now();
         until(START_MAX, || {
-            let alive = self.survivor().is_some();
-            let died = seen && !alive;
-            seen |= alive;
-            died || self.answers()
+            let look = looked.elapsed() > START_GRACE / 4;
+            if look {
+                looked = Instant::now();
+            }
+            self.answers()
+                || (look && Path::new("/proc").exists() && Lock::holders(&lock).is_empty())
         });
         if self.answers() { Ok(()) } else { Err(failed("no answer".to_owned())) }
     }

@@ -25,6 +25,8 @@ use crate::printer;
 
 /// An answer may have this many bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// What is told of a line of stderr at a time.
+const LINE_BYTES_MAX: u64 = 8 << 10;
 /// How long processes have to end by themselves when nothing more comes.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -72,17 +74,22 @@ impl Lines {
         let mut running = self.command.start(Stdio::piped, &[], Some(until)).await?;
         let child = &mut running.child;
         let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(mut stderr)) = streams else {
+        let (Some(stdin), Some(stdout), Some(stderr)) = streams else {
             return Err(io::Error::other("it has no streams"));
         };
         let tail = Arc::new(Mutex::new(Tail::default()));
         let heard = tail.clone();
         // Ends with the stream, that is with the process and what it started.
         tokio::spawn(async move {
-            let mut chunk = [0; 8192];
-            while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
-                printer::pass_on(&chunk[..n]);
-                heard.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk[..n]);
+            let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
+            // A line that does not end is told in pieces.
+            while let Ok(1..) =
+                (&mut stderr).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await
+            {
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push(&line);
+                let said = String::from_utf8_lossy(&line);
+                tracing::info!("handler: {}", printer::harmless(said.trim_end()));
+                line.clear();
             }
         });
         Ok(Talker { running, stdin, stdout: BufReader::new(stdout), tail })

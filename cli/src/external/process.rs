@@ -87,7 +87,9 @@ impl CommandLine {
                 Ok(child) => return Ok(Running::new(child)),
                 Err(error) => error,
             };
-            if until.is_some_and(|until| Instant::now() + pause > until) {
+            // What is wrong with the call itself will not get better.
+            let hopeless = error.kind() == io::ErrorKind::InvalidInput;
+            if hopeless || until.is_some_and(|until| Instant::now() + pause > until) {
                 return Err(error);
             }
             tracing::error!(%error, command = self.text, "cannot start, will try again");

@@ -42,9 +42,8 @@ impl Generate for Source {
         let (status, output) = tokio::select! {
             output = &mut printed => {
                 let output = output??;
-                if output.len() as u64 > OUTPUT_BYTES_MAX {
-                    return Err(format!("the command prints more than {OUTPUT_BYTES_MAX} bytes").into());
-                }
+                // One that prints without end is not waited for.
+                too_much(&output)?;
                 (running.wait().await, output)
             }
             status = running.wait() => {
@@ -55,12 +54,20 @@ impl Generate for Source {
                 (status, output??)
             }
         };
+        too_much(&output)?;
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
             let tail = tokio::time::timeout(LINGER, said).await;
             let tail = tail.ok().and_then(Result::ok).unwrap_or_default();
             return Err(reason(&status, &tail).into());
         }
         Ok(messages(&output))
+    }
+}
+
+fn too_much(output: &[u8]) -> Result<(), BoxError> {
+    match output.len() as u64 > OUTPUT_BYTES_MAX {
+        true => Err(format!("the command prints more than {OUTPUT_BYTES_MAX} bytes").into()),
+        false => Ok(()),
     }
 }
 

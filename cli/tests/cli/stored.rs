@@ -246,20 +246,18 @@ fn export_follows_links_and_takes_a_dash_for_stdout() {
     assert!(link.is_symlink());
     assert_eq!(std::fs::read_to_string(&file).expect("there").lines().count(), 3);
     assert_eq!(errors.run(&["errors", "export", "-o", "-"]).0.lines().count(), 3);
-    assert_eq!(std::fs::read_dir(dir.path()).expect("a list").count(), 2, "no part is left");
-}
-
-#[test]
-fn nothing_is_taken_into_a_closed_stdout() {
-    let errors = Errors(with_errors(3));
-    let line =
-        format!("exec {} getErrors --redis {} >&-", env!("CARGO_BIN_EXE_artel"), errors.0.url());
-    let output = artel_testkit::clean_command("sh", &["-c", &line]).output().expect("runs");
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(
-        text(&output.stderr),
-        "error: stdout is closed: nothing was taken\n\n\
-         hint: `> /dev/null` takes failed messages without showing them\n"
+    // A link to nothing yet is followed, too, and what is appended to stays.
+    let (later, dangling) = (dir.path().join("later"), dir.path().join("dangling"));
+    std::os::unix::fs::symlink(&later, &dangling).expect("links");
+    errors.run(&["errors", "export", "--output", &dangling.display().to_string()]);
+    assert!(dangling.is_symlink() && later.is_file());
+    let line = format!(
+        "{} errors export -o /dev/stdout --redis {} >> {}",
+        env!("CARGO_BIN_EXE_artel"),
+        errors.0.url(),
+        file.display()
     );
-    assert_eq!(errors.left(), 3);
+    assert!(artel_testkit::clean_command("sh", &["-c", &line]).status().expect("runs").success());
+    assert_eq!(std::fs::read_to_string(&file).expect("there").lines().count(), 6);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a list").count(), 4, "no part is left");
 }

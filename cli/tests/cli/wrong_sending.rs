@@ -93,7 +93,7 @@ fn options_that_make_no_sense() {
     says(
         &["send", "--redis", &url, "--kind", &long, "one"],
         2,
-        "error: --kind must have at most 200 bytes\n\n\
+        "error: --kind must have at most 200 bytes and no control characters\n\n\
          hint: `artel send --help` shows what is allowed",
     );
     says(

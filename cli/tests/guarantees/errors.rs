@@ -150,3 +150,40 @@ fn assert_nothing_left(server: &Server) {
         .expect("runs");
     assert!(output.status.success() && output.stdout.is_empty());
 }
+
+/// Ctrl-C while a reader takes its time: what it has is deleted, the rest is stored, nothing twice.
+#[test]
+fn an_interrupted_taker_deletes_exactly_what_its_reader_has() {
+    use std::io::{BufRead, BufReader};
+    let server = artel_testkit::Server::any();
+    let mut connection = server.connect();
+    for n in 0..60 {
+        let () = redis::cmd("XADD")
+            .arg("artel:{artel}:errors")
+            .arg("*")
+            .arg("m")
+            .arg(format!("1g-|5-{n}|1|9|{}", "x".repeat(70_000)))
+            .arg("e")
+            .arg("{}")
+            .query(&mut connection)
+            .expect("answers");
+    }
+    let args = ["getErrors", "--json", "--redis", &server.url()];
+    let mut child = artel_testkit::clean_command(crate::crew::artel(), &args)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    // Larger than a pipe: the reader has no more than what it has read.
+    let mut reader = BufReader::with_capacity(1, child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    for _ in 0..20 {
+        line.clear();
+        reader.read_line(&mut line).expect("a line");
+    }
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it is there");
+    assert_eq!(child.wait().expect("its end").code(), Some(130));
+    let left: usize =
+        redis::cmd("XLEN").arg("artel:{artel}:errors").query(&mut connection).expect("answers");
+    assert!(left == 40 || left == 41, "twenty were read, one may be on its way: {left}");
+}

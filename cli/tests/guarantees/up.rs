@@ -1,8 +1,9 @@
 //! The private server, and a fleet in one terminal.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use artel_testkit::{Program, clean_command, eventually, wait_for};
+use artel_testkit::{Kind, Program, clean_command, eventually, wait_for};
 use tempfile::TempDir;
 
 use crate::crew::{artel, soak};
@@ -190,6 +191,42 @@ fn a_server_without_its_socket_is_not_doubled() {
     let members = status["members"].as_array().expect("a list");
     assert_eq!(members.iter().filter(|member| member["role"] == "generator").count(), 1);
     assert_eq!(status["messages"]["balance"], 0);
+}
+
+/// The starter is killed while its server is still coming up: the next one waits for that server.
+#[test]
+fn a_server_that_is_still_starting_is_not_doubled() {
+    let home = Home::new();
+    let kinds = [Kind::Redis, Kind::Valkey];
+    let real = kinds.into_iter().find_map(Kind::program).expect("a server");
+    let slow = home.dir.path().join("slow-server");
+    let script = format!("#!/bin/sh\nsleep 1\nexec {} \"$@\"\n", real.display());
+    std::fs::write(&slow, script).expect("writes");
+    std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).expect("sets");
+    let args = ["up", "-n", "1", "--server", &slow.display().to_string()];
+    let mut first = home.start(&args);
+    eventually("it to be starting", || !processes_of(&home.socket(), "slow-server").is_empty());
+    first.kill();
+    let second = home.start(&args);
+    second.says("joined the fleet");
+    assert_eq!(servers_on(&home.socket()).len(), 1);
+}
+
+/// Told to stop while it starts, at whatever moment: nothing stays.
+#[test]
+fn up_that_is_stopped_at_once_leaves_nothing_behind() {
+    for delay_ms in [0, 5, 10, 20, 30, 40, 60, 80] {
+        let home = Home::new();
+        let mut up = home.start(&["up", "-n", "2"]);
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms)); // the moment itself
+        up.terminate();
+        up.exit_code();
+        eventually("no process to be left", || {
+            processes_of(Path::new(&home.data()), "").is_empty()
+        });
+        assert!(!home.socket().exists(), "after {delay_ms} ms");
+        assert!(!home.dir.path().join("data/lock").exists(), "after {delay_ms} ms");
+    }
 }
 
 /// The private server is killed like everything else: it comes back with its data, and so do all.

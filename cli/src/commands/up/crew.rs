@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::commands::run::{DEPOSED, JOINED, LEADS};
 use crate::exit::{FAILURE, Failure};
+use crate::layers;
 use crate::settings::Place;
 
 /// What is shown of a line at a time.
@@ -54,12 +55,10 @@ impl Crew {
         let mut members = Vec::new();
         for at in 0..usize::from(count) {
             let mut command = Command::new(&program);
-            // What they must know they are told; nothing else counts, from wherever it comes.
-            for (name, _) in std::env::vars_os() {
-                let text = name.to_string_lossy();
-                if text.starts_with("ARTEL_") || text == "REDIS_URL" {
-                    command.env_remove(&name);
-                }
+            // What they must know they are told; nothing else counts, from wherever it comes. What is
+            // no setting of ours may be their handlers'.
+            for name in layers::variables() {
+                command.env_remove(name);
             }
             let mut child = command
                 .args(["run", "--config", "/dev/null"])

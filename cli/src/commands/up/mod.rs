@@ -46,10 +46,18 @@ pub(crate) async fn up(
     run::parts(&args.member)?;
     let private = settings::private(global);
     let ensuring = private.clone();
-    let hold = tokio::task::spawn_blocking(move || ensuring.ensure());
-    let hold = match signals.unless(hold).await {
+    let mut ensured = tokio::task::spawn_blocking(move || ensuring.ensure());
+    let hold = match signals.unless(&mut ensured).await {
         Ok(hold) => hold.map_err(|error| Failure::new(FAILURE, error.to_string()))??,
-        Err(code) => return Ok(code),
+        Err(code) => {
+            // What is being started is there in a moment, and goes again. A second signal waits for
+            // nothing.
+            if let Ok(Ok(Ok(hold))) = signals.unless(ensured).await {
+                drop(hold);
+                let _ = signals.unless(stop_server(&private)).await;
+            }
+            return Ok(code);
+        }
     };
     let place = Place { redis: private.url().into(), fleet: global.fleet.clone() };
     let version = private.running().map_or_else(String::new, |running| running.version);
@@ -59,20 +67,29 @@ pub(crate) async fn up(
     let result = supervise(global, args, options, &home, &mut signals).await;
     // If nobody else uses it, it goes, with its lock and its socket. Its data stay.
     drop(hold);
-    stop_server(&private)?;
-    result
+    match signals.unless(stop_server(&private)).await {
+        Ok(stopped) => {
+            let code = result?;
+            stopped.map(|()| code)
+        }
+        Err(code) => Ok(code),
+    }
 }
 
-fn stop_server(private: &Embedded) -> Result<(), Failure> {
-    for _ in 0..20 {
-        if private.stop(true)? || !private.answers() {
-            return Ok(());
+async fn stop_server(private: &Embedded) -> Result<(), Failure> {
+    let private = private.clone();
+    let stopping = tokio::task::spawn_blocking(move || {
+        for _ in 0..20 {
+            if private.stop(true)? || !private.is_there() {
+                return Ok(());
+            }
+            // Connections of members that have just ended may still be counted.
+            std::thread::sleep(Duration::from_millis(50));
         }
-        // Connections of members that have just ended may still be counted.
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    printer::remark("the private server stays: somebody else uses it (`artel embedded stop`)");
-    Ok(())
+        printer::remark("the private server stays: somebody else uses it (`artel embedded stop`)");
+        Ok(())
+    });
+    stopping.await.unwrap_or_else(|error| Err(Failure::new(FAILURE, error.to_string())))
 }
 
 /// Where the fleet lives.
@@ -150,9 +167,10 @@ async fn supervise(
     }
     let all_gone = !up.crew.is_alive();
     let leave_max = args.member.stop_grace + LEAVE_EXTRA;
-    let forced = up.leave(&mut heard, signals, leave_max).await;
-    let code = up.farewell(all_gone).await?;
-    Ok(forced.unwrap_or(code))
+    if let Some(code) = up.leave(&mut heard, signals, leave_max).await {
+        return Ok(code);
+    }
+    signals.unless(up.farewell(all_gone)).await.unwrap_or_else(Ok)
 }
 
 impl Up<'_> {

@@ -80,7 +80,8 @@ impl Screen {
             text.push_str(&self.paint(WARNING, &level.to_lowercase()));
             text.push_str(": ");
         }
-        text.push_str(entry.get("message").and_then(Value::as_str).unwrap_or_default());
+        let message = entry.get("message").and_then(Value::as_str).unwrap_or_default();
+        text.push_str(&printer::harmless(message));
         for (name, value) in entry {
             // Who it is stands in front already.
             if ["timestamp", "level", "message", "label"].contains(&name.as_str()) {
