@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use artel_testkit::eventually;
 
-use crate::crew::{Crew, on_each_server, soak};
+use crate::crew::{Crew, artel, on_each_server, soak};
 
 on_each_server! {
     /// A generator that is told to stop hands over at once.
@@ -112,4 +112,34 @@ on_each_server! {
         }
         crew.audit();
     }
+}
+
+/// A closed terminal drains a member like SIGTERM, unless whoever started it wants it to live on.
+#[test]
+fn a_hang_up_drains_unless_it_is_ignored() {
+    use nix::sys::signal::Signal;
+    let server = artel_testkit::Server::any();
+    let args = ["run", "--redis", &server.url(), "--interval", "20ms"];
+    let mut member = artel_testkit::Program::start(artel(), &args);
+    member.says("this process leads");
+    member.signal(Signal::SIGHUP);
+    assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
+    assert!(member.stderr().contains("left the fleet"));
+    let line = format!("trap '' HUP; exec {} {}", artel(), args.join(" "));
+    let mut member = artel_testkit::Program::start("sh", &["-c", &line]);
+    member.says("this process leads");
+    member.signal(Signal::SIGHUP);
+    let mut connection = server.connect();
+    let mut generated = || -> i64 {
+        redis::cmd("HGET")
+            .arg("artel:{artel}:counts")
+            .arg("generated")
+            .query::<Option<i64>>(&mut connection)
+            .expect("answers")
+            .unwrap_or(0)
+    };
+    let before = generated();
+    artel_testkit::eventually("it to go on", || generated() > before + 5);
+    member.terminate();
+    assert_eq!(member.exit_code(), Some(0));
 }
