@@ -8,8 +8,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fleet = Fleet::builder()
         .redis(redis)
         .name("orders")
-        // Called in one process of the fleet at a time, every 500 ms.
-        .generate(|tick: Tick| async move { format!("order {}", tick.seq) })
+        // Called in one process of the fleet at a time, every 500 ms; numbers begin anew with a term.
+        .generate(|tick: Tick| async move { format!("order {}-{}", tick.term, tick.seq) })
         // Called in all the others.
         .handle(|order: Message, context: Context| async move {
             match order.text().strip_prefix("order ") {

@@ -116,6 +116,9 @@ impl FleetBuilder {
             interval: self.config.interval,
         };
         let keeper = Keeper::start(store.clone(), profile, board.clone()).await?;
+        if store.is_persistent().await.is_ok_and(|persistent| !persistent) {
+            tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
+        }
         let sessions = keeper.sessions();
         let (role, roles) = watch::channel(Role::Worker);
         let stop = Shutdown::new(self.config.stop_grace);

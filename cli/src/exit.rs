@@ -40,6 +40,13 @@ impl From<artel::Error> for Failure {
             Error::Config { field, ref problem } => {
                 let hint = match field {
                     "fleet" => "try `--fleet orders`",
+                    "redis" if problem.contains("rediss://") => {
+                        "write rediss:// instead of redis://"
+                    }
+                    "redis" if problem.contains("#insecure") => {
+                        "pass the certificate to trust with `--tls-ca <FILE>`"
+                    }
+                    "redis" if problem.contains('#') => "`%23` stands for #",
                     "redis" => "try `--redis redis://127.0.0.1:6379`",
                     "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
                     "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
@@ -54,6 +61,12 @@ impl From<artel::Error> for Failure {
             }
             Error::NoAnswer { .. } => Failure::new(UNREACHABLE, text)
                 .hint("is it busy, frozen or behind a firewall? `redis-cli ping` should answer"),
+            Error::Denied { ref reason, .. } if reason.contains("keys") => {
+                Failure::new(FAILURE, text).hint(
+                    "this user may not touch the keys of this fleet: is the `--fleet` name right? \
+                     Its rights need `~artel:{NAME}:*`",
+                )
+            }
             Error::Denied { .. } => Failure::new(FAILURE, text).hint(
                 "put user and password into the address, redis://user:password@host:port, \
                  and give that user the rights named above",
@@ -97,7 +110,7 @@ fn unreachable_hint(reason: &str) -> &'static str {
     } else if says(&["fatal alert"]) {
         "the server does not accept us: is our certificate (`--tls-cert`) signed by the authority \
          that the server trusts?"
-    } else if says(&["certificate", "corrupt message", "tls"]) {
+    } else if says(&["certificate", "corrupt message", "tls", "reset by peer"]) {
         "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"
     } else {
         "start Redis, or pass `--redis <URL>`"

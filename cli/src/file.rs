@@ -33,7 +33,10 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
     for (key, value) in table.into_inner() {
         let at = key.span().start;
         let written = key.into_inner().into_owned();
-        let name = written.replace('_', "-");
+        let name = match written.replace('_', "-") {
+            name if name == "redis-url" => "redis".to_owned(), // as the flag may be spelled
+            name => name,
+        };
         if !names.contains(&name) {
             let error = format!("{}: unknown key `{written}`", place(at));
             let hint = match nearest(&name, names) {

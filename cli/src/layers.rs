@@ -111,7 +111,10 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     let mut added = Vec::new();
     let file = if reads_file(&given) { file_entries(matches)? } else { None };
     let from_environment = |long: &str| {
-        let name = variable(long);
+        let mut name = variable(long);
+        if long == "redis" && std::env::var_os(&name).is_none() {
+            name = "ARTEL_REDIS".to_owned(); // as one might guess
+        }
         let value = text(&name, std::env::var_os(&name)?);
         // Where a service is called `artel`, Kubernetes says so in ARTEL_PORT.
         let foreign = name == "ARTEL_PORT" && value.as_ref().is_ok_and(|url| url.contains("://"));
@@ -354,7 +357,7 @@ fn names() -> Vec<String> {
 /// The variables that we read.
 pub(crate) fn variables() -> Vec<String> {
     let settings = names().into_iter().map(|long| variable(&long));
-    settings.chain(["ARTEL_LOG", "ARTEL_CONFIG"].map(str::to_owned)).collect()
+    settings.chain(["ARTEL_LOG", "ARTEL_CONFIG", "ARTEL_REDIS"].map(str::to_owned)).collect()
 }
 
 /// Every setting of a member that is told this beside variables and file, with its value and where

@@ -17,7 +17,11 @@ if ARGV[4] ~= '' then
   from = KEYS[4]
   redis.call('HDEL', KEYS[2], ARGV[4])
 end
-if redis.call('EXISTS', from) == 0 then return 'empty' end
+-- A stream that was emptied is still there; a drain of nothing would never end.
+if redis.call('XLEN', from) == 0 then
+  if ARGV[4] ~= '' then redis.call('DEL', from) end
+  return 'empty'
+end
 redis.call('RENAME', from, KEYS[3])
 redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
 return 'ok'

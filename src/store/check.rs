@@ -63,6 +63,13 @@ impl Store {
         Ok(server)
     }
 
+    /// Does it keep what it holds when its process dies?
+    pub(crate) async fn is_persistent(&self) -> Result<bool, Error> {
+        let info = text(&self.once(&Call::plain("INFO").arg("persistence")).await?)
+            .map_err(|error| self.explain(error))?;
+        Ok(field(&info, "aof_enabled") != Some("0"))
+    }
+
     /// Version and round-trip time of the server.
     pub(crate) async fn server(&self) -> Result<Server, Error> {
         let info = text(&self.once(&Call::plain("INFO").arg("server")).await?)

@@ -302,3 +302,17 @@ fn a_drain_that_is_put_back_whole_keeps_its_positions() {
         lab.assert_clean();
     });
 }
+
+/// Everything was put back to work, so the store is empty: whoever takes then finds nothing.
+#[test]
+fn an_emptied_store_is_empty() {
+    on_each_server(|lab| {
+        let stored = with_errors(lab, 1);
+        let requeue = lab.requeue_call("a", 1, "", &words(&stored));
+        assert_eq!(lab.send(&requeue), "ok");
+        let take = lab.take_call("t", "");
+        assert_eq!(lab.send(&take), "empty");
+        let drains = lab.key("drains");
+        assert_eq!(lab.redis::<i64>(&["EXISTS", &drains]), 0);
+    });
+}

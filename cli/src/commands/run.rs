@@ -181,8 +181,18 @@ fn end_of(args: &RunArgs) -> impl Future<Output = ()> + use<> {
 async fn snapshot(fleet: &Fleet) {
     match fleet.status().await {
         Ok(status) => {
-            let books = commands::status::books(&status);
-            tracing::info!(members = status.members.len(), "{}", books.trim_end());
+            let m = &status.messages;
+            tracing::info!(
+                members = status.members.len(),
+                generated = m.generated,
+                sent = m.sent,
+                waiting = m.waiting,
+                claimed = m.claimed,
+                done = m.done,
+                failed = m.failed,
+                balance = m.balance,
+                "the books"
+            );
         }
         Err(error) => tracing::warn!(%error, "no snapshot"),
     }

@@ -306,6 +306,13 @@ impl Embedded {
         let failed = |reason: String| {
             let error = format!("the private server {} did not start: {reason}", program.display());
             let said = self.said_since(log_before);
+            if ["Bad file format", "RDB format version"].iter().any(|words| said.contains(words)) {
+                let error = format!("{error}, it cannot read the data in {}", self.dir.display());
+                return Failure::new(FAILURE, error).hint(
+                    "another server or a newer version wrote them: name that one with `--server`, or \
+                     use another `--data-dir`",
+                );
+            }
             let failure = Failure::new(FAILURE, format!("{error}{said}"));
             match said.is_empty() {
                 true => failure.hint("is it a redis-server or valkey-server? See `--server`"),

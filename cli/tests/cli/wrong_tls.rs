@@ -107,12 +107,12 @@ fn files_that_are_no_certificates() {
         &["status", "--redis", "redis://localhost:1", "--tls-ca", &path],
         2,
         "error: --redis has certificates, so it must begin with rediss://\n\n\
-         hint: try `--redis redis://127.0.0.1:6379`",
+         hint: write rediss:// instead of redis://",
     );
     says(
         &["status", "--redis", "rediss://localhost:1#insecure"],
         2,
         "error: --redis must not switch the check of certificates off (#insecure)\n\n\
-         hint: try `--redis redis://127.0.0.1:6379`",
+         hint: pass the certificate to trust with `--tls-ca <FILE>`",
     );
 }

@@ -176,7 +176,7 @@ fn a_server_without_its_socket_is_not_doubled() {
     let old = servers_on(&home.socket());
     std::fs::remove_file(home.socket()).expect("it is there");
     let second = home.start(&["up", "-n", "1", "--for", "60s"]);
-    second.says("members on a private server");
+    second.says("1 member on a private server");
     second.says("joined the fleet");
     let new = servers_on(&home.socket());
     assert_eq!(new.len(), 1, "one server");

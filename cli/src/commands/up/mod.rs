@@ -129,7 +129,8 @@ async fn supervise(
     let Home { place, private, url, server } = home;
     let before = Status::read(&place.redis, &place.fleet).await?;
     let screen = Screen::new(printer::colour(global.color), global.quiet, args.members);
-    screen.remark(&format!("{} members on a private server ({server})", args.members));
+    let noun = if args.members == 1 { "member" } else { "members" };
+    screen.remark(&format!("{} {noun} on a private server ({server})", args.members));
     screen.remark(&format!(
         "Ctrl-C ends all. In another terminal: {0} status · {0} send hello · {0} getErrors",
         screen::program(global, place)
