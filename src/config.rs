@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::queue::Lane;
 
 /// What is kept of settled messages, for looking things up later.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -76,17 +75,6 @@ impl Default for LaneWeights {
     /// `low`.
     fn default() -> LaneWeights {
         LaneWeights { high: 10, generated: 3, normal: 2, low: 1 }
-    }
-}
-
-impl LaneWeights {
-    pub(crate) fn of(self, lane: Lane) -> u32 {
-        match lane {
-            Lane::High => self.high,
-            Lane::Generated => self.generated,
-            Lane::Normal => self.normal,
-            Lane::Low => self.low,
-        }
     }
 }
 
@@ -194,7 +182,8 @@ impl Config {
         counted("batch_max", self.batch_max, 1, 5_000)?;
         counted("block_bytes_max", self.block_bytes_max, 1, 256 << 20)?;
         counted("payload_bytes_max", self.payload_bytes_max, 1, 256 << 20)?;
-        let lanes = Lane::ALL.map(|lane| self.lane_weights.of(lane) as usize);
+        let LaneWeights { high, generated, normal, low } = self.lane_weights;
+        let lanes = [high, generated, normal, low].map(|weight| weight as usize);
         counted("lane_weights", lanes.iter().sum(), 1, 1000)?;
         if self.label.len() > 200 || self.label.chars().any(char::is_control) {
             return Err(bad("label", "must have at most 200 bytes and no control characters"));

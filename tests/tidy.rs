@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Which modules of the crate each module may import. Everything is allowed what is nobody's stage:
 /// `clock`, `config`, `error`, `notice`, `term`.
 const ALLOWED: [(&str, &[&str]); 7] = [
-    ("store", &["membership::MemberId", "queue::Lane"]),
+    ("store", &["membership::MemberId"]),
     ("membership", &["store"]),
     ("election", &["store", "membership"]),
     ("generator", &["store", "membership", "election", "queue"]),

@@ -32,6 +32,13 @@ impl Failure {
     }
 }
 
+/// Something of this system's own refused.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::new(FAILURE, error.to_string())
+    }
+}
+
 impl From<artel::Error> for Failure {
     fn from(error: artel::Error) -> Failure {
         use artel::Error;

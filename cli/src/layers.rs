@@ -21,13 +21,13 @@ use crate::exit::{FAILURE, Failure, USAGE};
 use crate::file::{self, Entries};
 
 /// The file that is read if none is named.
-const FILE: &str = "artel.toml";
+pub(crate) const FILE: &str = "artel.toml";
 
 /// Options that are asked for, not set: they make no sense in a file or in the environment.
 const NOT_SETTINGS: [&str; 9] =
     ["help", "version", "getErrors", "cleanTemp", "temp", "json", "yes", "tethered", "config"];
 
-/// Where a value comes from, if not from the command line.
+/// Where a value comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     CommandLine,

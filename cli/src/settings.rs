@@ -82,16 +82,14 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
         return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
     }
     let private = private(global);
-    if private.is_there() && need == Need::Nothing {
-        private.wait()?;
-        say(&format!("no Redis configured: using the private server, {}", private.url()));
-        return Ok((private.url(), None));
-    }
     if private.is_there() {
-        // Under the lock, so that nobody who leaves stops it now.
-        let hold = private.ensure()?;
+        let hold = match need {
+            Need::Nothing => private.wait().map(|()| None)?,
+            // Under the lock, so that nobody who leaves stops it now.
+            Need::Server => Some(private.ensure()?),
+        };
         say(&format!("no Redis configured: using the private server, {}", private.url()));
-        return Ok((private.url(), Some(hold)));
+        return Ok((private.url(), hold));
     }
     if embedded::localhost_answers() {
         say("no Redis configured: using the one on localhost, redis://127.0.0.1:6379");

@@ -59,3 +59,11 @@ fn ignored(kind: SignalKind) -> bool {
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask & (1 << (kind.as_raw_value() - 1)) != 0
 }
+
+/// Work that blocks its thread, done aside so that signals are heard meanwhile.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::new(FAILURE, error.to_string())))
+}

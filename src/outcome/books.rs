@@ -176,10 +176,10 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         keys.counts(),
         keys.errors(),
         keys.returned(),
-        keys.lane(Lane::High),
-        keys.lane(Lane::Generated),
-        keys.lane(Lane::Normal),
-        keys.lane(Lane::Low),
+        keys.lane(Lane::High.name()),
+        keys.lane(Lane::Generated.name()),
+        keys.lane(Lane::Normal.name()),
+        keys.lane(Lane::Low.name()),
         keys.orphans(),
     ];
     all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));

@@ -9,7 +9,7 @@ use super::take::{Taker, restore_dead};
 use crate::Error;
 use crate::config::BACKLOG_MAX;
 use crate::queue::Lane;
-use crate::store::{Address, Call, Script, Store, StoreError, list, number, text};
+use crate::store::{Address, Call, Script, Store, StoreError, list, nonce, number, text};
 
 static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
 
@@ -174,9 +174,8 @@ impl ErrorStore {
     /// Begins to put records back to work: into this lane, or each into its own (`normal` for what
     /// was generated).
     pub fn requeue(&self, lane: Option<Lane>) -> Requeuer {
-        let name = format!("{:016x}", rand::random::<u64>());
         let (store, done) = (self.store.clone(), Requeued::default());
-        Requeuer { store, lane, name, next: 1, in_doubt: false, done }
+        Requeuer { store, lane, name: nonce(), next: 1, in_doubt: false, done }
     }
 
     async fn len(&self, key: String) -> Result<u64, Error> {
@@ -220,10 +219,7 @@ impl Requeuer {
     ///
     /// Dropped before it returns, the records may have been put back or not; never twice.
     pub async fn put_back(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
-        if self.lane == Some(Lane::Generated) {
-            let problem = "generated takes only what the generator makes".to_owned();
-            return Err(Error::Config { field: "lane", problem });
-        }
+        self.lane.map_or(Ok(()), Lane::check_open)?;
         let (mut total, mut rest) = (Requeued::default(), records);
         while !rest.is_empty() {
             let (chunk, more) = rest.split_at(portion(rest));
@@ -241,7 +237,7 @@ impl Requeuer {
         loop {
             if std::mem::replace(&mut self.in_doubt, true) {
                 // Removing a record is what must happen once; a new name only forgets how many.
-                self.name = format!("{:016x}", rand::random::<u64>());
+                self.name = nonce();
                 self.next = 1;
             }
             let call = self.call(records);
@@ -277,9 +273,9 @@ impl Requeuer {
                 keys.sent(&self.name),
                 keys.counts(),
                 keys.wake(),
-                keys.lane(Lane::High),
-                keys.lane(Lane::Normal),
-                keys.lane(Lane::Low),
+                keys.lane(Lane::High.name()),
+                keys.lane(Lane::Normal.name()),
+                keys.lane(Lane::Low.name()),
             ])
             .arg(&self.name)
             .arg(self.next)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, drains};
 use super::record::{ErrorRecord, record};
 use crate::Error;
-use crate::store::{Call, Reply, Script, Store, list};
+use crate::store::{Call, Reply, Script, Store, list, nonce};
 
 static TAKE: Script = Script::new("take", include_str!("take.lua"));
 static PICK: Script = Script::new("pick", include_str!("pick.lua"));
@@ -49,10 +49,6 @@ async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
             return Ok(());
         }
     }
-}
-
-fn token() -> String {
-    format!("{:016x}", rand::random::<u64>())
 }
 
 fn owner() -> String {
@@ -214,7 +210,7 @@ impl Taker {
                 }
             }
             if !positions.is_empty() {
-                let token = token();
+                let token = nonce();
                 let keys = &self.store.keys;
                 let mut call = PICK
                     .call(&[keys.errors(), keys.drains(), keys.drain(&token)])
@@ -234,7 +230,7 @@ impl Taker {
     }
 
     async fn drain_from(&mut self, from: &str) -> Result<Option<String>, Error> {
-        let token = token();
+        let token = nonce();
         let keys = &self.store.keys;
         let mut all = vec![keys.errors(), keys.drains(), keys.drain(&token)];
         if !from.is_empty() {

@@ -53,7 +53,7 @@ fn between(store: &Store, me: &MemberId, n: u64, lanes: [Lane; 4]) -> Vec<String
         keys.wake(),
         keys.returned(),
     ];
-    all.extend(lanes.map(|lane| keys.lane(lane)));
+    all.extend(lanes.map(|lane| keys.lane(lane.name())));
     all
 }
 

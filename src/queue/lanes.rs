@@ -13,7 +13,13 @@ pub(crate) struct Turns(Vec<Lane>);
 
 impl Turns {
     pub(crate) fn new(weights: LaneWeights) -> Turns {
-        let weights = Lane::ALL.map(|lane| (lane, i64::from(weights.of(lane))));
+        let LaneWeights { high, generated, normal, low } = weights;
+        let weights = [
+            (Lane::High, i64::from(high)),
+            (Lane::Generated, i64::from(generated)),
+            (Lane::Normal, i64::from(normal)),
+            (Lane::Low, i64::from(low)),
+        ];
         let total: i64 = weights.iter().map(|(_, weight)| weight).sum();
         // Every turn each lane earns its weight; the richest is first and pays for the turn.
         let mut purse = [0; 4];

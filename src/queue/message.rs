@@ -66,6 +66,15 @@ impl Lane {
         }
     }
 
+    /// Refuses the one lane that nobody but the generator may add to.
+    pub(crate) fn check_open(self) -> Result<(), Error> {
+        if self != Lane::Generated {
+            return Ok(());
+        }
+        let problem = "generated takes only what the generator makes".to_owned();
+        Err(Error::Config { field: "lane", problem })
+    }
+
     fn of_letter(letter: u8) -> Option<Lane> {
         Lane::ALL.into_iter().find(|lane| lane.letter() as u8 == letter)
     }

@@ -38,7 +38,7 @@ pub(crate) fn push_call(
             keys.members(),
             keys.lease(),
             keys.last(),
-            keys.lane(Lane::Generated),
+            keys.lane(Lane::Generated.name()),
             keys.counts(),
             keys.wake(),
         ])

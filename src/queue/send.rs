@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::{Config, Durability, check_fleet_name};
-use crate::store::{Address, Call, Reply, Script, Store, StoreError};
+use crate::store::{Address, Call, Reply, Script, Store, StoreError, nonce};
 
 use super::message::{Lane, MessageId, NewMessage};
 
@@ -24,9 +24,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 const RESEND: Duration = Duration::from_secs(60);
 /// Pause before an unanswered batch is sent again.
 const RETRY: Duration = Duration::from_millis(50);
-/// Messages in one batch, and bytes of their payloads unless it is a single one.
-const BATCH_MAX: usize = 1000;
-const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Bytes per second that a link must carry.
 const SLOWEST: usize = 256 << 10;
 /// How long a key is remembered unless the sender says otherwise.
@@ -86,12 +83,16 @@ struct Numbers {
 
 impl Numbers {
     fn new() -> Numbers {
-        let name = format!("{:016x}", rand::random::<u64>());
-        Numbers { name, next: 1, in_doubt: false, clock: None }
+        Numbers { name: nonce(), next: 1, in_doubt: false, clock: None }
     }
 }
 
 impl Sender {
+    /// Messages in one batch.
+    pub const BATCH_MAX: usize = 1000;
+    /// Bytes of the payloads of one batch, unless it is a single message.
+    pub const BATCH_BYTES_MAX: usize = 1 << 20;
+
     /// Connects to a fleet without joining it.
     ///
     /// # Errors
@@ -202,15 +203,13 @@ impl Sender {
     }
 
     fn check(&self, messages: &[NewMessage]) -> Result<(), Error> {
-        if self.lane == Lane::Generated {
-            let problem = "generated takes only what the generator makes".to_owned();
-            return Err(Error::Config { field: "lane", problem });
-        }
+        self.lane.check_open()?;
         for message in messages {
             message.check(self.payload_bytes_max)?;
         }
         let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
-        if messages.len() > BATCH_MAX || (messages.len() > 1 && bytes > BATCH_BYTES_MAX) {
+        let (count, most) = (messages.len(), (Sender::BATCH_MAX, Sender::BATCH_BYTES_MAX));
+        if count > most.0 || (count > 1 && bytes > most.1) {
             let messages = messages.len();
             let max = "at most 1,000 messages and 1 MiB at once";
             return Err(Error::BatchTooLarge { messages, bytes, max });
@@ -337,7 +336,7 @@ impl Sender {
         let made_ms = clock.1 + Moment::now().since(clock.0).as_millis() as u64;
         let keys = &self.store.keys;
         let mut all =
-            vec![keys.sent(&numbers.name), keys.lane(self.lane), keys.counts(), keys.wake()];
+            vec![keys.sent(&numbers.name), keys.lane(self.lane.name()), keys.counts(), keys.wake()];
         all.extend(key.map(|key| keys.dedup(key)));
         let mut call = SEND
             .call(&all)

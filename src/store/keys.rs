@@ -28,7 +28,6 @@
 //! | `artel:{f}:ctl`, `…:alive`, `…:alive:<id>` | sharded channels | hints; presence |
 
 use crate::membership::MemberId;
-use crate::queue::Lane;
 
 /// The names of one fleet's keys.
 #[derive(Clone, Debug)]
@@ -71,8 +70,9 @@ impl Keys {
         format!("{}block:{id}:{n}", self.prefix)
     }
 
-    pub(crate) fn lane(&self, lane: Lane) -> String {
-        format!("{}lane:{lane}", self.prefix)
+    /// A lane by its name.
+    pub(crate) fn lane(&self, name: &str) -> String {
+        format!("{}lane:{name}", self.prefix)
     }
 
     pub(crate) fn sent(&self, sender: &str) -> String {
@@ -104,10 +104,10 @@ impl Keys {
             (self.term(), "string"),
             (self.last(), "string"),
             (self.returned(), "list"),
-            (self.lane(Lane::High), "list"),
-            (self.lane(Lane::Generated), "list"),
-            (self.lane(Lane::Normal), "list"),
-            (self.lane(Lane::Low), "list"),
+            (self.lane("high"), "list"),
+            (self.lane("generated"), "list"),
+            (self.lane("normal"), "list"),
+            (self.lane("low"), "list"),
             (self.wake(), "list"),
             (self.errors(), "stream"),
             (self.drains(), "hash"),

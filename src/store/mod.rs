@@ -128,6 +128,11 @@ fn reason(error: &redis::RedisError) -> String {
     text.strip_suffix("- io-err").unwrap_or(text).trim().to_lowercase()
 }
 
+/// A name that nobody else has: of a sender, or of a drain.
+pub(crate) fn nonce() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
 /// One fleet's place in one Redis.
 #[derive(Clone)]
 pub(crate) struct Store {

@@ -2,6 +2,7 @@
 //! reply, late copies, refusals; and that each rule is needed: switched off, its test fails.
 #![allow(missing_docs, unreachable_pub)]
 
+mod bystanders; // senders and takers in the random schedule
 mod election; // one generator, terms only grow
 mod errors; // taken once, never lost
 mod lab; // the bench on which all of this is done

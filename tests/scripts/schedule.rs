@@ -40,25 +40,25 @@ enum Meaning {
     Nothing,
 }
 
-struct World<'a> {
-    lab: &'a mut Lab,
+pub(super) struct World<'a> {
+    pub(super) lab: &'a mut Lab,
     rng: ChaCha8Rng,
     processes: Vec<Process>,
-    history: Vec<Late>,
+    pub(super) history: Vec<Late>,
     /// Who sends or puts back: a name, the next number, and a call whose reply was lost.
-    senders: Vec<(String, u64, Option<Late>)>,
-    born: u64,
+    pub(super) senders: Vec<(String, u64, Option<Late>)>,
+    pub(super) born: u64,
     stored: Option<Vec<(String, Vec<u8>)>>,
     /// How often each kind of thing happened: a run that never did it proves nothing.
     tally: &'a mut BTreeMap<String, u64>,
 }
 
 impl World<'_> {
-    fn pick(&mut self, below: u64) -> u64 {
+    pub(super) fn pick(&mut self, below: u64) -> u64 {
         self.rng.next_u64() % below
     }
 
-    fn note(&mut self, what: &str) {
+    pub(super) fn note(&mut self, what: &str) {
         *self.tally.entry(what.to_owned()).or_default() += 1;
     }
 
@@ -128,82 +128,6 @@ impl World<'_> {
             self.history.clear();
             self.note("restore");
         }
-    }
-
-    fn take_errors(&mut self) {
-        let token = if self.pick(2) == 0 { "t1" } else { "t2" };
-        let call = self.lab.take_call(token, "");
-        let answer = self.lab.send(&call);
-        self.history.push(call);
-        self.note(&format!("take {}", answer.tag()));
-        if answer == "ok" || answer == "same" {
-            let drain = self.lab.key(&format!("drain:{token}"));
-            let page: Vec<(String, Vec<String>)> =
-                self.lab.redis(&["XRANGE", &drain, "-", "+", "COUNT", "2"]);
-            let ids: Vec<&str> = page.iter().map(|(id, _)| id.as_str()).collect();
-            let call = self.lab.confirm_call(token, "60000", &ids);
-            self.lab.send(&call);
-            self.history.push(call);
-        }
-    }
-
-    /// A sender, or somebody who puts errors back to work: repeats what was not answered.
-    fn post(&mut self) {
-        let at = self.pick(self.senders.len() as u64) as usize;
-        let (name, next, unanswered) = self.senders[at].clone();
-        let stored = self.lab.stored();
-        let call = match unanswered {
-            Some(call) => call,
-            None if at == 0 && !stored.is_empty() => {
-                let some: Vec<&str> = stored.iter().take(2).map(String::as_str).collect();
-                let lane = ["", "h", "l"][self.pick(3) as usize];
-                self.lab.requeue_call(&name, next, lane, &some)
-            }
-            None => {
-                let lane = ["high", "normal", "low"][self.pick(3) as usize];
-                let payloads = vec!["y"; 1 + self.pick(3) as usize];
-                let key = (payloads.len() == 1 && self.pick(2) == 0).then_some("key");
-                self.lab.send_call(&name, next, lane, &payloads, key)
-            }
-        };
-        let answer = self.lab.send(&call);
-        self.note(&format!("{} {}", call.script, answer.tag()));
-        self.history.push(call.clone());
-        if self.pick(4) == 0 {
-            self.senders[at].2 = Some(call);
-            return self.note("lost reply");
-        }
-        self.senders[at].2 = None;
-        match answer.tag() {
-            "gap" => {
-                self.born += 1;
-                self.senders[at] = (format!("n{}", self.born), 1, None);
-            }
-            "full" => {}
-            _ if call.script == "requeue" => {
-                self.senders[at].1 += answer.at(1).parse::<u64>().expect("a number");
-            }
-            _ => self.senders[at].1 += call.args.len() as u64 - 5,
-        }
-    }
-
-    fn restore(&mut self) {
-        let token = if self.pick(2) == 0 { "t1" } else { "t2" };
-        let (own, chunk) = (self.pick(2) == 0, 1 + self.pick(3));
-        let call = self.lab.restore_call(token, own, chunk);
-        let answer = self.lab.send(&call);
-        self.history.push(call);
-        self.note(&format!("restore {}", answer.tag()));
-    }
-
-    fn pick_errors(&mut self) {
-        let stored = self.lab.stored();
-        let some: Vec<&str> = stored.iter().skip(1).take(2).map(String::as_str).collect();
-        self.born += 1;
-        let call = self.lab.pick_call(&format!("k{}", self.born), &some);
-        let answer = self.lab.send(&call);
-        self.history.push(call);
-        self.note(&format!("pick {}", answer.at(1)));
     }
 
     fn adopt(&mut self, at: usize) {

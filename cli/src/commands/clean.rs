@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use artel::{Fleet, Notice};
 
-use crate::exit::{FAILURE, Failure, OK};
+use crate::exit::{Failure, OK};
 use crate::printer;
 use crate::settings::Place;
 
@@ -40,7 +40,6 @@ pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
             _ => {}
         }
     }
-    printer::data(&format!("dead members removed: {members}\nmessages put back: {messages}\n"))
-        .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&format!("dead members removed: {members}\nmessages put back: {messages}\n"))?;
     Ok(OK)
 }

@@ -10,11 +10,8 @@ use artel::{Address, Fleet};
 
 use crate::args::{Action, ConfigCommand, Global};
 use crate::exit::{FAILURE, Failure, OK};
-use crate::layers::{self, Origin, Setting};
+use crate::layers::{self, FILE, Origin, Setting};
 use crate::{commands, printer, settings};
-
-/// The file that `init` writes and that is read if none is named.
-const FILE: &str = "artel.toml";
 
 /// `told` is what the command line says about a member's settings.
 pub(crate) fn config(
@@ -41,7 +38,7 @@ fn show(origin: bool, told: &[OsString]) -> Result<u8, Failure> {
             _ => writeln!(text, "{line}"),
         };
     }
-    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&text)?;
     Ok(OK)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::EmbeddedCommand;
 use crate::embedded::Embedded;
-use crate::exit::{FAILURE, Failure, NOT_FOUND, OK, UNREACHABLE};
+use crate::exit::{Failure, NOT_FOUND, OK, UNREACHABLE};
 use crate::printer;
 
 pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<u8, Failure> {
@@ -18,7 +18,7 @@ pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<
         }
         EmbeddedCommand::Status { json } => status(private, *json),
     };
-    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&text)?;
     Ok(code)
 }
 

@@ -131,7 +131,7 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
         Ok(true)
     })
     .await?;
-    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&text)?;
     let taken = store.being_taken().await?;
     if taken > 0 {
         printer::remark(&format!("note: {taken} more are being taken by somebody"));
@@ -228,8 +228,7 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
             break;
         }
     }
-    printer::data(&format!("{done}\n"))
-        .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&format!("{done}\n"))?;
     let gone = count.saturating_sub(done + unreadable);
     if unreadable > 0 {
         printer::remark(&format!("note: {unreadable} hold no message of this version and stay"));
@@ -275,7 +274,7 @@ async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
             through(&store, &mut cursor, &mut filter, |page| {
                 count += page.len() as u64;
                 let written = printer::data_to_reader(&lines(&page));
-                there = written.map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+                there = written?;
                 Ok(there)
             })
             .await?;

@@ -1,7 +1,7 @@
 //! `artel completions` and `artel man`: what can be made from the flags alone.
 
 use crate::args;
-use crate::exit::{FAILURE, Failure, NOT_FOUND, OK};
+use crate::exit::{Failure, NOT_FOUND, OK};
 use crate::printer;
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
@@ -22,12 +22,11 @@ pub(crate) fn man(words: &[String]) -> Result<u8, Failure> {
     }
     let mut page = Vec::new();
     let man = clap_mangen::Man::new(command);
-    man.render(&mut page).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    man.render(&mut page)?;
     print(&page)
 }
 
 fn print(page: &[u8]) -> Result<u8, Failure> {
-    printer::data(&String::from_utf8_lossy(page))
-        .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&String::from_utf8_lossy(page))?;
     Ok(OK)
 }

@@ -12,10 +12,10 @@ use tokio::io::AsyncReadExt;
 
 use crate::args::{Global, HandlerMode, MemberArgs, RunArgs};
 use crate::builtin::{Inspector, Text};
-use crate::exit::{FAILURE, Failure, OK, USAGE};
+use crate::exit::{Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::settings::{self, Need, Place};
-use crate::signals::Signals;
+use crate::signals::{Signals, blocking};
 use crate::{commands, external, printer};
 
 // What a member says of itself; `up` reads it, too.
@@ -122,8 +122,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
     if args.member.duration.is_some() {
         let status = Status::read(&place.redis, &place.fleet).await?;
-        printer::data(&commands::status::books(&status))
-            .map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+        printer::data(&commands::status::books(&status))?;
     }
     Ok(OK)
 }
@@ -144,13 +143,6 @@ async fn join(
         .generate(maker)
         .handle(worker);
     Ok((place, fleet.start().await?))
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Failure::new(FAILURE, error.to_string())))
 }
 
 /// More often than this nobody can read.

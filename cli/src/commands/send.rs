@@ -16,11 +16,8 @@ use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
 
-/// Bytes of one line, as of one payload.
-const LINE_BYTES_MAX: usize = 1 << 20;
-/// Messages and bytes that travel together.
-const BATCH_MAX: usize = 1000;
-const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Bytes of one line: what fits into a batch is also what a payload may have.
+const LINE_BYTES_MAX: usize = Sender::BATCH_BYTES_MAX;
 /// Pause before a full lane is tried again.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 /// How long after a signal the batch on its way may still be answered.
@@ -87,7 +84,7 @@ impl Post<'_> {
             .ok()
             .filter(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
         let progress = printer::progress(total.map(|stat| stat.st_size as u64));
-        let (raw, most) = (self.args.raw, self.args.backlog_max.clamp(1, BATCH_MAX));
+        let (raw, most) = (self.args.raw, self.args.backlog_max.clamp(1, Sender::BATCH_MAX));
         // Bounded: a full lane holds up the reader, and it whoever writes to us.
         let (batches, mut received) = mpsc::channel(4);
         let reader =
@@ -257,7 +254,7 @@ fn read(
     batch_max: usize,
     batches: &mpsc::Sender<Vec<Vec<u8>>>,
 ) -> Result<(), Bad> {
-    let mut reader = BufReader::with_capacity(BATCH_BYTES_MAX, stdin);
+    let mut reader = BufReader::with_capacity(Sender::BATCH_BYTES_MAX, stdin);
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
         let ready = reader.buffer().contains(&b'\n');
@@ -267,8 +264,9 @@ fn read(
             None => Ok(None),
             Some(end) => Err(end),
         };
-        let fits =
-            |line: &Vec<u8>| batch.len() < batch_max && bytes + line.len() <= BATCH_BYTES_MAX;
+        let fits = |line: &Vec<u8>| {
+            batch.len() < batch_max && bytes + line.len() <= Sender::BATCH_BYTES_MAX
+        };
         if let Ok(Some(line)) = &next
             && (batch.is_empty() || fits(line))
         {
@@ -364,6 +362,11 @@ mod tests {
         assert_eq!(batches(most.repeat(2), 1000), [[LINE_BYTES_MAX], [LINE_BYTES_MAX]]);
         let many: usize = batches(b"x\n".repeat(5000), 1000).iter().map(Vec::len).sum();
         assert_eq!(many, 5000);
+    }
+
+    #[test]
+    fn a_line_may_be_as_large_as_a_payload() {
+        assert_eq!(LINE_BYTES_MAX, artel::Config::default().payload_bytes_max);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use artel::Status;
 
 use crate::args::StatusArgs;
-use crate::exit::{FAILURE, Failure, OK, UNHEALTHY};
+use crate::exit::{Failure, OK, UNHEALTHY};
 use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
@@ -16,7 +16,7 @@ pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failu
     }
     let status = Status::read(&place.redis, &place.fleet).await?;
     let text = if args.json { json(&status)? } else { table(&status) };
-    printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+    printer::data(&text)?;
     Ok(if status.generator.is_some() { OK } else { UNHEALTHY })
 }
 
@@ -43,15 +43,14 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
         };
         first = false;
         let there = if args.json { printer::data_to_reader(&text) } else { printer::page(&text) };
-        if !there.map_err(|error| Failure::new(FAILURE, error.to_string()))? {
+        if !there? {
             return Ok(OK);
         }
     }
 }
 
 fn json(status: &Status) -> Result<String, Failure> {
-    let text = serde_json::to_string(status);
-    Ok(text.map_err(|error| Failure::new(FAILURE, error.to_string()))? + "\n")
+    Ok(serde_json::to_string(status).map_err(std::io::Error::from)? + "\n")
 }
 
 /// The books, in one line.

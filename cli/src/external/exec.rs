@@ -1,15 +1,11 @@
 //! A process per message: payload on stdin, exit code 0 is done.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use artel::{Context, Handle, Message, Outcome};
 use tokio::io::AsyncWriteExt;
 
-use super::process::{CommandLine, Tail, reason};
-
-/// How long stderr may stay open after the process ended: what it started may hold it.
-const LINGER: Duration = Duration::from_millis(200);
+use super::process::{CommandLine, LINGER, Tail, reason};
 
 /// Handles each message by a process of its own.
 pub(crate) struct Exec {

@@ -15,6 +15,8 @@ use tokio::process::{Child, Command};
 
 use crate::exit::{Failure, USAGE};
 
+/// How long a stream may stay open after its process ended: what that started may hold it.
+pub(super) const LINGER: Duration = Duration::from_millis(200);
 /// What is kept of stderr.
 const TAIL_BYTES: usize = 2048;
 /// Pause before a command that could not be started is tried again.
@@ -35,37 +37,34 @@ impl CommandLine {
     pub(crate) fn parse(option: &str, text: &str) -> Result<CommandLine, Failure> {
         let plain =
             |c: char| c.is_ascii_alphanumeric() || c.is_whitespace() || "_./-+:,@".contains(c);
-        let first = text.split_whitespace().next().unwrap_or_default().to_owned();
         let option = crate::layers::name_of(option);
-        if first.is_empty() {
+        let mut words = text.split_whitespace();
+        let Some(first) = words.next() else {
             let error = format!("{option} is empty");
             return Err(Failure::new(USAGE, error).hint("give a command such as `./handle.sh`"));
-        }
+        };
         let refuse = |why: &str, hint: String| {
             Err(Failure::new(USAGE, format!("{option}: {first} {why}")).hint(hint))
         };
+        let args: Vec<String> = words.map(str::to_owned).collect();
         // An assignment before a command needs a shell; one behind it is an argument.
-        let words = &text[text.find(&first).unwrap_or(0) + first.len()..];
-        if !first.chars().all(plain) || words.contains(|c| !plain(c) && c != '=') {
-            if first.chars().all(plain) && !shell_knows(&first) {
-                let hint = "give its path, or put its folder on the PATH".to_owned();
-                return refuse("is not there", hint);
-            }
-            let args = vec!["-c".to_owned(), text.to_owned()];
-            return Ok(CommandLine { program: "sh".into(), args, text: text.to_owned() });
-        }
-        match find(&first) {
-            None => {
-                refuse("is not there", "give its path, or put its folder on the PATH".to_owned())
-            }
+        let is_name = first.chars().all(plain);
+        let is_plain = is_name && args.iter().all(|arg| arg.chars().all(|c| plain(c) || c == '='));
+        match find(first).filter(|_| is_plain) {
             Some(path) if !is_executable(&path) => {
-                refuse("is not executable", format!("`chmod +x {}`", path.display()))
+                return refuse("is not executable", format!("`chmod +x {}`", path.display()));
             }
             Some(path) => {
-                let args = text.split_whitespace().skip(1).map(str::to_owned).collect();
-                Ok(CommandLine { program: path.into(), args, text: text.to_owned() })
+                return Ok(CommandLine { program: path.into(), args, text: text.to_owned() });
             }
+            None => {}
         }
+        if is_name && !shell_knows(first) {
+            let hint = "give its path, or put its folder on the PATH";
+            return refuse("is not there", hint.to_owned());
+        }
+        let args = vec!["-c".to_owned(), text.to_owned()];
+        Ok(CommandLine { program: "sh".into(), args, text: text.to_owned() })
     }
 
     /// Starts it, all streams but stdout piped, in a process group of its own: Ctrl-C in the
@@ -282,6 +281,7 @@ mod tests {
         assert_ne!(line("cat --x=1").program, "sh");
         assert_eq!(line("cat - | wc -l").args, ["-c", "cat - | wc -l"]);
         assert_eq!(line("X=1 cat").program, "sh");
+        assert_eq!(line("exit 3").program, "sh", "a word of the shell's own");
         assert!(CommandLine::parse("--handler", "no-such-command | wc").is_err());
     }
 }

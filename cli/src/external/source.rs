@@ -1,15 +1,12 @@
 //! A process per tick: each line it prints is a message.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use artel::{BoxError, Generate, NewMessage, Tick};
 use tokio::io::AsyncReadExt;
 
-use super::process::{CommandLine, Tail, reason};
+use super::process::{CommandLine, LINGER, Tail, reason};
 
-/// How long stderr may stay open after the process ended: what it started may hold it.
-const LINGER: Duration = Duration::from_millis(200);
 /// What a tick may print.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 

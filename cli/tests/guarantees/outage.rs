@@ -35,7 +35,7 @@ on_each_server! {
         more(&mut crew);
 
         crew.server.freeze();
-        std::thread::sleep(Duration::from_millis(4500)); // one and a half leases
+        std::thread::sleep(Duration::from_millis(4500)); // one and a half leases: the freeze itself
         crew.server.thaw();
         more(&mut crew);
 

@@ -20,7 +20,7 @@ use crate::commands::run;
 use crate::embedded::{Embedded, Hold};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::settings::{self, Place};
-use crate::signals::Signals;
+use crate::signals::{Signals, blocking};
 use crate::{commands, printer};
 
 use crew::{Crew, Event};
@@ -46,13 +46,13 @@ pub(crate) async fn up(
     run::parts(&args.member)?;
     let private = settings::private(global);
     let ensuring = private.clone();
-    let mut ensured = tokio::task::spawn_blocking(move || ensuring.ensure());
+    let mut ensured = std::pin::pin!(blocking(move || ensuring.ensure()));
     let hold = match signals.unless(&mut ensured).await {
-        Ok(hold) => hold.map_err(|error| Failure::new(FAILURE, error.to_string()))??,
+        Ok(hold) => hold?,
         Err(code) => {
             // What is being started is there in a moment, and goes again. A second signal waits for
             // nothing.
-            if let Ok(Ok(Ok(hold))) = signals.unless(ensured).await {
+            if let Ok(Ok(hold)) = signals.unless(ensured).await {
                 drop(hold);
                 let _ = signals.unless(stop_server(&private)).await;
             }
@@ -78,7 +78,7 @@ pub(crate) async fn up(
 
 async fn stop_server(private: &Embedded) -> Result<(), Failure> {
     let private = private.clone();
-    let stopping = tokio::task::spawn_blocking(move || {
+    blocking(move || {
         for _ in 0..20 {
             if private.stop(true)? || !private.is_there() {
                 return Ok(());
@@ -88,8 +88,8 @@ async fn stop_server(private: &Embedded) -> Result<(), Failure> {
         }
         printer::remark("the private server stays: somebody else uses it (`artel embedded stop`)");
         Ok(())
-    });
-    stopping.await.unwrap_or_else(|error| Err(Failure::new(FAILURE, error.to_string())))
+    })
+    .await
 }
 
 /// Where the fleet lives.
@@ -182,9 +182,9 @@ impl Up<'_> {
         }
         // The server can be killed like everything else here.
         let private = self.private.clone();
-        let again = tokio::task::spawn_blocking(move || match private.is_there() {
-            true => None,
-            false => private.ensure().ok(),
+        let again = blocking(move || match private.is_there() {
+            true => Ok(None),
+            false => private.ensure().map(Some),
         });
         if let Ok(Some(hold)) = again.await {
             self.hold = Some(hold);
@@ -287,7 +287,7 @@ impl Up<'_> {
         if self.before.messages.generated + self.before.messages.sent > 0 {
             text.push_str(&format!("the fleet in all: {}", commands::status::books(&after)));
         }
-        printer::data(&text).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
+        printer::data(&text)?;
         if after.messages.balance != 0 {
             let error = format!("the books do not balance: {}", after.messages.balance);
             return Err(Failure::new(FAILURE, error));
