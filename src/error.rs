@@ -96,6 +96,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The lock is not held any more, so what was guarded by it was not done.
+    #[error("lock {name:?} is no longer held")]
+    LockLost {
+        /// Its name.
+        name: String,
+    },
+
     /// The fleet was told to stop before it could do this.
     #[error("the fleet is stopping")]
     Stopping,
@@ -111,6 +118,11 @@ impl Error {
     /// True if Redis could not be reached or did not answer.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. })
+    }
+
+    /// True if a lock is not held any more.
+    pub fn is_lock_lost(&self) -> bool {
+        matches!(self, Error::LockLost { .. })
     }
 
     /// True if there is no room for more messages at the moment.

@@ -4,26 +4,22 @@
 //! a graceful stop is written down in `shutdown.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::Error;
 use crate::config::{ATTEMPTS_MAX, Config, GRACE, LEASE, check_fleet_name};
-use crate::election::{Elector, Lease};
-use crate::generator::{DynGenerate, Ending, Generate, Outlet, Runner};
-use crate::membership::{Exercise, Keeper, MemberId, Profile, Session, resign_call};
-use crate::notice::{Board, Notice, Notices};
+use crate::crew::Crew;
+use crate::generator::{DynGenerate, Generate, Outlet, Runner};
+use crate::membership::{Keeper, MemberId, Profile, Session};
+use crate::notice::{Board, Notices};
 use crate::outcome::{Status, read_status};
 use crate::queue::{NewMessage, Sender, Sent, adopt_all, disown_strays};
 use crate::shutdown::Shutdown;
 use crate::store::{Address, Store};
-use crate::worker::{DynHandle, Handle, Mode, Worker};
-
-/// Pause of the adopter after Redis refused it.
-const ADOPT_RETRY: Duration = Duration::from_millis(500);
+use crate::sync::{DistributedEvent, Lock, Locksmith, Redis};
+use crate::worker::{DynHandle, Handle};
 
 /// What a process does in its fleet at this moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,6 +31,8 @@ pub enum Role {
     Worker,
     /// It leads, and generates them.
     Generator,
+    /// It neither generates nor handles: it is here for locks, events or to look.
+    Observer,
 }
 
 /// Collects the parts of a member. Made by [`Fleet::builder`].
@@ -72,7 +70,8 @@ impl FleetBuilder {
         self
     }
 
-    /// What handles messages. Without it, this process never works.
+    /// What handles messages. Without it, this process never works. With neither, it is an observer:
+    /// a member that only uses locks and events.
     pub fn handle(mut self, handle: impl Handle) -> FleetBuilder {
         self.handle = Some(Arc::new(handle));
         self
@@ -106,6 +105,7 @@ impl FleetBuilder {
         store.check().await?;
         let board = Board::new();
         let notices = board.listen();
+        let observes = self.generate.is_none() && self.handle.is_none();
         let profile = Profile {
             label: self.config.label.clone(),
             host: host(),
@@ -114,13 +114,17 @@ impl FleetBuilder {
             attempts_max: self.config.attempts_max,
             defaults: (LEASE, GRACE, ATTEMPTS_MAX),
             interval: self.config.interval,
+            observes,
         };
         let keeper = Keeper::start(store.clone(), profile, board.clone()).await?;
         if store.is_persistent().await.is_ok_and(|persistent| !persistent) {
             tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
         }
         let sessions = keeper.sessions();
-        let (role, roles) = watch::channel(Role::Worker);
+        let redis = Redis::on(store.clone());
+        let locksmith = Locksmith::new(redis.clone(), sessions.clone())?;
+        let resting = if observes { Role::Observer } else { Role::Worker };
+        let (role, roles) = watch::channel(resting);
         let stop = Shutdown::new(self.config.stop_grace);
         let runner = self.generate.map(|generate| {
             let (store, config, board) = (store.clone(), self.config.clone(), board.clone());
@@ -139,7 +143,19 @@ impl FleetBuilder {
         let sender = Sender::on(store.clone(), &crew.config);
         let task = tokio::spawn(crew.run(keeper));
         let notices = Some(notices);
-        Ok(Fleet { store, ledger, sender, board, notices, roles, sessions, stop, task })
+        Ok(Fleet {
+            store,
+            redis,
+            locksmith,
+            ledger,
+            sender,
+            board,
+            notices,
+            roles,
+            sessions,
+            stop,
+            task,
+        })
     }
 }
 
@@ -164,6 +180,8 @@ impl FleetBuilder {
 /// ```
 pub struct Fleet {
     store: Store,
+    redis: Redis,
+    locksmith: Arc<Locksmith>,
     ledger: i64,
     sender: Sender,
     board: Board,
@@ -238,6 +256,29 @@ impl Fleet {
         self.sender.clone()
     }
 
+    /// The place of this fleet, to share its events over the connection this member has anyway.
+    pub fn redis(&self) -> Redis {
+        self.redis.clone()
+    }
+
+    /// An event of this fleet.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistributedEvent::new`].
+    pub fn event(&self, name: &str) -> Result<DistributedEvent, Error> {
+        DistributedEvent::new(&self.redis, name)
+    }
+
+    /// A lock of this fleet.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, longer than 200 bytes, or has braces or control characters.
+    pub fn lock(&self, name: &str) -> Result<Lock, Error> {
+        Lock::new(&self.locksmith, name)
+    }
+
     /// What happens from now on; the first call also gets what happened since the start.
     pub fn notices(&mut self) -> Notices {
         self.notices.take().unwrap_or_else(|| self.board.listen())
@@ -275,174 +316,6 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.stop.begin();
-    }
-}
-
-/// Everything that runs inside one member, across its sessions.
-struct Crew {
-    store: Store,
-    config: Config,
-    board: Board,
-    runner: Option<Runner>,
-    handle: Option<Arc<dyn DynHandle>>,
-    role: watch::Sender<Role>,
-    stop: Shutdown,
-}
-
-impl Crew {
-    async fn run(mut self, keeper: Keeper) {
-        let mut sessions = keeper.sessions();
-        loop {
-            let session = sessions.borrow_and_update().clone();
-            match session {
-                Some(session) if !session.over.is_cancelled() => self.serve(&session).await,
-                _ => tokio::select! {
-                    () = self.stop.token.cancelled() => {}
-                    changed = sessions.changed() => if changed.is_err() {
-                        tracing::error!("the session thread is gone");
-                        break;
-                    },
-                },
-            }
-            if self.stop.token.is_cancelled() {
-                break;
-            }
-        }
-        keeper.leave().await;
-    }
-
-    /// Takes part under one session, until it is over or the fleet stops.
-    async fn serve(&mut self, session: &Arc<Session>) {
-        let (mode, modes) = watch::channel(Mode::Work);
-        let mut worker = self.handle.as_ref().map(|handle| {
-            let worker = Worker::new(
-                self.store.clone(),
-                session.clone(),
-                self.config.clone(),
-                handle,
-                self.board.clone(),
-                modes,
-            );
-            tokio::spawn(worker.run())
-        });
-        let adopter = tokio::spawn(adopt(
-            self.store.clone(),
-            session.clone(),
-            self.config.ledger.arg(),
-            self.board.clone(),
-        ));
-        self.lead(session, &mode).await;
-        if !session.over.is_cancelled() {
-            mode.send_replace(Mode::Drain);
-            if let Some(worker) = &mut worker {
-                let drained = tokio::time::timeout(self.stop.left(), &mut *worker).await;
-                if drained.is_err() {
-                    let running = session.in_flight.load(Ordering::Relaxed);
-                    if running > 0 {
-                        tracing::warn!(running, "handlers still run at the deadline");
-                    }
-                    mode.send_replace(Mode::Halt);
-                }
-            }
-        }
-        adopter.abort();
-        let _ = adopter.await;
-        if let Some(worker) = worker
-            && !worker.is_finished()
-        {
-            let _ = worker.await;
-        }
-    }
-
-    /// Stands for election and leads, again and again, until the session is over or the fleet
-    /// stops.
-    async fn lead(&mut self, session: &Arc<Session>, mode: &watch::Sender<Mode>) {
-        let Some(runner) = &mut self.runner else {
-            tokio::select! {
-                () = session.over.cancelled() => {}
-                () = self.stop.token.cancelled() => {}
-            }
-            return;
-        };
-        let elector = Elector {
-            store: self.store.clone(),
-            session: session.clone(),
-            takeover_timeout: self.config.takeover_timeout,
-        };
-        loop {
-            let lease = tokio::select! {
-                () = self.stop.token.cancelled() => break,
-                lease = elector.elect() => lease,
-            };
-            let Some(lease) = lease else { break };
-            mode.send_replace(Mode::Rest);
-            self.role.send_replace(Role::Generator);
-            self.board.publish(Notice::BecameGenerator { term: lease.term });
-            let ending = tokio::select! {
-                ending = runner.lead(&lease, &self.stop.token) => ending,
-                // A runner that waits for an answer must not hold up a stop for ever.
-                () = self.stop.overdue() => Ending::Stopped,
-            };
-            session.set_exercise(Exercise::Idle);
-            self.role.send_replace(Role::Worker);
-            let reason = match ending {
-                Ending::Stopped => "stopping",
-                Ending::Deposed => "its term is over",
-                Ending::Over => "the session is over",
-            };
-            if ending == Ending::Stopped {
-                resign(&self.store, &lease).await;
-            }
-            self.board.publish(Notice::LeaseLost { term: lease.term, reason });
-            if ending == Ending::Stopped || session.over.is_cancelled() {
-                break;
-            }
-            mode.send_replace(Mode::Work);
-            // Whoever was deposed for making no progress lets others try first.
-            tokio::select! {
-                () = self.stop.token.cancelled() => break,
-                () = tokio::time::sleep(session.lease / 3) => {}
-            }
-        }
-        session.set_exercise(Exercise::Idle);
-    }
-}
-
-async fn resign(store: &Store, lease: &Lease) {
-    let session = &lease.session;
-    let call = resign_call(store, &session.id, lease.term);
-    if let Err(error) = store.work.call(&call, session.call_timeout()).await {
-        tracing::debug!(%error, "resigning unanswered: the lease ends with the session");
-    }
-}
-
-/// Puts back what dead members held, whenever there is something.
-async fn adopt(store: Store, session: Arc<Session>, ledger: i64, board: Board) {
-    let mut standing = session.standing();
-    loop {
-        let (orphans, rank) = {
-            let standing = standing.borrow_and_update();
-            (standing.orphans, standing.rank)
-        };
-        if orphans {
-            // Everybody hears of it; the lower ranks are usually done before the others begin.
-            tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
-            // Before, not after: what is heard of meanwhile must not be forgotten.
-            session.update_standing(|standing| standing.orphans = false);
-            if let Err(error) = adopt_all(&store, &session, ledger, &board).await {
-                tracing::debug!(%error, "adopting");
-                tokio::time::sleep(ADOPT_RETRY).await;
-                session.update_standing(|standing| standing.orphans = true);
-            }
-        }
-        tokio::select! {
-            () = session.over.cancelled() => return,
-            changed = standing.wait_for(|standing| standing.orphans) => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-        }
     }
 }
 

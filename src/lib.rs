@@ -53,6 +53,7 @@
 
 mod clock;
 mod config;
+mod crew;
 mod election;
 mod error;
 mod fleet;
@@ -63,6 +64,7 @@ mod outcome;
 mod queue;
 mod shutdown;
 mod store;
+mod sync;
 mod term;
 mod worker;
 
@@ -83,5 +85,6 @@ pub use outcome::{
 };
 pub use queue::{Lane, Message, MessageId, NewMessage, Sender, Sent};
 pub use store::Address;
-pub use term::Term;
+pub use sync::{DistributedEvent, EventState, GuardedScript, Lock, LockGuard, Redis};
+pub use term::{Term, Token};
 pub use worker::{Context, Handle, Json, json};

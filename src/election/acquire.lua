@@ -1,27 +1,50 @@
 #!lua flags=allow-oom
--- Takes the lease if nobody valid holds it, always under a new term.
--- KEYS[1] members ZSET  KEYS[2] lease STRING `member|term`  KEYS[3] term STRING  KEYS[4] last STRING `term-seq`
--- KEYS[5] ctl channel   KEYS[6] counts HASH
--- ARGV    me, lease_ms
--- Returns {'won', term, now_ms, generated so far, ms of the last push}, {'held', lease, holder's ms left}, 'gone'
--- Why a new term even when the lease is mine: `last` starts again, so a late copy of a push numbered
--- under the old term would otherwise be accepted a second time.
-local me = ARGV[1]
+-- Takes a right, the lease or a lock, if nobody valid holds it: always under a new token.
+-- KEYS[1] members ZSET   KEYS[2] lease or lock:<name>, STRING `member|token`   KEYS[3] term or token STRING, the highest
+-- lease:  KEYS[4] last STRING `term-seq`   KEYS[5] ctl channel   KEYS[6] counts HASH
+-- lock:   KEYS[4] locks:<me> HASH, name -> `token:attempt`   KEYS[5] waiters:<name> ZSET, member -> ticket
+-- ARGV    me, lease_ms; for a lock also: name, number of this attempt, ticket ('' = a new one, '-' = will not wait)
+-- Returns {'won', token, now_ms, generated so far, ms of the last push} ({'won', token} for a lock),
+--         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'gone'
+-- Why a new token even when the right is mine: `last` starts again, so a late copy of a push numbered under
+-- the old term would otherwise be accepted a second time. Why a lock counts attempts: a repeat after a lost
+-- reply must find what the first copy got, and a late copy must not change the token under its own holder.
+local me, name = ARGV[1], ARGV[3]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local lease = redis.call('GET', KEYS[2])
-if lease then
-  local holder = string.match(lease, '^[^|]+')
+local function text(x) return string.format('%.0f', x) end
+local right = redis.call('GET', KEYS[2])
+if right then
+  local holder = string.match(right, '^[^|]+')
   local deadline = holder ~= me and redis.call('ZSCORE', KEYS[1], holder)
-  if deadline then return {'held', lease, string.format('%.0f', deadline - now)} end
+  if deadline then
+    local ticket = ARGV[5]
+    if name and ticket ~= '-' then
+      if ticket == '' then ticket = text(t[1] * 1000000 + t[2]) end
+      redis.call('ZADD', KEYS[5], 'NX', ticket, me)
+    end
+    return {'held', right, text(deadline - now), ticket or ''}
+  end
+  if name and holder == me then
+    local token, attempt = string.match(redis.call('HGET', KEYS[4], name) or '', '^(%d+):(%d+)$')
+    if attempt and tonumber(ARGV[4]) < tonumber(attempt) then return 'late' end
+    if attempt == ARGV[4] and right == me .. '|' .. token then
+      redis.call('ZADD', KEYS[1], 'XX', text(now + ARGV[2]), me)
+      return {'won', token}
+    end
+  end
 end
-local stored = tonumber(redis.call('GET', KEYS[3]) or '0')
-local term = string.format('%.0f', math.max(stored + 1, t[1] * 1000000 + t[2]))
-redis.call('SET', KEYS[3], term)
-redis.call('SET', KEYS[2], me .. '|' .. term)
-redis.call('SET', KEYS[4], term .. '-0')
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + ARGV[2]), me)
-redis.call('SPUBLISH', KEYS[5], 'lead|' .. me .. '|' .. term)
-return {'won', term, string.format('%.0f', now), redis.call('HGET', KEYS[6], 'generated') or '0',
+local token = text(math.max(tonumber(redis.call('GET', KEYS[3]) or '0') + 1, t[1] * 1000000 + t[2]))
+redis.call('SET', KEYS[3], token)
+redis.call('SET', KEYS[2], me .. '|' .. token)
+redis.call('ZADD', KEYS[1], 'XX', text(now + ARGV[2]), me)
+if name then
+  redis.call('HSET', KEYS[4], name, token .. ':' .. ARGV[4])
+  redis.call('ZREM', KEYS[5], me)
+  return {'won', token}
+end
+redis.call('SET', KEYS[4], token .. '-0')
+redis.call('SPUBLISH', KEYS[5], 'lead|' .. me .. '|' .. token)
+return {'won', token, text(now), redis.call('HGET', KEYS[6], 'generated') or '0',
   redis.call('HGET', KEYS[6], 'pushed_ms') or '0'}

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lease;
+use super::acquire::lease_call;
 use super::lease::turn;
 use crate::clock::Moment;
 use crate::membership::{End, Exercise, Session};
-use crate::store::{Reply, Script, Store, StoreError};
+use crate::store::{Reply, Store, StoreError};
 use crate::term::Term;
-
-static ACQUIRE: Script = Script::new("acquire", include_str!("acquire.lua"));
 
 /// A holder whose deadline has passed is asked after this often, until somebody has reaped it.
 const RETRY: Duration = Duration::from_millis(100);
@@ -85,18 +84,7 @@ impl Elector {
     }
 
     async fn acquire(&self) -> Result<Answer, StoreError> {
-        let keys = &self.store.keys;
-        let call = ACQUIRE
-            .call(&[
-                keys.members(),
-                keys.lease(),
-                keys.term(),
-                keys.last(),
-                keys.ctl(),
-                keys.counts(),
-            ])
-            .arg(self.session.id.as_str())
-            .arg(self.session.lease.as_millis() as u64);
+        let call = lease_call(&self.store, &self.session);
         self.session.set_exercise(Exercise::Acquiring);
         let sent = Moment::now();
         let reply = match self.store.work.call(&call, self.session.call_timeout()).await {

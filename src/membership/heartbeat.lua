@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- Refreshes the caller's session and tells it what it must know about the fleet.
 -- KEYS[1] members ZSET     KEYS[2] lease STRING   KEYS[3] watch HASH     KEYS[4] orphans SET
--- KEYS[5] member:<id> HASH KEYS[6] blocks:<id> HASH
+-- KEYS[5] member:<id> HASH KEYS[6] blocks:<id> HASH KEYS[7] locks:<id> HASH
 -- ARGV    me, lease_ms, held (',3,4,' the blocks it knows of, and its next number), hi (its last number),
 --         ttl_ms, then field, value … for the member's hash
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
---         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost)}
+--         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
+--         its locks as name, `token:attempt` …}
 local me = ARGV[1]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
 local t = redis.call('TIME')
@@ -32,4 +33,5 @@ if #ARGV > 5 then
   redis.call('PEXPIRE', KEYS[5], ARGV[5])
 end
 return {'ok', lease or '', string.format('%.0f', left), string.format('%.0f', now - (looked or 0)),
-  redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray}
+  redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray,
+  redis.call('HGETALL', KEYS[7])}

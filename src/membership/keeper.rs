@@ -1,4 +1,4 @@
-//! [`Keeper`]: keeps one session alive, on a thread and a small runtime of its own, so that busy
+//! [`Keeper`]: keeps one session alive, on the thread of the connection that listens, so that busy
 //! handlers cannot stop the heartbeat; and starts a new one when it is lost.
 //!
 //! **Invariant:** a join is sent once per id. Without an answer the next try uses a new id, so a
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,12 +17,10 @@ use super::{End, MemberId, Session};
 use crate::Error;
 use crate::clock::Moment;
 use crate::notice::{Board, Notice};
-use crate::store::{Call, Hint, Link, Reply, Script, Store, StoreError};
-use crate::term::Term;
+use crate::store::{Hint, Link, Reply, Script, Store, StoreError};
 
 static JOIN: Script = Script::new("join", include_str!("join.lua"));
 static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
-static RESIGN: Script = Script::new("resign", include_str!("resign.lua"));
 
 /// How long a member's display hash outlives its last heartbeat.
 pub(super) const PROFILE_TTL: Duration = Duration::from_secs(60);
@@ -41,17 +40,19 @@ pub(crate) struct Profile {
     pub(crate) attempts_max: Option<u32>,
     pub(crate) defaults: (Duration, Duration, u32),
     pub(crate) interval: Duration,
+    /// It neither works nor leads.
+    pub(crate) observes: bool,
 }
 
-/// The handle on the session thread.
+/// The handle on the sessions of this process.
 pub(crate) struct Keeper {
     sessions: watch::Receiver<Option<Arc<Session>>>,
     stop: CancellationToken,
-    thread: Option<std::thread::JoinHandle<()>>,
+    task: JoinHandle<()>,
 }
 
 impl Keeper {
-    /// Starts the thread and waits for the first session.
+    /// Joins, and returns when there is a first session.
     pub(crate) async fn start(
         store: Store,
         profile: Profile,
@@ -60,12 +61,13 @@ impl Keeper {
         let (publish, sessions) = watch::channel(None);
         let (ready, joined) = oneshot::channel();
         let stop = CancellationToken::new();
-        let (link, hints) = store.session_link();
+        let ear = store.ear()?;
+        let hints = ear.hints().ok_or(Error::Stopping)?;
         let keep = Keep {
+            link: ear.link.clone(),
             store,
             profile,
             board,
-            link,
             hints,
             publish,
             stop: stop.clone(),
@@ -73,22 +75,13 @@ impl Keeper {
             seen_born: None,
             joined_on: 0,
         };
-        let thread = std::thread::Builder::new()
-            .name("artel-session".to_owned())
-            .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                match runtime {
-                    Ok(runtime) => runtime.block_on(keep.run(ready)),
-                    Err(error) => tracing::error!(%error, "the session thread has no runtime"),
-                }
-            })
-            .map_err(|error| Error::Config { field: "threads", problem: error.to_string() })?;
-        // Dropped while waiting, the thread must not stay a member on nobody's behalf.
+        let task = ear.spawn(keep.run(ready));
+        // Dropped while waiting, the task must not stay a member on nobody's behalf.
         let abandoned = stop.clone().drop_guard();
         let joined = joined.await;
         abandoned.disarm();
         match joined {
-            Ok(Ok(())) => Ok(Keeper { sessions, stop, thread: Some(thread) }),
+            Ok(Ok(())) => Ok(Keeper { sessions, stop, task }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::Stopping),
         }
@@ -99,12 +92,10 @@ impl Keeper {
         self.sessions.clone()
     }
 
-    /// Leaves the fleet and ends the thread.
+    /// Leaves the fleet.
     pub(crate) async fn leave(mut self) {
         self.stop.cancel();
-        if let Some(thread) = self.thread.take() {
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
-        }
+        let _ = (&mut self.task).await;
     }
 }
 
@@ -114,18 +105,12 @@ impl Drop for Keeper {
     }
 }
 
-/// Gives up exactly this term, whoever sends it: the session thread or the generator itself.
-pub(crate) fn resign_call(store: &Store, me: &MemberId, term: Term) -> Call {
-    let keys = &store.keys;
-    RESIGN.call(&[keys.members(), keys.lease(), keys.ctl()]).arg(me.as_str()).arg(term.get())
-}
-
 /// What the session thread knows across sessions.
 pub(super) struct Keep {
     pub(super) store: Store,
     pub(super) profile: Profile,
     pub(super) board: Board,
-    pub(super) link: Link,
+    pub(super) link: Arc<Link>,
     pub(super) hints: Receiver<Hint>,
     publish: watch::Sender<Option<Arc<Session>>>,
     pub(super) stop: CancellationToken,
@@ -190,7 +175,7 @@ impl Keep {
             if self.stop.is_cancelled() {
                 return Ok(None);
             }
-            let id = MemberId::random();
+            let id = MemberId::new(self.profile.observes);
             match self.join_as(&id).await {
                 Ok(session) => {
                     self.heard(&mut silent_since);
@@ -219,8 +204,7 @@ impl Keep {
 
     async fn join_as(&mut self, id: &MemberId) -> Result<Result<Session, Error>, StoreError> {
         let timeout = Duration::from_secs(2);
-        self.subscribe(id, timeout).await?;
-        self.joined_on = self.link.epoch();
+        self.joined_on = self.subscribe(id, timeout).await?;
         let keys = &self.store.keys;
         let (lease, grace, attempts) = self.profile.defaults;
         let wish = |d: Option<Duration>| d.map_or(String::new(), |d| d.as_millis().to_string());
@@ -270,18 +254,22 @@ impl Keep {
         }
     }
 
-    /// Makes our presence visible, and hears hints from then on. One channel per command: several
-    /// in one would shift other callers' replies.
+    /// Makes our presence visible, and hears hints from then on, for the epoch that is returned.
     pub(super) async fn subscribe(
         &self,
         id: &MemberId,
         timeout: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let keys = &self.store.keys;
-        for channel in [keys.alive(), keys.alive_of(id), keys.ctl()] {
-            self.link.call(&Call::plain("SSUBSCRIBE").arg(channel), timeout).await?;
+        let mut epoch = self.link.subscribe(&keys.alive(), timeout).await?;
+        for channel in [keys.alive_of(id), keys.ctl()] {
+            let then = self.link.subscribe(&channel, timeout).await?;
+            if then != epoch {
+                // What was subscribed to first is not heard on the new connection.
+                epoch = 0;
+            }
         }
-        Ok(())
+        Ok(epoch)
     }
 
     /// Says goodbye, for a bounded time: unanswered, the session ends by itself.
@@ -297,6 +285,7 @@ impl Keep {
                 keys.member(&session.id),
                 keys.blocks(&session.id),
                 keys.ctl(),
+                keys.locks(&session.id),
             ])
             .arg(session.id.as_str());
         for _ in 0..3 {

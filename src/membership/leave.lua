@@ -2,15 +2,18 @@
 -- Ends the caller's own session; what it still holds becomes an orphan.
 -- KEYS[1] members ZSET   KEYS[2] suspects HASH      KEYS[3] blind SET         KEYS[4] orphans SET
 -- KEYS[5] lease STRING   KEYS[6] member:<id> HASH   KEYS[7] blocks:<id> HASH  KEYS[8] ctl channel
+-- KEYS[9] locks:<id> HASH
 -- ARGV    me
--- Returns {'ok', blocks left behind}, 'gone' (no session: nothing to end)
+-- Returns {'ok', blocks and locks left behind}, 'gone' (no session: nothing to end)
 local me = ARGV[1]
 if redis.call('ZREM', KEYS[1], me) == 0 then return 'gone' end
 redis.call('HDEL', KEYS[2], me)
 redis.call('SREM', KEYS[3], me)
 redis.call('DEL', KEYS[6])
 local open = redis.call('HLEN', KEYS[7]) - redis.call('HEXISTS', KEYS[7], 'hi')
-if open > 0 then redis.call('SADD', KEYS[4], me) else redis.call('DEL', KEYS[7]) end
+if open == 0 then redis.call('DEL', KEYS[7]) end
+open = open + redis.call('HLEN', KEYS[9])
+if open > 0 then redis.call('SADD', KEYS[4], me) end
 local lease = redis.call('GET', KEYS[5])
 if lease and string.match(lease, '^[^|]+') == me then
   redis.call('DEL', KEYS[5])

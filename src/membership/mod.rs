@@ -23,21 +23,43 @@
 mod judge;
 mod keeper;
 mod pulse;
+mod right;
 mod session;
 mod watch;
 
 use std::fmt;
 
-pub(crate) use keeper::{Keeper, Profile, resign_call};
+pub(crate) use keeper::{Keeper, Profile};
+pub(crate) use right::{Rights, held_locks, release_call, resign_call};
 pub(crate) use session::{End, Exercise, Holder, Session, Standing};
 
+/// How the ids of members begin that neither work nor lead.
+const OBSERVER: char = 'o';
+
 /// A session's name: random, and new for every session, so that an id is itself a claim token.
+///
+/// Ranks count by id, and the ids of observers begin with a letter behind all others: however many
+/// there are, none of them delays an election or keeps watch while somebody else can.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
 pub struct MemberId(String);
 
 impl MemberId {
+    pub(crate) fn new(observes: bool) -> MemberId {
+        let random = rand::random::<u128>();
+        match observes {
+            true => MemberId(format!("{OBSERVER}{:023x}", random >> 36)),
+            false => MemberId(format!("{:024x}", random >> 32)),
+        }
+    }
+
+    #[cfg(test)]
     pub(crate) fn random() -> MemberId {
-        MemberId(format!("{:024x}", rand::random::<u128>() >> 32))
+        MemberId::new(false)
+    }
+
+    /// Is it the id of a member that neither works nor leads?
+    pub fn is_observer(&self) -> bool {
+        self.0.starts_with(OBSERVER)
     }
 
     pub(crate) fn from_redis(text: &str) -> MemberId {

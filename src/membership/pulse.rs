@@ -10,14 +10,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::judge::{self, Pulse};
-use super::keeper::{ABSENT_BEAT, Keep, PROFILE_TTL, resign_call};
-use super::{End, Exercise, Holder, MemberId, Session};
+use super::keeper::{ABSENT_BEAT, Keep, PROFILE_TTL};
+use super::right::Known;
+use super::{End, Exercise, Holder, MemberId, Session, held_locks, release_call, resign_call};
 use crate::clock::Moment;
 use crate::notice::Notice;
-use crate::store::{Call, Hint, Reply, Script, StoreError};
+use crate::store::{Call, Hint, Reply, Script, StoreError, list};
 use crate::term::Term;
 
 static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
+
+/// Locks given back after one heartbeat; more wait for the next.
+const STRAYS_MAX: usize = 16;
 
 /// What one session's loop remembers between two turns.
 pub(super) struct Pace {
@@ -201,11 +205,11 @@ impl Keep {
         &self,
         session: &Session,
         pace: &mut Pace,
-        result: Result<(), StoreError>,
+        result: Result<u64, StoreError>,
         heard: bool,
     ) {
         match result {
-            Ok(()) => pace.subscribed = Some(self.link.epoch()),
+            Ok(epoch) => pace.subscribed = Some(epoch),
             Err(error) => {
                 tracing::debug!(%error, member = %session.id, "not present yet");
                 if !heard && !session.trusted() {
@@ -225,6 +229,7 @@ impl Keep {
                 keys.orphans(),
                 keys.member(&session.id),
                 keys.blocks(&session.id),
+                keys.locks(&session.id),
             ])
             .arg(session.id.as_str())
             .arg(session.lease.as_millis() as u64)
@@ -252,7 +257,7 @@ impl Keep {
         pace: &mut Pace,
     ) -> Result<Duration, StoreError> {
         let (held, hi, mark) = session.blocks();
-        let exercise_before = session.exercise();
+        let (exercise_before, locks_before) = (session.exercise(), session.rights.known());
         let call = self.heartbeat_call(session, held, hi);
         let sent = Moment::now();
         let reply = Reply::parse(self.link.call(&call, session.beat()).await?)?;
@@ -287,6 +292,8 @@ impl Keep {
             return Ok(session.beat());
         }
         self.compare_lease(session, holder, exercise_before).await;
+        let locks = reply.items.get(6).cloned().unwrap_or(redis::Value::Nil);
+        self.compare_locks(session, &locks_before, locks).await?;
         if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64), session.lease)
         {
             pace.next_look = Some(Instant::now());
@@ -315,6 +322,22 @@ impl Keep {
             }
             _ => {}
         }
+    }
+
+    /// The same for locks.
+    async fn compare_locks(
+        &self,
+        session: &Session,
+        before: &Known,
+        listed: redis::Value,
+    ) -> Result<(), StoreError> {
+        let strays = session.rights.compare(before, held_locks(&list(listed)?)?);
+        for (name, token) in strays.into_iter().take(STRAYS_MAX) {
+            tracing::debug!(name, "a lock in our name that nobody here holds: giving it back");
+            let call = release_call(&self.store, &session.id, &session.id, &name, token);
+            self.link.call(&call, session.beat()).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn resign(&self, session: &Session, term: Term) {

@@ -1,11 +1,29 @@
 #!lua flags=allow-oom
--- Gives up the lease the caller holds; changes nothing for anyone else.
--- KEYS[1] members ZSET   KEYS[2] lease STRING `member|term`   KEYS[3] ctl channel
--- ARGV    me, term
--- Returns 'ok', 'gone' (no session), 'fenced' (another term leads)
--- Why the term too: a late copy from a member's first term must not end its second.
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 'gone' end
-if redis.call('GET', KEYS[2]) ~= ARGV[1] .. '|' .. ARGV[2] then return 'fenced' end
-redis.call('DEL', KEYS[2])
-redis.call('SPUBLISH', KEYS[3], 'free|' .. ARGV[1])
-return 'ok'
+-- Gives up a right, the lease or a lock, that the caller or a dead member holds; nobody else's.
+-- KEYS[1] members ZSET   KEYS[2] lease or lock:<name>, STRING `member|token`
+-- lease:  KEYS[3] ctl channel
+-- lock:   KEYS[3] alive channel, `alive:<id>` beside it   KEYS[4] locks:<whose> HASH   KEYS[5] waiters:<name> ZSET
+-- ARGV    me, token; for a lock also: its name, and whose it is (mine, or a dead member's)
+-- Returns 'ok', 'gone' (no session), 'fenced' (it is not held under this token), 'alive' (not dead: nothing changed)
+-- Why the token too: a late copy from a member's first term must not end its second.
+-- Why the first waiter only: a hundred that try at once are in each other's way. One that was told and does
+-- not come loses its place, so that a frozen one delays nobody twice; token 0 only gives up waiting.
+local me, token, name, whose = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ARGV[1]
+if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+if whose ~= me and redis.call('ZSCORE', KEYS[1], whose) then return 'alive' end
+local right = redis.call('GET', KEYS[2])
+local held = right == whose .. '|' .. token
+if held then redis.call('DEL', KEYS[2]) end
+if not name then
+  if held then redis.call('SPUBLISH', KEYS[3], 'free|' .. me) end
+  return held and 'ok' or 'fenced'
+end
+if string.match(redis.call('HGET', KEYS[4], name) or '', '^%d+') == token then redis.call('HDEL', KEYS[4], name) end
+redis.call('ZREM', KEYS[5], whose)
+if held or not right or not redis.call('ZSCORE', KEYS[1], string.match(right, '^[^|]*')) then
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, 63)) do
+    redis.call('ZREM', KEYS[5], id)
+    if redis.call('ZSCORE', KEYS[1], id) and redis.call('SPUBLISH', KEYS[3] .. ':' .. id, 'lock|' .. name) > 0 then break end
+  end
+end
+return held and 'ok' or 'fenced'

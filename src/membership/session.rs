@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::MemberId;
+use super::{MemberId, Rights};
 use crate::clock::Moment;
 use crate::term::Term;
 
@@ -82,6 +82,8 @@ pub(crate) struct Session {
     progress: AtomicU64,
     books: Mutex<Books>,
     standing: watch::Sender<Standing>,
+    /// The locks it holds and asks for.
+    pub(crate) rights: Rights,
     pub(crate) done: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) in_flight: AtomicU64,
@@ -109,6 +111,7 @@ impl Session {
             progress: AtomicU64::new(sent.as_micros()),
             books: Mutex::default(),
             standing: watch::Sender::new(Standing::default()),
+            rights: Rights::default(),
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
@@ -140,7 +143,8 @@ impl Session {
         Moment::from_micros(self.refreshed.load(Ordering::Acquire))
     }
 
-    pub(super) fn trusted_until(&self) -> Moment {
+    /// The end of trust, unless the session is refreshed before.
+    pub(crate) fn trusted_until(&self) -> Moment {
         Moment::from_micros(self.trusted_until.load(Ordering::Acquire))
     }
 

@@ -73,7 +73,7 @@ pub struct MemberStatus {
     pub id: String,
     /// What people call it.
     pub label: String,
-    /// `generator`, `worker`, or `overdue` (its deadline has passed: dead, or about to be heard of).
+    /// `generator`, `worker`, `observer`, or `overdue` (its deadline has passed: dead, or about to be heard of).
     pub role: &'static str,
     /// Where it runs.
     pub host: String,
@@ -202,6 +202,7 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
             role: match leads {
                 _ if *deadline <= raw.now_ms => "overdue",
                 true => "generator",
+                false if id.is_observer() => "observer",
                 false => "worker",
             },
             host: word("host"),

@@ -2,7 +2,7 @@
 -- Puts back what a dead member held: a chunk from the tail of its block n, attempt + 1, in order.
 -- KEYS[1] members ZSET     KEYS[2] orphans SET     KEYS[3] blocks:<dead> HASH  KEYS[4] block:<dead>:<n> LIST
 -- KEYS[5] lane:returned    KEYS[6] errors STREAM   KEYS[7] counts HASH         KEYS[8] wake LIST
--- KEYS[9] ledger STREAM
+-- KEYS[9] ledger STREAM    KEYS[10] locks:<dead> HASH, emptied before
 -- ARGV    me, dead, n (0 = it has no block), attempts_max, chunk, ledger (0 off, -1 all, else its cap)
 -- Returns {'ok', returned, failed, 1 if the orphan is done with}, 'already' (not an orphan), 'gone'
 local me, dead, n = ARGV[1], ARGV[2], ARGV[3]
@@ -53,7 +53,7 @@ if block then
   if returned > 0 and redis.call('EXISTS', KEYS[8]) == 0 then redis.call('RPUSH', KEYS[8], '1') end
 end
 local done = 0
-if redis.call('HLEN', KEYS[3]) - redis.call('HEXISTS', KEYS[3], 'hi') == 0 then
+if redis.call('HLEN', KEYS[3]) - redis.call('HEXISTS', KEYS[3], 'hi') == 0 and redis.call('EXISTS', KEYS[10]) == 0 then
   redis.call('DEL', KEYS[3])
   redis.call('SREM', KEYS[2], dead)
   done = 1

@@ -1,11 +1,12 @@
 //! Putting back what dead members held.
 //!
 //! **Invariant:** an orphan's blocks are emptied from the tail, in chunks, by whoever hears of
-//! them; however many do so at once, every message is put back once, in order, one attempt on.
+//! them; however many do so at once, every message is put back once, in order, one attempt on. Its
+//! locks are freed first: they ended with its session, and somebody may wait for them.
 
 use std::time::Duration;
 
-use crate::membership::{End, MemberId, Session};
+use crate::membership::{End, MemberId, Session, held_locks, release_call};
 use crate::notice::{Board, Notice};
 use crate::store::{Call, Reply, Script, Store, StoreError, list, number, text};
 
@@ -55,6 +56,7 @@ async fn adopt_one(
 ) -> Result<u64, StoreError> {
     let (mut returned, mut failed) = (0, 0);
     loop {
+        free_locks(store, session, orphan, timeout).await?;
         let open = Call::plain("HKEYS").arg(store.keys.blocks(orphan));
         let highest = list(store.work.call(&open, timeout).await?)?
             .iter()
@@ -92,6 +94,21 @@ async fn adopt_one(
     Ok(returned + failed)
 }
 
+/// Frees the locks it held, and tells the first who waits for each.
+async fn free_locks(
+    store: &Store,
+    session: &Session,
+    orphan: &MemberId,
+    timeout: Duration,
+) -> Result<(), StoreError> {
+    let call = Call::plain("HGETALL").arg(store.keys.locks(orphan));
+    for (name, token) in held_locks(&list(store.work.call(&call, timeout).await?)?)? {
+        let call = release_call(store, &session.id, orphan, &name, token);
+        store.work.call(&call, timeout).await?;
+    }
+    Ok(())
+}
+
 fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, n: u64, ledger: i64) -> Call {
     let keys = &store.keys;
     ADOPT
@@ -105,6 +122,7 @@ fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, n: u64, ledge
             keys.counts(),
             keys.wake(),
             keys.ledger(),
+            keys.locks(orphan),
         ])
         .arg(session.id.as_str())
         .arg(orphan.as_str())

@@ -14,6 +14,11 @@
 //! | `artel:{f}:orphans` | set | dead members whose blocks are still to be put back |
 //! | `artel:{f}:lease` | string | `member\|term`; valid while that member is in `members` |
 //! | `artel:{f}:term`, `…:last` | string | highest term granted; last `term-seq` accepted |
+//! | `artel:{f}:lock:<name>` | string | `member\|token`; valid while that member is in `members` |
+//! | `artel:{f}:token` | string | highest token granted, of all locks |
+//! | `artel:{f}:locks:<member>` | hash | name → `token:attempt` of the locks it holds |
+//! | `artel:{f}:waiters:<name>` | zset | member → its place in the queue for that lock |
+//! | `artel:{f}:event:<name>` | hash, and channel | `flag`, `gen`, `until`, `by` of an event |
 //! | `artel:{f}:lane:<name>` | list | waiting messages |
 //! | `artel:{f}:blocks:<member>` | hash | `n → left:stamp` of open blocks, and `hi`, the highest number opened |
 //! | `artel:{f}:block:<member>:<n>` | list | messages of that block; settled = blank, given back = `-` |
@@ -48,7 +53,7 @@ impl Keys {
 
     plain! {
         config = "config", members = "members", watch = "watch", suspects = "suspects",
-        blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last",
+        blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token",
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
         ledger = "ledger", ctl = "ctl", alive = "alive", returned = "lane:returned",
         all_blocks = "blocks:*",
@@ -87,6 +92,26 @@ impl Keys {
         format!("{}drain:{token}", self.prefix)
     }
 
+    /// A lock: `member|token`.
+    pub(crate) fn lock(&self, name: &str) -> String {
+        format!("{}lock:{name}", self.prefix)
+    }
+
+    /// The locks of one member.
+    pub(crate) fn locks(&self, id: &MemberId) -> String {
+        format!("{}locks:{id}", self.prefix)
+    }
+
+    /// Who waits for a lock.
+    pub(crate) fn waiters(&self, name: &str) -> String {
+        format!("{}waiters:{name}", self.prefix)
+    }
+
+    /// An event: its hash, and its channel.
+    pub(crate) fn event(&self, name: &str) -> String {
+        format!("{}event:{name}", self.prefix)
+    }
+
     pub(crate) fn data(&self, name: &str) -> String {
         format!("{}data:{name}", self.prefix)
     }
@@ -103,6 +128,7 @@ impl Keys {
             (self.lease(), "string"),
             (self.term(), "string"),
             (self.last(), "string"),
+            (self.token(), "string"),
             (self.returned(), "list"),
             (self.lane("high"), "list"),
             (self.lane("generated"), "list"),
@@ -129,6 +155,10 @@ mod tests {
         all.extend([keys.member(&id), keys.alive_of(&id), keys.blocks(&id), keys.block(&id, 7)]);
         all.extend([
             keys.drain("t"),
+            keys.event("e"),
+            keys.lock("l"),
+            keys.locks(&id),
+            keys.waiters("l"),
             keys.data("x"),
             keys.sent("s"),
             keys.dedup("}k"),

@@ -4,16 +4,16 @@
 //! written to at most one connection. After a break the next call connects anew, at most once per
 //! back-off step, so a dead Redis is asked a few times a second and no more.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
-use tokio::sync::Mutex;
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use redis::{AsyncConnectionConfig, Value};
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use super::{Call, StoreError};
+use super::{Call, StoreError, Switchboard};
 
 /// A bound only: every call has a shorter deadline of its own, except at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,24 +22,15 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
 
-/// Hints that wait to be heard; more are dropped, nothing depends on them.
-const HINTS_MAX: usize = 1024;
-
-/// What arrives without being asked for.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Hint {
-    /// A message on a channel. Hints only hurry things; nothing depends on them.
-    Message(String),
-    /// The connection is gone, and with it our presence.
-    Lost,
-}
-
 pub(crate) struct Link {
     name: &'static str,
-    /// Counts connections made and given up: as long as it stands still, it is the same one.
-    epoch: AtomicU64,
+    /// Counts connections made, lost and given up: while it stands still, it is the same one.
+    epoch: watch::Sender<u64>,
+    /// The latest connection whose end was heard of before anything was sent on it.
+    ended: Arc<AtomicU64>,
     client: redis::Client,
-    hints: Option<Sender<Hint>>,
+    /// Who hears what arrives without being asked for.
+    switchboard: Option<Arc<Switchboard>>,
     state: Mutex<State>,
 }
 
@@ -47,6 +38,8 @@ struct State {
     /// The connection, if there is one, and which of its successors it is.
     live: Option<MultiplexedConnection>,
     generation: u64,
+    /// The epoch that began with it.
+    epoch: u64,
     last_answer: Instant,
     failures: u32,
     next_try: Instant,
@@ -55,33 +48,56 @@ struct State {
 impl Link {
     pub(crate) fn new(name: &'static str, client: redis::Client) -> Link {
         let now = Instant::now();
-        let state =
-            State { live: None, generation: 0, last_answer: now, failures: 0, next_try: now };
-        let epoch = AtomicU64::new(0);
-        Link { name, epoch, client, hints: None, state: Mutex::new(state) }
+        let state = State {
+            live: None,
+            generation: 0,
+            epoch: 0,
+            last_answer: now,
+            failures: 0,
+            next_try: now,
+        };
+        Link {
+            name,
+            epoch: watch::Sender::new(0),
+            ended: Arc::default(),
+            client,
+            switchboard: None,
+            state: Mutex::new(state),
+        }
     }
 
-    pub(crate) fn hearing(name: &'static str, client: redis::Client) -> (Link, Receiver<Hint>) {
-        let (sender, receiver) = mpsc::channel(HINTS_MAX);
-        let mut link = Link::new(name, client);
-        link.hints = Some(sender);
-        (link, receiver)
+    /// A connection that also hears what is published on the channels it subscribes to.
+    pub(super) fn hearing(
+        name: &'static str,
+        client: redis::Client,
+        switchboard: Arc<Switchboard>,
+    ) -> Link {
+        Link { switchboard: Some(switchboard), ..Link::new(name, client) }
     }
 
     /// Sends one call and waits for its answer, `timeout` at most, connecting first if need be.
     ///
     /// On an error other than [`StoreError::Server`] the call may still take effect later.
     pub(crate) async fn call(&self, call: &Call, timeout: Duration) -> Result<Value, StoreError> {
-        let mut generation = 0;
+        self.call_in_epoch(call, timeout).await.map(|(value, _)| value)
+    }
+
+    /// As [`call`](Self::call), and says in which epoch it was answered.
+    async fn call_in_epoch(
+        &self,
+        call: &Call,
+        timeout: Duration,
+    ) -> Result<(Value, u64), StoreError> {
+        let (mut generation, mut epoch) = (0, 0);
         let attempt = async {
-            let (mut connection, now) = self.connection().await?;
-            generation = now;
+            let mut connection;
+            (connection, generation, epoch) = self.connection().await?;
             let answer = send(&mut connection, &call.cmd).await;
-            let answer = match (&answer, call.script) {
-                (Err(error), Some(script)) if error.code() == Some("NOSCRIPT") => {
+            let answer = match (&answer, &call.source) {
+                (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
                     // A restarted Redis has forgotten its scripts; the call had no effect.
                     let mut load = redis::cmd("SCRIPT");
-                    load.arg("LOAD").arg(script.source);
+                    load.arg("LOAD").arg(&**source);
                     send(&mut connection, &load).await?;
                     send(&mut connection, &call.cmd).await
                 }
@@ -94,7 +110,18 @@ impl Link {
             Err(_) => Err(StoreError::Silent(timeout)),
         };
         self.note(generation, &result).await;
-        result
+        result.map(|value| (value, epoch))
+    }
+
+    /// Hears what is published on this channel for the rest of the epoch that is returned. One
+    /// channel per command: several in one would shift other callers' replies.
+    pub(crate) async fn subscribe(
+        &self,
+        channel: &str,
+        timeout: Duration,
+    ) -> Result<u64, StoreError> {
+        let call = Call::plain("SSUBSCRIBE").arg(channel);
+        self.call_in_epoch(&call, timeout).await.map(|(_, epoch)| epoch)
     }
 
     /// As [`call`](Self::call), but only over a connection that is already there.
@@ -112,7 +139,13 @@ impl Link {
 
     /// Which connection this is: another number, another connection, or none.
     pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+        *self.epoch.borrow()
+    }
+
+    /// Waits until this epoch is over.
+    pub(crate) async fn past(&self, epoch: u64) {
+        // The sender is ours, so the wait cannot fail.
+        let _ = self.epoch.subscribe().wait_for(|now| *now != epoch).await;
     }
 
     /// Drops the connection; Redis forgets whatever it was still waiting for on it.
@@ -123,7 +156,7 @@ impl Link {
     fn give_up(&self, state: &mut State) -> bool {
         let had_one = state.live.take().is_some();
         if had_one {
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+            self.epoch.send_modify(|epoch| *epoch += 1);
         }
         had_one
     }
@@ -155,10 +188,14 @@ impl Link {
         }
     }
 
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
+    /// The connection, which of them it is, and the epoch that began with it.
+    async fn connection(&self) -> Result<(MultiplexedConnection, u64, u64), StoreError> {
         let mut state = self.state.lock().await;
+        if state.generation <= self.ended.load(Ordering::Acquire) {
+            self.give_up(&mut state);
+        }
         if let Some(connection) = &state.live {
-            return Ok((connection.clone(), state.generation));
+            return Ok((connection.clone(), state.generation, state.epoch));
         }
         tokio::time::sleep_until(state.next_try).await;
         // Noted before the attempt, so that an attempt that is cut short counts as one.
@@ -169,12 +206,14 @@ impl Link {
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(None)
             .set_write_backpressure_boundary(256 * 1024);
-        if let Some(hints) = self.hints.clone() {
-            config = config.set_push_sender(move |push: PushInfo| {
-                if let Some(hint) = hint(push) {
-                    // Too many to be heard: what they hurry happens a little later.
-                    let _ = hints.try_send(hint);
-                }
+        let generation = state.generation + 1;
+        if let Some(switchboard) = self.switchboard.clone() {
+            let (ended, epoch) = (self.ended.clone(), self.epoch.clone());
+            config = config.set_push_sender(move |push| {
+                switchboard.connect(push, || {
+                    ended.fetch_max(generation, Ordering::AcqRel);
+                    epoch.send_modify(|epoch| *epoch += 1);
+                });
                 Ok::<(), redis::aio::SendError>(())
             });
         }
@@ -185,11 +224,12 @@ impl Link {
         })?;
         state.failures = 0;
         state.next_try = Instant::now();
-        state.generation += 1;
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        state.generation = generation;
+        self.epoch.send_modify(|epoch| *epoch += 1);
+        state.epoch = self.epoch();
         state.last_answer = Instant::now();
         state.live = Some(connection.clone());
-        Ok((connection, state.generation))
+        Ok((connection, state.generation, state.epoch))
     }
 }
 
@@ -200,18 +240,5 @@ async fn send(
     match connection.send_packed_command(cmd).await? {
         error @ Value::ServerError(_) => error.extract_error(),
         value => Ok(value),
-    }
-}
-
-fn hint(push: PushInfo) -> Option<Hint> {
-    match push.kind {
-        PushKind::Disconnection => Some(Hint::Lost),
-        PushKind::SMessage => match push.data.into_iter().nth(1) {
-            Some(Value::BulkString(bytes)) => {
-                Some(Hint::Message(String::from_utf8_lossy(&bytes).into_owned()))
-            }
-            _ => None,
-        },
-        _ => None,
     }
 }

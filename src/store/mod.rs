@@ -3,22 +3,26 @@
 //! **Invariant:** every call ends within its own deadline, answered or not, and is repeated by
 //! nobody but its caller. The client library's retries are off: a repeat is ours, byte-identical.
 //!
-//! A process has three connections: *session* (heartbeat, presence, hints; on a thread of its own),
-//! *work* (everything else) and *wait* (the blocking wait for a wake token).
+//! A process has three connections: *session* (heartbeat, presence, everything that is listened to;
+//! on a thread of its own), *work* (everything else) and *wait* (the blocking wait for a wake token).
 
 mod address;
 mod check;
+mod ear;
 mod keys;
 mod link;
 mod script;
+mod switchboard;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use address::Address;
+pub(crate) use ear::Ear;
 pub(crate) use keys::Keys;
-pub(crate) use link::{Hint, Link};
+pub(crate) use link::Link;
 pub(crate) use script::{Call, Reply, Script, list, number, text};
+pub(crate) use switchboard::{Hint, LOCK, Listener, Switchboard};
 
 use crate::Error;
 
@@ -139,6 +143,7 @@ pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) work: Arc<Link>,
     pub(crate) wait: Arc<Link>,
+    ear: Arc<Mutex<Option<Arc<Ear>>>>,
     client: redis::Client,
     address: String,
     fleet: String,
@@ -152,15 +157,20 @@ impl Store {
             keys: Keys::new(fleet),
             work: Arc::new(Link::new("work", client.clone())),
             wait: Arc::new(Link::new("wait", client.clone())),
+            ear: Arc::default(),
             client,
             address,
             fleet: fleet.to_owned(),
         })
     }
 
-    /// The connection for heartbeats and hints, with the stream of hints it hears.
-    pub(crate) fn session_link(&self) -> (Link, tokio::sync::mpsc::Receiver<Hint>) {
-        Link::hearing("session", self.client.clone())
+    /// The connection that listens, shared by everything that was opened together.
+    pub(crate) fn ear(&self) -> Result<Arc<Ear>, Error> {
+        let mut ear = self.ear.lock().expect("never poisoned");
+        match &*ear {
+            Some(ear) => Ok(ear.clone()),
+            None => Ok(ear.insert(Arc::new(Ear::open(self.client.clone())?)).clone()),
+        }
     }
 
     pub(crate) fn fleet(&self) -> &str {
@@ -178,15 +188,20 @@ impl Store {
 
     /// Sends a call that is safe to repeat until it is answered, a few times.
     pub(crate) async fn repeat(&self, call: &Call) -> Result<Reply, Error> {
+        let answer = self.repeat_raw(call).await.and_then(Reply::parse);
+        answer.map_err(|error| self.explain(error))
+    }
+
+    /// As [`repeat`](Self::repeat), for whoever explains the answer itself.
+    pub(crate) async fn repeat_raw(&self, call: &Call) -> Result<redis::Value, StoreError> {
         let mut tries = 0;
         loop {
-            let answer = self.work.call(call, ONCE_TIMEOUT).await.and_then(Reply::parse);
-            match answer {
+            match self.work.call(call, ONCE_TIMEOUT).await {
                 Err(error) if error.is_passing() && tries < 10 => {
                     tries += 1;
                     tokio::time::sleep(ONCE_PAUSE * tries).await;
                 }
-                answer => return answer.map_err(|error| self.explain(error)),
+                answer => return answer,
             }
         }
     }

@@ -3,43 +3,50 @@
 //! **Invariant:** a [`Call`] is built once and sent byte for byte the same every time it is
 //! repeated. A number once sent is bound to its bytes.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use redis::{ToRedisArgs, Value};
 
 use super::StoreError;
 
-/// A Lua file that is part of this crate.
+/// A Lua file that is part of this crate, or a user's.
 pub(crate) struct Script {
-    pub(crate) name: &'static str,
-    pub(crate) source: &'static str,
+    name: &'static str,
+    source: Cow<'static, str>,
     hash: OnceLock<String>,
 }
 
 impl Script {
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
-        Script { name, source, hash: OnceLock::new() }
+        Script { name, source: Cow::Borrowed(source), hash: OnceLock::new() }
+    }
+
+    /// One that is put together while the program runs.
+    pub(crate) fn composed(name: &'static str, source: String) -> Script {
+        Script { name, source: Cow::Owned(source), hash: OnceLock::new() }
     }
 
     fn hash(&self) -> &str {
-        self.hash.get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+        self.hash.get_or_init(|| redis::Script::new(&self.source).get_hash().to_owned())
     }
 
     /// Begins a call with the keys it declares.
-    pub(crate) fn call(&'static self, keys: &[String]) -> Call {
+    pub(crate) fn call(&self, keys: &[String]) -> Call {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(self.hash()).arg(keys.len());
         for key in keys {
             cmd.arg(key);
         }
-        Call { script: Some(self), cmd }
+        Call { source: Some(self.source.clone()), cmd }
     }
 }
 
 /// One command, ready to be sent and sent again.
 #[derive(Clone)]
 pub(crate) struct Call {
-    pub(super) script: Option<&'static Script>,
+    /// What to load if Redis does not know the script.
+    pub(super) source: Option<Cow<'static, str>>,
     pub(super) cmd: redis::Cmd,
 }
 
@@ -52,7 +59,7 @@ impl std::fmt::Debug for Script {
 impl Call {
     /// A plain command.
     pub(crate) fn plain(name: &str) -> Call {
-        Call { script: None, cmd: redis::cmd(name) }
+        Call { source: None, cmd: redis::cmd(name) }
     }
 
     pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call {

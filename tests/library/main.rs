@@ -2,6 +2,8 @@
 //! blocks hurts nothing but its own message.
 #![allow(missing_docs, unreachable_pub)]
 
+mod events; // no wake-up is lost
+mod locks; // one holder, which ends with its session
 mod sending; // anybody may send, and put errors back to work
 
 use std::sync::Arc;
@@ -34,6 +36,11 @@ async fn generates(server: &Server, payloads: &[&str]) -> Fleet {
     let mut batch: Vec<NewMessage> = payloads.iter().map(|text| NewMessage::from(*text)).collect();
     let generate = move |_: Tick| std::future::ready(std::mem::take(&mut batch));
     member(server).generate(generate).start().await.expect("joins")
+}
+
+/// Is this the long run?
+fn soak() -> bool {
+    std::env::var_os("ARTEL_SOAK").is_some()
 }
 
 async fn until<F: AsyncFnMut() -> bool>(what: &str, mut ask: F) {

@@ -20,7 +20,7 @@ macro_rules! sources {
 }
 
 /// Every script of the library.
-pub const SOURCES: [(&str, &str); 18] = sources! {
+pub const SOURCES: [(&str, &str); 22] = sources! {
     "join" => "membership/join.lua",
     "heartbeat" => "membership/heartbeat.lua",
     "look" => "membership/look.lua",
@@ -39,6 +39,10 @@ pub const SOURCES: [(&str, &str); 18] = sources! {
     "restore" => "outcome/restore.lua",
     "confirm" => "outcome/confirm.lua",
     "requeue" => "outcome/requeue.lua",
+    "event_set" => "sync/event_set.lua",
+    "event_clear" => "sync/event_clear.lua",
+    "event_read" => "sync/event_read.lua",
+    "guarded" => "sync/guarded.lua",
 };
 
 /// The scripts, possibly with a rule switched off.
@@ -47,7 +51,13 @@ pub struct Rules(BTreeMap<&'static str, String>);
 
 impl Rules {
     pub fn all() -> Rules {
-        Rules(SOURCES.iter().map(|(name, source)| (*name, (*source).to_owned())).collect())
+        let mut rules: BTreeMap<_, _> =
+            SOURCES.iter().map(|(name, source)| (*name, (*source).to_owned())).collect();
+        // It is only the beginning of a user's script.
+        rules.entry("guarded").and_modify(|source| {
+            source.push_str("return {'ok', redis.call('RPUSH', KEYS[1], ARGV[1])}");
+        });
+        Rules(rules)
     }
 
     /// Switches a rule off: `rule` must stand in the script exactly once.
@@ -167,10 +177,10 @@ impl Lab {
 
     pub fn heartbeat_call(&self, me: &str, held: &str, hi: &str) -> Late {
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
-        let lease = LEASE.to_string();
+        let (lease, locks) = (LEASE.to_string(), format!("locks:{me}"));
         self.late(
             "heartbeat",
-            &["members", "lease", "watch", "orphans", &member, &blocks],
+            &["members", "lease", "watch", "orphans", &member, &blocks, &locks],
             &[me, &lease, held, hi, "60000"],
         )
     }
@@ -186,7 +196,9 @@ impl Lab {
 
     pub fn leave_call(&self, me: &str) -> Late {
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
-        let keys = ["members", "suspects", "blind", "orphans", "lease", &member, &blocks, "ctl"];
+        let (suspects, locks) = ("suspects", format!("locks:{me}"));
+        let mut keys = vec!["members", suspects, "blind", "orphans", "lease", &member, &blocks];
+        keys.extend(["ctl", &locks]);
         self.late("leave", &keys, &[me])
     }
 
@@ -342,6 +354,7 @@ impl Lab {
 
     pub fn adopt_call(&self, me: &str, dead: &str, n: u64, chunk: u64) -> Late {
         let (blocks, block) = (format!("blocks:{dead}"), format!("block:{dead}:{n}"));
+        let locks = format!("locks:{dead}");
         let keys = [
             "members",
             "orphans",
@@ -352,6 +365,7 @@ impl Lab {
             "counts",
             "wake",
             "ledger",
+            &locks,
         ];
         let (n, chunk) = (n.to_string(), chunk.to_string());
         self.late("adopt", &keys, &[me, dead, &n, "3", &chunk, "-1"])
@@ -422,14 +436,10 @@ impl Lab {
     /// Makes `id` present, as its session connection would; dropped, the presence ends.
     pub fn presence(&self, id: &str) -> Presence {
         let stream = TcpStream::connect(("127.0.0.1", self.server.port())).expect("connects");
-        let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
-        let mut presence = Presence(stream);
+        let mut presence = Presence(BufReader::new(stream));
         for channel in [self.key("alive"), self.key(&format!("alive:{id}"))] {
-            write!(presence.0, "SSUBSCRIBE {channel}\r\n").expect("writes");
-            // *3, $10 ssubscribe, $n channel, :count
-            for _ in 0..6 {
-                reader.read_line(&mut String::new()).expect("a confirmation");
-            }
+            write!(presence.0.get_mut(), "SSUBSCRIBE {channel}\r\n").expect("writes");
+            presence.lines(6); // *3, $10 ssubscribe, $n channel, :count
         }
         presence
     }
@@ -458,7 +468,25 @@ impl Lab {
     }
 }
 
-pub struct Presence(TcpStream);
+pub struct Presence(BufReader<TcpStream>);
+
+impl Presence {
+    /// Reads so many lines; the last of them.
+    fn lines(&mut self, count: usize) -> String {
+        let mut line = String::new();
+        for _ in 0..count {
+            line.clear();
+            self.0.read_line(&mut line).expect("a line");
+        }
+        line.trim_end().to_owned()
+    }
+
+    /// Waits for a message.
+    pub fn hears(&mut self) -> String {
+        self.0.get_ref().set_read_timeout(Some(artel_testkit::DEADLINE)).expect("a time");
+        self.lines(7) // *3, $8 smessage, $n channel, $n message
+    }
+}
 
 fn flatten(value: Value) -> Vec<String> {
     match value {

@@ -11,5 +11,6 @@ mod memory; // a full Redis can still elect, drain and settle
 mod outcomes; // one outcome per message, effects included
 mod queue; // accepted once, claimed by one
 mod repeats; // every script: the reply lost, a late copy
-mod schedule;
-mod sending; // sent once, put back once // all of it at random, checked after every step
+mod rights; // locks end with their session, events have generations
+mod schedule; // all of it at random, checked after every step
+mod sending; // sent once, put back once

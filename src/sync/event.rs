@@ -1,0 +1,327 @@
+//! [`DistributedEvent`]: a named flag on Redis.
+//!
+//! **Invariant:** every `set` begins a new generation, unless the event is set already; generations
+//! only grow, and survive a `clear`. A late copy of a `set` or a `clear` changes nothing: each names
+//! the generation it was meant for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::flag::{self, Flag};
+use super::{Redis, check_name};
+use crate::Error;
+use crate::store::{Call, Reply, Script, nonce};
+
+static SET: Script = Script::new("event_set", include_str!("event_set.lua"));
+static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"));
+
+/// The longest time between two reads while waiting.
+pub(super) const CONSUMER_TIMEOUT: Duration = Duration::from_secs(5);
+const CONSUMER_TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const CONSUMER_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// A time to live is at most so long: Redis counts milliseconds.
+const TTL_MAX: Duration = Duration::from_secs(200 * 365 * 86_400);
+
+/// What an event is at one moment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct EventState {
+    /// Is it set?
+    pub is_set: bool,
+    /// Grows with every `set` of an event that was not set; 0 if it never was.
+    pub generation: u64,
+    /// When it clears itself, if it does.
+    pub clears_in: Option<Duration>,
+}
+
+/// A flag that any process can set, clear and wait for, by its name.
+///
+/// As with an event between threads: [`wait`](Self::wait) returns when the flag is set, at once if it
+/// is set already, and also if it was set and cleared again while waiting. Setting an event that is
+/// set changes nothing.
+///
+/// ```
+/// # let server = artel_testkit::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{DistributedEvent, Redis};
+///
+/// let redis = Redis::open(url, "shop")?;
+/// let new_prices = DistributedEvent::new(&redis, "new-prices")?;
+/// assert!(!new_prices.is_set().await?);
+///
+/// // Anywhere: in another task, process, machine or language.
+/// let setter = new_prices.clone();
+/// tokio::spawn(async move { setter.set().await });
+///
+/// assert!(new_prices.wait().await?);
+/// new_prices.clear().await?;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # In Redis, and from other languages
+///
+/// The event `new-prices` of the fleet `shop` is the hash `artel:{shop}:event:new-prices`. Its
+/// fields are `flag` (`1`: set), `gen` (the generation, a number) and `until` (Redis time in
+/// milliseconds when it counts as cleared, `0` for never). The sharded channel of the same name
+/// tells of every `set`; its message is the new generation. To set it from anywhere, in one
+/// transaction:
+///
+/// ```text
+/// MULTI
+/// HINCRBY  artel:{shop}:event:new-prices gen 1
+/// HSET     artel:{shop}:event:new-prices flag 1 until 0
+/// SPUBLISH artel:{shop}:event:new-prices set
+/// EXEC
+/// ```
+///
+/// To clear it: `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for
+/// the confirmation, read `flag` and `gen`, and read them again after every message, every few
+/// seconds and after every reconnect: it was set if `flag` is `1` or `gen` has grown.
+#[derive(Clone)]
+pub struct DistributedEvent {
+    redis: Redis,
+    key: String,
+    consumer_timeout: Duration,
+    shared: Arc<Shared>,
+}
+
+/// What all clones of one event share.
+#[derive(Default)]
+struct Shared {
+    /// The generation last seen: a `set` or `clear` that names the right one is done in one call.
+    known: AtomicU64,
+    flag: OnceLock<Arc<Flag>>,
+}
+
+impl DistributedEvent {
+    /// The event of this name. Nothing is sent to Redis yet.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, longer than 200 bytes, or has braces or control characters.
+    pub fn new(redis: &Redis, name: &str) -> Result<DistributedEvent, Error> {
+        check_name("event", name)?;
+        Ok(DistributedEvent {
+            redis: redis.clone(),
+            key: redis.store.keys.event(name),
+            consumer_timeout: CONSUMER_TIMEOUT,
+            shared: Arc::default(),
+        })
+    }
+
+    /// Reads at least so often while waiting (default 5 s): the bound on how late a wait can be that
+    /// lost its message together with its connection, or that may not subscribe.
+    ///
+    /// # Errors
+    ///
+    /// If it is not between 10 ms and an hour.
+    pub fn with_consumer_timeout(mut self, timeout: Duration) -> Result<DistributedEvent, Error> {
+        if !(CONSUMER_TIMEOUT_MIN..=CONSUMER_TIMEOUT_MAX).contains(&timeout) {
+            let problem = format!(
+                "must be between {CONSUMER_TIMEOUT_MIN:?} and {CONSUMER_TIMEOUT_MAX:?}, not {timeout:?}"
+            );
+            return Err(Error::Config { field: "consumer_timeout", problem });
+        }
+        self.consumer_timeout = timeout;
+        Ok(self)
+    }
+
+    /// Is it set at this moment?
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses, or the key holds something else.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn is_set(&self) -> Result<bool, Error> {
+        Ok(self.state().await?.is_set)
+    }
+
+    /// All there is to know about it.
+    ///
+    /// # Errors
+    ///
+    /// As [`is_set`](Self::is_set).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn state(&self) -> Result<EventState, Error> {
+        let value = self.redis.store.repeat_raw(&flag::read_call(&self.key)).await;
+        let read =
+            value.and_then(flag::parse).map_err(|error| self.redis.explain(&self.key, error))?;
+        self.shared.known.store(read.generation, Ordering::Release);
+        let (is_set, generation) = (read.set, read.generation);
+        Ok(EventState { is_set, generation, clears_in: read.left })
+    }
+
+    /// Sets it, until somebody clears it; wakes everybody who waits. Setting it twice is setting it
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses, or the key holds something else. After
+    /// [`Error::NoAnswer`] it may be set, now or later.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the event may have been set or not.
+    pub async fn set(&self) -> Result<(), Error> {
+        self.set_to(0).await
+    }
+
+    /// Sets it for some time: then it counts as cleared, unless somebody set it for longer.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set), and if the time is shorter than 1 ms or longer than 200 years.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`set`](Self::set).
+    pub async fn set_for(&self, ttl: Duration) -> Result<(), Error> {
+        if ttl < Duration::from_millis(1) || ttl > TTL_MAX {
+            let problem = format!("must be between 1ms and 200 years, not {ttl:?}");
+            return Err(Error::Config { field: "ttl", problem });
+        }
+        self.set_to(ttl.as_millis() as u64).await
+    }
+
+    /// Clears it, if it is set. What is set anew meanwhile stays set.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the event may have been cleared or not.
+    pub async fn clear(&self) -> Result<(), Error> {
+        let keys = [self.key.clone()];
+        self.meant(|generation| CLEAR.call(&keys).arg(generation)).await
+    }
+
+    /// Waits until it is set, and returns true. While Redis is away, it waits on.
+    ///
+    /// # Errors
+    ///
+    /// If Redis refuses, or the key holds something else.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn wait(&self) -> Result<bool, Error> {
+        let waited = self.flag()?.wait(self.consumer_timeout).await;
+        waited.map(|()| true).map_err(|error| self.redis.explain(&self.key, error))
+    }
+
+    /// Waits until it is set, but not longer than this: then false. With a time of 0 it looks once.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn wait_timeout(&self, timeout: Duration) -> Result<bool, Error> {
+        if timeout.is_zero() {
+            return self.is_set().await;
+        }
+        tokio::time::timeout(timeout, self.wait()).await.unwrap_or(Ok(false))
+    }
+
+    /// Waits for a generation after this one, and returns it: whoever goes on from what it saw last
+    /// misses nothing between two waits. Several sets in a row may be seen as the last of them.
+    ///
+    /// ```
+    /// # let server = artel_testkit::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let redis = artel::Redis::open(url, "shop")?;
+    /// let reload = artel::DistributedEvent::new(&redis, "reload")?;
+    /// let seen = reload.state().await?.generation;
+    /// reload.set().await?;
+    /// reload.clear().await?; // nobody was waiting, and yet:
+    /// assert!(reload.wait_past(seen).await? > seen);
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn wait_past(&self, generation: u64) -> Result<u64, Error> {
+        let waited = self.flag()?.wait_past(generation, self.consumer_timeout).await;
+        waited.map_err(|error| self.redis.explain(&self.key, error))
+    }
+
+    fn flag(&self) -> Result<&Arc<Flag>, Error> {
+        if self.shared.flag.get().is_none() {
+            let _ = self.shared.flag.set(self.redis.flag(&self.key)?);
+        }
+        self.shared.flag.get().ok_or(Error::Stopping)
+    }
+
+    async fn set_to(&self, ttl_ms: u64) -> Result<(), Error> {
+        set(&self.redis, &self.key, ttl_ms, &self.shared.known).await.map(|_| ())
+    }
+
+    async fn meant(&self, call: impl Fn(u64) -> Call) -> Result<(), Error> {
+        meant(&self.redis, &self.key, &self.shared.known, call).await.map(|_| ())
+    }
+}
+
+impl std::fmt::Debug for DistributedEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("DistributedEvent").field(&self.key).finish()
+    }
+}
+
+/// Sets the flag under this key; the generation it has then.
+pub(crate) async fn set(
+    redis: &Redis,
+    key: &str,
+    ttl_ms: u64,
+    known: &AtomicU64,
+) -> Result<u64, Error> {
+    let (keys, by) = ([key.to_owned()], nonce());
+    meant(redis, key, known, |generation| SET.call(&keys).arg(generation).arg(&by).arg(ttl_ms))
+        .await
+}
+
+/// Sends a call that is meant for one generation. The one we know may be an old one: then it is sent
+/// again for the present one. If that has passed, too, somebody else has set the event after we
+/// began, and our call counts as made before that.
+async fn meant(
+    redis: &Redis,
+    key: &str,
+    known: &AtomicU64,
+    call: impl Fn(u64) -> Call,
+) -> Result<u64, Error> {
+    let mut generation = known.load(Ordering::Acquire);
+    for first in [true, false] {
+        let value = redis.store.repeat_raw(&call(generation)).await;
+        let reply = value.and_then(Reply::parse).and_then(|reply| {
+            generation = reply.number(0)? as u64;
+            Ok(reply)
+        });
+        let reply = reply.map_err(|error| redis.explain(key, error))?;
+        known.store(generation, Ordering::Release);
+        if reply.tag != "moved" || !first {
+            break;
+        }
+    }
+    Ok(generation)
+}

@@ -1,0 +1,78 @@
+//! [`GuardedScript`]: a write to Redis that happens only while a lock is held.
+//!
+//! **Invariant:** Redis compares holder and token and runs the user's script in one piece; a holder
+//! that lost the lock, however late it wakes, writes nothing.
+
+use serde_json::{Number, Value as Json};
+
+use crate::Error;
+use crate::store::Script;
+
+/// A Lua script that Redis runs only while a lock is held: see
+/// [`LockGuard::run`](crate::LockGuard::run).
+///
+/// It finds its own keys and arguments in `KEYS` and `ARGV`, as any script of Redis does.
+///
+/// ```
+/// let append = artel::GuardedScript::new("return redis.call('RPUSH', KEYS[1], ARGV[1])")?;
+/// # Ok::<(), artel::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct GuardedScript {
+    pub(super) script: Script,
+}
+
+impl GuardedScript {
+    /// Prepares a script; make it once and use it often.
+    ///
+    /// # Errors
+    ///
+    /// If it begins with `#!`: the first lines are ours. Whether it is good Lua is found out by
+    /// Redis, when it runs.
+    pub fn new(lua: &str) -> Result<GuardedScript, Error> {
+        if lua.trim_start().starts_with("#!") {
+            let problem = "must not begin with `#!`: leave out that line".to_owned();
+            return Err(Error::Config { field: "script", problem });
+        }
+        let source = format!("{}{lua}", include_str!("guarded.lua"));
+        Ok(GuardedScript { script: Script::composed("guarded", source) })
+    }
+}
+
+/// What a script returned, as JSON: bytes that are no text are replaced.
+pub(super) fn json(value: &redis::Value) -> Json {
+    match value {
+        redis::Value::Int(n) => Json::from(*n),
+        redis::Value::Double(x) => Number::from_f64(*x).map_or(Json::Null, Json::Number),
+        redis::Value::Boolean(truth) => Json::from(*truth),
+        redis::Value::BulkString(bytes) => Json::from(String::from_utf8_lossy(bytes)),
+        redis::Value::SimpleString(text) => Json::from(text.as_str()),
+        redis::Value::Okay => Json::from("OK"),
+        redis::Value::Array(items) | redis::Value::Set(items) => items.iter().map(json).collect(),
+        redis::Value::Map(pairs) => {
+            pairs.iter().map(|(k, v)| Json::from(vec![json(k), json(v)])).collect()
+        }
+        _ => Json::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_flags_is_refused() {
+        assert!(GuardedScript::new("return 1").is_ok());
+        assert!(GuardedScript::new("#!lua flags=no-writes\nreturn 1").is_err());
+    }
+
+    #[test]
+    fn answers_become_json() {
+        let value = redis::Value::Array(vec![
+            redis::Value::Int(7),
+            redis::Value::BulkString(b"seven".to_vec()),
+            redis::Value::Nil,
+        ]);
+        assert_eq!(json(&value).to_string(), r#"[7,"seven",null]"#);
+    }
+}

@@ -1,0 +1,124 @@
+//! The machinery of the fleet, offered to users: events, locks, and what is built from them.
+//!
+//! **Invariant:** no wake-up is lost. Whoever waits has a confirmed subscription before it reads
+//! what it waits for, and reads again after every break, every message it does not understand and
+//! every [`consumer_timeout`](DistributedEvent::with_consumer_timeout). A right that somebody holds,
+//! a lock or a permit, is valid exactly as long as its holder's session; Redis checks it inside the
+//! write it protects.
+
+mod event;
+mod flag;
+mod guarded;
+mod lock;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+pub use event::{DistributedEvent, EventState};
+pub(crate) use flag::Flag;
+pub use guarded::GuardedScript;
+pub(crate) use lock::Locksmith;
+pub use lock::{Lock, LockGuard};
+
+use crate::Error;
+use crate::config::check_fleet_name;
+use crate::store::{Address, Store, StoreError};
+
+/// Bytes of the name of an event, a lock or whatever else is shared by name.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A fleet's place in one Redis, for programs that share its events without being a member.
+///
+/// Make one per process and clone it: everything that is made from it listens on one connection,
+/// which is opened when something is first waited for. A member uses its own,
+/// [`Fleet::redis`](crate::Fleet::redis).
+///
+/// ```
+/// let redis = artel::Redis::open("redis://127.0.0.1", "orders")?;
+/// let event = artel::DistributedEvent::new(&redis, "new-prices")?;
+/// # Ok::<(), artel::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Redis {
+    pub(crate) store: Store,
+    flags: Arc<Mutex<HashMap<String, Weak<Flag>>>>,
+}
+
+impl Redis {
+    /// Reads address and name; connects to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// If the address or the fleet's name is not one.
+    pub fn open(redis: impl Into<Address>, fleet: &str) -> Result<Redis, Error> {
+        check_fleet_name(fleet)?;
+        Ok(Redis::on(Store::open(&redis.into(), fleet)?))
+    }
+
+    pub(crate) fn on(store: Store) -> Redis {
+        Redis { store, flags: Arc::default() }
+    }
+
+    /// What this process knows of the flag under this key: one for all who ask.
+    pub(crate) fn flag(&self, key: &str) -> Result<Arc<Flag>, Error> {
+        let ear = self.store.ear()?;
+        let mut flags = self.flags.lock().expect("never poisoned");
+        if let Some(flag) = flags.get(key).and_then(Weak::upgrade) {
+            return Ok(flag);
+        }
+        flags.retain(|_, flag| flag.strong_count() > 0);
+        let flag = Flag::new(key.to_owned(), &ear);
+        flags.insert(key.to_owned(), Arc::downgrade(&flag));
+        Ok(flag)
+    }
+
+    /// What went wrong with a key that is somebody's by name.
+    pub(crate) fn explain(&self, key: &str, error: StoreError) -> Error {
+        match error {
+            StoreError::Server { code, .. } if code == "WRONGTYPE" => Error::Unfit {
+                redis: self.store.address().to_owned(),
+                reason: format!("key {key} holds something else"),
+            },
+            error => self.store.explain(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis")
+            .field("address", &self.store.address())
+            .field("fleet", &self.store.fleet())
+            .finish()
+    }
+}
+
+/// Checks the name of an event, a lock and so on: it becomes part of a key and of a channel.
+fn check_name(field: &'static str, name: &str) -> Result<(), Error> {
+    let problem = match name {
+        "" => "must not be empty".to_owned(),
+        _ if name.len() > NAME_BYTES_MAX => {
+            format!("must have at most {NAME_BYTES_MAX} bytes, and has {}", name.len())
+        }
+        _ => match name.chars().find(|c| ['{', '}'].contains(c) || c.is_control()) {
+            Some(odd) => format!("must have no braces and no control characters, and has {odd:?}"),
+            None => return Ok(()),
+        },
+    };
+    Err(Error::Config { field, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_part_of_a_key_are_refused() {
+        for good in ["a", "prices/new", "ü 1|2", &"x".repeat(200)] {
+            assert!(check_name("event", good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "{a}", "a}", "a\nb", &"x".repeat(201)] {
+            assert!(check_name("event", bad).is_err(), "{bad:?}");
+        }
+    }
+}
