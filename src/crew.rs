@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::election::{Elector, Lease};
@@ -32,7 +33,15 @@ pub(crate) struct Crew {
     pub(crate) runner: Option<Runner>,
     pub(crate) handle: Option<Arc<dyn DynHandle>>,
     pub(crate) role: watch::Sender<Role>,
+    /// Answers when the fleet is asked for its numbers, for as long as we are a member.
+    pub(crate) reporter: JoinHandle<()>,
     pub(crate) stop: Shutdown,
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.reporter.abort();
+    }
 }
 
 impl Crew {
@@ -55,6 +64,8 @@ impl Crew {
                 break;
             }
         }
+        self.reporter.abort();
+        let _ = (&mut self.reporter).await;
         keeper.leave().await;
     }
 

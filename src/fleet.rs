@@ -4,9 +4,11 @@
 //! a graceful stop is written down in `shutdown.rs`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::config::{ATTEMPTS_MAX, Config, GRACE, LEASE, check_fleet_name};
@@ -17,8 +19,9 @@ use crate::notice::{Board, Notices};
 use crate::outcome::{Status, read_status};
 use crate::queue::{NewMessage, Sender, Sent, adopt_all, disown_strays};
 use crate::shutdown::Shutdown;
+use crate::stats::Reporter;
 use crate::store::{Address, Store};
-use crate::sync::{DistributedEvent, Lock, Locksmith, Redis};
+use crate::sync::{Barrier, DistributedEvent, Lock, Locksmith, Redis, Semaphore};
 use crate::worker::{DynHandle, Handle};
 
 /// What a process does in its fleet at this moment.
@@ -117,7 +120,7 @@ impl FleetBuilder {
             observes,
         };
         let keeper = Keeper::start(store.clone(), profile, board.clone()).await?;
-        if store.is_persistent().await.is_ok_and(|persistent| !persistent) {
+        if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
             tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
         }
         let sessions = keeper.sessions();
@@ -125,6 +128,17 @@ impl FleetBuilder {
         let locksmith = Locksmith::new(redis.clone(), sessions.clone())?;
         let resting = if observes { Role::Observer } else { Role::Worker };
         let (role, roles) = watch::channel(resting);
+        let ear = store.ear()?;
+        let reporter = Reporter {
+            store: store.clone(),
+            flag: redis.flag(&store.keys.gather())?,
+            sessions: sessions.clone(),
+            roles: roles.clone(),
+            label: self.config.label.clone(),
+            host: host(),
+            began: Instant::now(),
+            link: ear.link.clone(),
+        };
         let stop = Shutdown::new(self.config.stop_grace);
         let runner = self.generate.map(|generate| {
             let (store, config, board) = (store.clone(), self.config.clone(), board.clone());
@@ -137,6 +151,7 @@ impl FleetBuilder {
             runner,
             handle: self.handle,
             role,
+            reporter: ear.spawn(reporter.run()),
             stop: stop.clone(),
         };
         let ledger = crew.config.ledger.arg();
@@ -217,6 +232,11 @@ impl Fleet {
         self.sessions.borrow().as_ref().map(|session| session.id.clone())
     }
 
+    /// Whether this process takes part, for whoever must know while the fleet runs and stops.
+    pub fn readiness(&self) -> Readiness {
+        Readiness { sessions: self.sessions.clone(), stop: self.stop.token.clone() }
+    }
+
     /// The fleet at this moment: who leads, who is here, the books.
     ///
     /// # Cancel safety
@@ -279,6 +299,24 @@ impl Fleet {
         Lock::new(&self.locksmith, name)
     }
 
+    /// A semaphore of this fleet, with so many permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and if there are not between 1 and 10,000 permits.
+    pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore, Error> {
+        Semaphore::new(&self.locksmith, name, permits)
+    }
+
+    /// A barrier of this fleet, at which so many are waited for.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and if there are not between 1 and 10,000 parties.
+    pub fn barrier(&self, name: &str, parties: u32) -> Result<Barrier, Error> {
+        Barrier::new(&self.locksmith, name, parties)
+    }
+
     /// What happens from now on; the first call also gets what happened since the start.
     pub fn notices(&mut self) -> Notices {
         self.notices.take().unwrap_or_else(|| self.board.listen())
@@ -310,6 +348,26 @@ impl Fleet {
     /// Not safe: it consumes the handle, so dropped early the stop goes on in the background.
     pub async fn stopped(mut self) {
         let _ = (&mut self.task).await;
+    }
+}
+
+/// Whether a process takes part in its fleet: made by [`Fleet::readiness`].
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    stop: CancellationToken,
+}
+
+impl Readiness {
+    /// Nothing, if this process has a session that it may rely on at this instant; else what is
+    /// wrong.
+    pub fn problem(&self) -> Option<&'static str> {
+        match &*self.sessions.borrow() {
+            _ if self.stop.is_cancelled() => Some("it is stopping"),
+            None => Some("it has no session: it is joining anew, or Redis is away"),
+            Some(session) if !session.trusted() => Some("Redis does not answer"),
+            Some(_) => None,
+        }
     }
 }
 

@@ -63,9 +63,11 @@ mod notice;
 mod outcome;
 mod queue;
 mod shutdown;
+mod stats;
 mod store;
 mod sync;
 mod term;
+mod timings;
 mod worker;
 
 /// Why it is the way it is.
@@ -75,7 +77,7 @@ pub mod design {}
 
 pub use config::{Config, Durability, LaneWeights, Ledger};
 pub use error::Error;
-pub use fleet::{Fleet, FleetBuilder, Role};
+pub use fleet::{Fleet, FleetBuilder, Readiness, Role};
 pub use generator::{BoxError, Generate, IntoBatch, Tick};
 pub use membership::MemberId;
 pub use notice::{Notice, Notices};
@@ -84,7 +86,11 @@ pub use outcome::{
     MessageCounts, Outcome, Requeued, Requeuer, Status, Taker,
 };
 pub use queue::{Lane, Message, MessageId, NewMessage, Sender, Sent};
+pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;
-pub use sync::{DistributedEvent, EventState, GuardedScript, Lock, LockGuard, Redis};
+pub use sync::{
+    Barrier, CountDownLatch, DistributedEvent, EventState, EventStatus, GuardedScript, Lock,
+    LockGuard, LockStatus, Permit, Redis, Semaphore,
+};
 pub use term::{Term, Token};
 pub use worker::{Context, Handle, Json, json};

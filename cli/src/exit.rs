@@ -8,7 +8,9 @@ pub(crate) const FAILURE: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// Redis cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 3;
-/// What was asked for is not there.
+/// It did not happen in the time that was given.
+pub(crate) const TIMED_OUT: u8 = 4;
+/// What was asked for is not there, not set or not held.
 pub(crate) const NOT_FOUND: u8 = 5;
 /// The fleet has no generator.
 pub(crate) const UNHEALTHY: u8 = 6;
@@ -57,10 +59,16 @@ impl From<artel::Error> for Failure {
                     "redis" => "try `--redis redis://127.0.0.1:6379`",
                     "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
                     "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
+                    "event" | "lock" => "try a name such as `new-prices`",
+                    "consumer_timeout" | "ttl" => "`artel event --help` shows what is allowed",
                     "cursor" => "`artel errors list` says where the next page begins",
                     _ => "`artel run --help` shows the defaults",
                 };
-                let name = crate::layers::name_of(&field.replace('_', "-"));
+                let name = match field {
+                    // Arguments, not options.
+                    "event" | "lock" => format!("the name of the {field}"),
+                    _ => crate::layers::name_of(&field.replace('_', "-")),
+                };
                 Failure::new(USAGE, format!("{name} {problem}")).hint(hint)
             }
             Error::Unreachable { ref reason, .. } => {
@@ -90,11 +98,15 @@ impl From<artel::Error> for Failure {
                     "`redis-cli config set maxmemory-policy noeviction`"
                 } else if reason.contains("older") {
                     "Artel needs Redis 7.0 or Valkey 7.2, or later"
+                } else if reason.contains("something else") {
+                    "use another name, or another `--fleet`"
                 } else {
                     "use another `--fleet` name or another `--db`"
                 };
                 Failure::new(FAILURE, text).hint(hint)
             }
+            Error::LockLost { .. } => Failure::new(NOT_FOUND, text)
+                .hint("`artel lock status` shows who holds it now"),
             Error::Full { .. } => Failure::new(FAILURE, text)
                 .hint("more workers, or more memory for Redis; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),

@@ -9,10 +9,12 @@ mod embedded;
 mod exit;
 mod external;
 mod file;
+mod http;
 mod layers;
 mod printer;
 mod settings;
 mod signals;
+mod table;
 
 use std::ffi::OsString;
 
@@ -50,6 +52,9 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Action::Errors(command) => commands::errors::errors(&look()?, &command).await,
         Action::CleanTemp => commands::clean::clean(&look()?).await,
         Action::Status(options) => commands::status::status(&look()?, &options).await,
+        Action::Stats { json } => commands::stats::stats(&look()?, json).await,
+        Action::Event(command) => commands::event::event(&look()?, &command).await,
+        Action::Lock(command) => commands::lock::lock(&look()?, &command).await,
         Action::Embedded(command) => {
             commands::embedded::embedded(&settings::private(&global), &command)
         }

@@ -20,6 +20,7 @@
 //! frozen past the lease (gone on waking: everything claimed belongs to somebody else by now);
 //! presence lost but Redis reachable (refreshes ten times a second until it is visible again).
 
+mod card;
 mod judge;
 mod keeper;
 mod pulse;
@@ -29,6 +30,10 @@ mod watch;
 
 use std::fmt;
 
+use crate::Error;
+use crate::store::{ONCE_TIMEOUT, Store};
+
+pub(crate) use card::Card;
 pub(crate) use keeper::{Keeper, Profile};
 pub(crate) use right::{Rights, held_locks, release_call, resign_call};
 pub(crate) use session::{End, Exercise, Holder, Session, Standing};
@@ -69,6 +74,14 @@ impl MemberId {
     /// The id as it stands in Redis.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Store {
+    /// What a member tells about itself.
+    pub(crate) async fn card(&self, id: &MemberId) -> Result<Card, Error> {
+        let card = Card::read(&self.work, &self.keys, id, ONCE_TIMEOUT).await;
+        card.map_err(|error| self.explain(error))
     }
 }
 

@@ -13,6 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::{MemberId, Rights};
 use crate::clock::Moment;
 use crate::term::Term;
+use crate::timings::Timings;
+
+/// How often whoever holds something checks that it may.
+const DOUBT_CHECK: Duration = Duration::from_millis(200);
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -87,6 +91,8 @@ pub(crate) struct Session {
     pub(crate) done: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) in_flight: AtomicU64,
+    /// How long its handlers took.
+    pub(crate) timings: Timings,
 }
 
 impl Session {
@@ -115,6 +121,7 @@ impl Session {
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
+            timings: Timings::default(),
         };
         session.refresh(sent);
         session
@@ -167,6 +174,18 @@ impl Session {
             tokio::select! {
                 () = back => {}
                 () = self.over.cancelled() => return false,
+            }
+        }
+    }
+
+    /// Waits until it may not be acted on any longer: it is over, or in doubt.
+    pub(crate) async fn until_in_doubt(&self) {
+        while self.trusted() {
+            // In small steps: timers stand still while a machine sleeps, this clock does not.
+            let left = self.trusted_until().since(Moment::now()).min(DOUBT_CHECK);
+            tokio::select! {
+                () = self.over.cancelled() => return,
+                () = tokio::time::sleep(left) => {}
             }
         }
     }

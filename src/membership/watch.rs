@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::judge;
 use super::keeper::Keep;
 use super::pulse::Pace;
-use super::{End, Exercise, MemberId, Session};
+use super::{Card, End, Exercise, MemberId, Session};
 use crate::notice::Notice;
-use crate::store::{Call, Reply, Script, StoreError, list, text};
+use crate::store::{Reply, Script, StoreError};
 
 static LOOK: Script = Script::new("look", include_str!("look.lua"));
 
@@ -75,23 +75,12 @@ impl Keep {
             }
         });
         for member in dead {
-            let (label, process) = self.profile(&member, session).await;
+            // What it was called, and where it ran; for people, so it may be missing.
+            let card = Card::read(&self.link, keys, &member, session.beat()).await;
+            let Card { label, host, pid, .. } = card.unwrap_or_default();
+            let process = if pid == 0 { String::new() } else { format!("{host}:{pid}") };
             self.board.publish(Notice::MemberDied { member, label, process });
         }
         Ok(())
-    }
-
-    /// What a member was called, and where it ran; for people, so it may be missing.
-    async fn profile(&self, member: &MemberId, session: &Session) -> (String, String) {
-        let call = Call::plain("HMGET").arg(self.store.keys.member(member));
-        let call = call.arg("label").arg("host").arg("pid");
-        let answer = self.link.call(&call, session.beat()).await.and_then(list);
-        let fields = answer.unwrap_or_default();
-        let field = |at: usize| fields.get(at).and_then(|value| text(value).ok());
-        let process = match (field(1), field(2)) {
-            (Some(host), Some(pid)) => format!("{host}:{pid}"),
-            _ => String::new(),
-        };
-        (field(0).unwrap_or_default(), process)
     }
 }

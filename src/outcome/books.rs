@@ -191,25 +191,22 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
     };
     let mut members = Vec::new();
     for (id, deadline) in &raw.members {
-        let profile = store.once(&Call::plain("HGETALL").arg(keys.member(id))).await?;
-        let profile = map(profile).map_err(|error| store.explain(error))?;
-        let word = |name: &str| profile.get(name).cloned().unwrap_or_default();
-        let count = |name: &str| word(name).parse().unwrap_or(0);
+        let card = store.card(id).await?;
         let leads = raw.lease.as_ref().is_some_and(|(holder, _)| holder == id);
         members.push(MemberStatus {
             id: id.to_string(),
-            label: word("label"),
+            label: card.label,
             role: match leads {
                 _ if *deadline <= raw.now_ms => "overdue",
                 true => "generator",
                 false if id.is_observer() => "observer",
                 false => "worker",
             },
-            host: word("host"),
-            pid: count("pid") as u32,
-            done: count("done"),
-            failed: count("failed"),
-            in_flight: count("in_flight"),
+            host: card.host,
+            pid: card.pid,
+            done: card.done,
+            failed: card.failed,
+            in_flight: card.in_flight,
             seen_ms: (raw.now_ms - (deadline - lease_ms)).max(0) as u64,
             left_ms: deadline - raw.now_ms,
         });
@@ -301,7 +298,7 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
 }
 
 /// Milliseconds since 1970 as RFC 3339 in UTC.
-fn rfc3339(ms: u64) -> String {
+pub(crate) fn rfc3339(ms: u64) -> String {
     let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
     // Days since 0000-03-01, so that the leap day is the last of its year.
     let z = days + 719_468;

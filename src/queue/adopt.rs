@@ -136,29 +136,16 @@ fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, n: u64, ledge
 /// none unless somebody deleted keys by hand or Redis lost data.
 pub(crate) async fn disown_strays(store: &Store, session: &Session) -> Result<u64, StoreError> {
     let keys = &store.keys;
-    let pattern = keys.all_blocks();
-    let prefix = pattern.trim_end_matches('*').to_owned();
-    // In a pattern the braces of the hash tag stand for themselves, but a fleet may be called `a[b]`.
-    let pattern = pattern.replace('[', "\\[").replace('?', "\\?");
-    let (mut cursor, mut disowned) = ("0".to_owned(), 0);
-    loop {
-        let call =
-            Call::plain("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(500);
-        let mut page = list(store.work.call(&call, session.call_timeout()).await?)?.into_iter();
-        cursor = text(&page.next().unwrap_or(redis::Value::Nil))?;
-        for key in list(page.next().unwrap_or(redis::Value::Nil))? {
-            let key = text(&key)?;
-            let Some(id) = key.strip_prefix(&prefix) else { continue };
-            let id = MemberId::from_redis(id);
-            let call = DISOWN
-                .call(&[keys.members(), keys.orphans(), keys.blocks(&id)])
-                .arg(session.id.as_str())
-                .arg(id.as_str());
-            let reply = Reply::parse(store.work.call(&call, session.call_timeout()).await?)?;
-            disowned += u64::from(reply.tag == "ok");
-        }
-        if cursor == "0" {
-            return Ok(disowned);
-        }
+    let prefix = keys.all_blocks();
+    let mut disowned = 0;
+    for key in store.scan(&prefix).await? {
+        let id = MemberId::from_redis(&key[prefix.len()..]);
+        let call = DISOWN
+            .call(&[keys.members(), keys.orphans(), keys.blocks(&id)])
+            .arg(session.id.as_str())
+            .arg(id.as_str());
+        let reply = Reply::parse(store.work.call(&call, session.call_timeout()).await?)?;
+        disowned += u64::from(reply.tag == "ok");
     }
+    Ok(disowned)
 }

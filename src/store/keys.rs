@@ -27,6 +27,9 @@
 //! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records |
 //! | `artel:{f}:sent:<sender>` | string, 1 h | last number accepted from that sender |
 //! | `artel:{f}:dedup:<key>` | string, TTL | id of the message that was sent under that key |
+//! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash, and channel | who holds, counted, arrived |
+//! | `artel:{f}:gather` | hash, and channel | the event that asks everybody for numbers |
+//! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
 //! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, pushed_ms |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
@@ -53,10 +56,10 @@ impl Keys {
 
     plain! {
         config = "config", members = "members", watch = "watch", suspects = "suspects",
-        blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token",
+        blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token", gather = "gather",
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
         ledger = "ledger", ctl = "ctl", alive = "alive", returned = "lane:returned",
-        all_blocks = "blocks:*",
+        all_blocks = "blocks:",
     }
 
     pub(crate) fn member(&self, id: &MemberId) -> String {
@@ -107,6 +110,23 @@ impl Keys {
         format!("{}waiters:{name}", self.prefix)
     }
 
+    pub(crate) fn semaphore(&self, name: &str) -> String {
+        format!("{}semaphore:{name}", self.prefix)
+    }
+
+    pub(crate) fn latch(&self, name: &str) -> String {
+        format!("{}latch:{name}", self.prefix)
+    }
+
+    pub(crate) fn barrier(&self, name: &str) -> String {
+        format!("{}barrier:{name}", self.prefix)
+    }
+
+    /// The answers to one question for everybody's numbers.
+    pub(crate) fn stats(&self, round: u64) -> String {
+        format!("{}stats:{round}", self.prefix)
+    }
+
     /// An event: its hash, and its channel.
     pub(crate) fn event(&self, name: &str) -> String {
         format!("{}event:{name}", self.prefix)
@@ -129,6 +149,7 @@ impl Keys {
             (self.term(), "string"),
             (self.last(), "string"),
             (self.token(), "string"),
+            (self.gather(), "hash"),
             (self.returned(), "list"),
             (self.lane("high"), "list"),
             (self.lane("generated"), "list"),
@@ -159,6 +180,10 @@ mod tests {
             keys.lock("l"),
             keys.locks(&id),
             keys.waiters("l"),
+            keys.stats(7),
+            keys.semaphore("s"),
+            keys.latch("l"),
+            keys.barrier("b"),
             keys.data("x"),
             keys.sent("s"),
             keys.dedup("}k"),

@@ -27,7 +27,7 @@ pub(crate) use switchboard::{Hint, LOCK, Listener, Switchboard};
 use crate::Error;
 
 /// How long a start-up or one-off command waits for Redis.
-const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before such a command is repeated, growing.
 const ONCE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -197,11 +197,41 @@ impl Store {
         let mut tries = 0;
         loop {
             match self.work.call(call, ONCE_TIMEOUT).await {
+                // It was never there: that is said at once.
+                Err(error @ StoreError::Unconnected(_)) if self.work.epoch() == 0 => {
+                    return Err(error);
+                }
                 Err(error) if error.is_passing() && tries < 10 => {
                     tries += 1;
                     tokio::time::sleep(ONCE_PAUSE * tries).await;
                 }
                 answer => return answer,
+            }
+        }
+    }
+
+    /// All keys that begin like this. It reads the names of all keys there are, in pages.
+    pub(crate) async fn scan(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        // The braces of the hash tag stand for themselves; other signs may mean something.
+        let mut pattern = String::new();
+        for c in prefix.chars() {
+            if "*?[]\\^-".contains(c) {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern.push('*');
+        let (mut cursor, mut found) = ("0".to_owned(), std::collections::BTreeSet::new());
+        loop {
+            let call =
+                Call::plain("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(500);
+            let mut page = list(self.work.call(&call, ONCE_TIMEOUT).await?)?.into_iter();
+            cursor = text(&page.next().unwrap_or(redis::Value::Nil))?;
+            for key in list(page.next().unwrap_or(redis::Value::Nil))? {
+                found.insert(text(&key)?);
+            }
+            if cursor == "0" {
+                return Ok(found.into_iter().collect());
             }
         }
     }

@@ -157,8 +157,11 @@ impl DistributedEvent {
         let read =
             value.and_then(flag::parse).map_err(|error| self.redis.explain(&self.key, error))?;
         self.shared.known.store(read.generation, Ordering::Release);
-        let (is_set, generation) = (read.set, read.generation);
-        Ok(EventState { is_set, generation, clears_in: read.left })
+        Ok(DistributedEvent::state_of(&read))
+    }
+
+    pub(super) fn state_of(read: &flag::Read) -> EventState {
+        EventState { is_set: read.set, generation: read.generation, clears_in: read.left }
     }
 
     /// Sets it, until somebody clears it; wakes everybody who waits. Setting it twice is setting it
@@ -203,8 +206,7 @@ impl DistributedEvent {
     ///
     /// Dropped before it returns, the event may have been cleared or not.
     pub async fn clear(&self) -> Result<(), Error> {
-        let keys = [self.key.clone()];
-        self.meant(|generation| CLEAR.call(&keys).arg(generation)).await
+        clear(&self.redis, &self.key, &self.shared.known).await
     }
 
     /// Waits until it is set, and returns true. While Redis is away, it waits on.
@@ -277,10 +279,6 @@ impl DistributedEvent {
     async fn set_to(&self, ttl_ms: u64) -> Result<(), Error> {
         set(&self.redis, &self.key, ttl_ms, &self.shared.known).await.map(|_| ())
     }
-
-    async fn meant(&self, call: impl Fn(u64) -> Call) -> Result<(), Error> {
-        meant(&self.redis, &self.key, &self.shared.known, call).await.map(|_| ())
-    }
 }
 
 impl std::fmt::Debug for DistributedEvent {
@@ -289,8 +287,24 @@ impl std::fmt::Debug for DistributedEvent {
     }
 }
 
+/// Sets the flag under this key for some time; the generation it has then.
+pub(crate) async fn set_flag(redis: &Redis, key: &str, ttl: Duration) -> Result<u64, Error> {
+    set(redis, key, ttl.as_millis() as u64, &AtomicU64::new(0)).await
+}
+
+/// Clears this generation of the flag under this key, if it is still the present one.
+pub(crate) async fn clear_flag(redis: &Redis, key: &str, generation: u64) -> Result<(), Error> {
+    let value = redis.store.repeat_raw(&CLEAR.call(&[key.to_owned()]).arg(generation)).await;
+    value.map(|_| ()).map_err(|error| redis.explain(key, error))
+}
+
+async fn clear(redis: &Redis, key: &str, known: &AtomicU64) -> Result<(), Error> {
+    let keys = [key.to_owned()];
+    meant(redis, key, known, |generation| CLEAR.call(&keys).arg(generation)).await.map(|_| ())
+}
+
 /// Sets the flag under this key; the generation it has then.
-pub(crate) async fn set(
+async fn set(
     redis: &Redis,
     key: &str,
     ttl_ms: u64,

@@ -41,8 +41,6 @@ const SLACK: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_millis(50);
 /// How often a release is repeated that nobody answers; then the heartbeat gives the lock back.
 const RELEASE_TRIES: u32 = 5;
-/// How often a holder checks that it still is one: timers stand still while a machine sleeps.
-const CHECK: Duration = Duration::from_millis(200);
 
 /// Makes the locks of one member.
 pub(crate) struct Locksmith {
@@ -62,7 +60,16 @@ impl Locksmith {
         Ok(Arc::new(Locksmith { redis, ear, sessions, lines: Mutex::default() }))
     }
 
-    fn line(&self, name: &str) -> Arc<Line<()>> {
+    pub(super) fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
+    pub(super) fn ear(&self) -> &Arc<Ear> {
+        &self.ear
+    }
+
+    /// Where the tasks of this process wait for each other, by name.
+    pub(super) fn line(&self, name: &str) -> Arc<Line<()>> {
         let mut lines = self.lines.lock().expect("never poisoned");
         lines.retain(|_, line| Arc::strong_count(line) > 1);
         lines.entry(name.to_owned()).or_default().clone()
@@ -382,12 +389,9 @@ impl LockGuard {
     ///
     /// Safe: it only waits.
     pub async fn lost(&self) {
-        while self.is_held() {
-            let left = self.session.trusted_until().since(Moment::now());
-            tokio::select! {
-                () = self.lost.cancelled() => return,
-                () = tokio::time::sleep(left.min(CHECK)) => {}
-            }
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            () = self.session.until_in_doubt() => {}
         }
     }
 

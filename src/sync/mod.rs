@@ -6,19 +6,28 @@
 //! a lock or a permit, is valid exactly as long as its holder's session; Redis checks it inside the
 //! write it protects.
 
+mod barrier;
 mod event;
 mod flag;
 mod guarded;
+mod latch;
+mod list;
 mod lock;
+mod semaphore;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
+pub use barrier::Barrier;
 pub use event::{DistributedEvent, EventState};
+pub(crate) use event::{clear_flag, set_flag};
 pub(crate) use flag::Flag;
 pub use guarded::GuardedScript;
+pub use latch::CountDownLatch;
+pub use list::{EventStatus, LockStatus};
 pub(crate) use lock::Locksmith;
 pub use lock::{Lock, LockGuard};
+pub use semaphore::{Permit, Semaphore};
 
 use crate::Error;
 use crate::config::check_fleet_name;
@@ -26,6 +35,9 @@ use crate::store::{Address, Store, StoreError};
 
 /// Bytes of the name of an event, a lock or whatever else is shared by name.
 const NAME_BYTES_MAX: usize = 200;
+
+/// Permits of a semaphore, parties of a barrier, counts of a latch.
+const COUNT_MAX: u32 = 10_000;
 
 /// A fleet's place in one Redis, for programs that share its events without being a member.
 ///
@@ -90,6 +102,17 @@ impl std::fmt::Debug for Redis {
             .field("address", &self.store.address())
             .field("fleet", &self.store.fleet())
             .finish()
+    }
+}
+
+/// Checks the size of a semaphore, a barrier or a latch: what they hold is looked through in one call.
+fn check_count(field: &'static str, count: u32) -> Result<(), Error> {
+    match count {
+        1..=COUNT_MAX => Ok(()),
+        _ => {
+            let problem = format!("must be between 1 and {COUNT_MAX}, not {count}");
+            Err(Error::Config { field, problem })
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl Worker {
     fn collect(&mut self) {
         for finished in self.slots.finished() {
             self.mean = Some(mean_with(self.mean, finished.took));
+            self.session.timings.note(finished.took);
             self.settle(finished.claim, finished.outcome);
         }
         if self.slots.inside() == 0 {

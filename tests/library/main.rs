@@ -4,6 +4,7 @@
 
 mod events; // no wake-up is lost
 mod locks; // one holder, which ends with its session
+mod recipes; // semaphores, latches, barriers
 mod sending; // anybody may send, and put errors back to work
 
 use std::sync::Arc;

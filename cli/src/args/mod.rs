@@ -3,7 +3,9 @@
 //! **Invariant:** every option has one definition, here. Help, completions, man pages, environment
 //! variables, keys of the file and `config init` all come from it (see `layers.rs`).
 
+mod errors;
 mod run;
+mod sync;
 mod values;
 
 use std::path::PathBuf;
@@ -11,7 +13,11 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub(crate) use errors::{
+    ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs,
+};
 pub(crate) use run::{HandlerMode, MemberArgs, RunArgs, UpArgs};
+pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 
 use crate::exit::{Failure, USAGE};
@@ -202,6 +208,18 @@ enum Command {
     Errors(ErrorsCommand),
     /// Who leads, who is here, the books; exit code 6 when nobody leads
     Status(StatusArgs),
+    /// What every member says about itself: role, numbers, handler times
+    Stats {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Signals across the fleet: set, clear, look at and wait for a named event
+    #[command(subcommand)]
+    Event(EventCommand),
+    /// Locks across the fleet: run a command while holding one, see who holds what
+    #[command(subcommand)]
+    Lock(LockCommand),
     /// Put back what dead members left behind
     Clean(CleanArgs),
     /// The private server that is used when no address is given
@@ -220,90 +238,6 @@ enum Command {
         /// Which command, such as `send` or `errors take`
         command: Vec<String>,
     },
-}
-
-/// Which failed messages.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct FilterArgs {
-    /// Only those whose payload or reason matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    pub(crate) grep: Option<String>,
-
-    /// Only those that failed within this time
-    #[arg(long, value_name = "TIME", value_parser = values::time)]
-    pub(crate) since: Option<Duration>,
-
-    /// Only those that failed for this cause: handler, attempts, decode or timeout
-    #[arg(long, value_name = "CAUSE")]
-    pub(crate) cause: Option<artel::Cause>,
-
-    /// At most this many
-    #[arg(long, value_name = "N", value_parser = values::at_least_one)]
-    pub(crate) limit: Option<u64>,
-}
-
-/// Which errors are taken, and how they are printed.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct TakeArgs {
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-
-    /// Print whole records, one JSON document per line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Which errors are shown.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-
-    /// Go on after this position, as the page before said
-    #[arg(long, value_name = "POSITION", conflicts_with = "since")]
-    pub(crate) cursor: Option<String>,
-
-    /// Print whole records, one JSON document per line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Which errors are put back to work.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct RequeueArgs {
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-
-    /// The lane to put them into [default: each its own; normal for what was generated]
-    #[arg(long, value_enum)]
-    pub(crate) lane: Option<SendLane>,
-
-    /// Do not ask
-    #[arg(long, short)]
-    pub(crate) yes: bool,
-}
-
-/// Which errors are copied, and where to.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ExportArgs {
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-
-    /// Write to this file, which is there only once it is whole [default: stdout]
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Subcommand)]
-pub(crate) enum ErrorsCommand {
-    /// Show a page of failed messages, oldest first; nothing is removed
-    List(ListArgs),
-    /// Take failed messages: print them and remove them
-    Take(TakeArgs),
-    /// Put failed messages back to work, each as a new message
-    Requeue(RequeueArgs),
-    /// Copy failed messages as JSON lines; nothing is removed
-    Export(ExportArgs),
 }
 
 /// A lane that messages can be sent to.
@@ -426,6 +360,9 @@ pub(crate) enum Action {
     Errors(ErrorsCommand),
     CleanTemp,
     Status(StatusArgs),
+    Stats { json: bool },
+    Event(EventCommand),
+    Lock(LockCommand),
     Embedded(EmbeddedCommand),
     Config(ConfigCommand),
     Completions(clap_complete::Shell),
@@ -461,6 +398,9 @@ impl Args {
             Some(Command::GetErrors(take)) => Action::Errors(ErrorsCommand::Take(take)),
             Some(Command::Errors(command)) => Action::Errors(command),
             Some(Command::Status(options)) => Action::Status(options),
+            Some(Command::Stats { json }) => Action::Stats { json },
+            Some(Command::Event(command)) => Action::Event(command),
+            Some(Command::Lock(command)) => Action::Lock(command),
             Some(Command::Clean(CleanArgs { .. })) => Action::CleanTemp,
             Some(Command::Embedded(command)) => Action::Embedded(command),
             Some(Command::Config(command)) => Action::Config(command),

@@ -18,6 +18,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
 
+    /// Serve /livez, /readyz, /gather_stats and /api/v1/status here: a port, or host:port
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http: Option<String>,
+
     /// Leave when stdin ends: for whoever starts members and may be killed
     #[arg(long, hide = true)]
     pub(crate) tethered: bool,

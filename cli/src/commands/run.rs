@@ -9,14 +9,16 @@ use artel::{
     Outcome, Status, Tick,
 };
 use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, HandlerMode, MemberArgs, RunArgs};
 use crate::builtin::{Inspector, Text};
 use crate::exit::{Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
+use crate::http::Token;
 use crate::settings::{self, Need, Place};
 use crate::signals::{Signals, blocking};
-use crate::{commands, external, printer};
+use crate::{commands, external, http, printer};
 
 // What a member says of itself; `up` reads it, too.
 pub(crate) const JOINED: &str = "joined the fleet";
@@ -87,6 +89,11 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     let config = settings::config(args);
     config.validate()?;
     let (maker, worker) = parts(&args.member)?;
+    let token = Token::of_this_process()?;
+    let listening = match &args.http {
+        Some(address) => Some(http::listen(address).await?),
+        None => None,
+    };
     let talkers = match &worker {
         Worker::Lines(lines) => Some(lines.clone()),
         _ => None,
@@ -96,6 +103,10 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
         Ok(joined) => joined?,
         Err(code) => return Ok(code),
     };
+    let http_over = CancellationToken::new();
+    if let Some(listening) = listening {
+        http::serve(listening, token, &place, &fleet, http_over.clone());
+    }
     let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
     let every = args.member.snapshot_every;
     let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));
@@ -114,6 +125,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
         external::end_all();
         return Ok(code);
     }
+    http_over.cancel();
     tracing::info!("left the fleet");
     if let Some(talkers) = talkers {
         talkers.close().await;

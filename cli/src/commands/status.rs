@@ -6,16 +6,16 @@ use artel::Status;
 
 use crate::args::StatusArgs;
 use crate::exit::{Failure, OK, UNHEALTHY};
-use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
+use crate::{printer, table};
 
 pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     if args.watch {
         return watch(place, args).await;
     }
     let status = Status::read(&place.redis, &place.fleet).await?;
-    let text = if args.json { json(&status)? } else { table(&status) };
+    let text = if args.json { table::json(&status)? } else { page(&status) };
     printer::data(&text)?;
     Ok(if status.generator.is_some() { OK } else { UNHEALTHY })
 }
@@ -33,8 +33,8 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
         let read = signals.unless(Status::read(&place.redis, &place.fleet)).await;
         let Ok(status) = read else { return Ok(OK) };
         let text = match status {
-            Ok(status) if args.json => json(&status)?,
-            Ok(status) => table(&status),
+            Ok(status) if args.json => table::json(&status)?,
+            Ok(status) => page(&status),
             Err(error) if error.is_unreachable() && !first => {
                 printer::remark(&format!("{error}"));
                 continue;
@@ -49,9 +49,6 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     }
 }
 
-fn json(status: &Status) -> Result<String, Failure> {
-    Ok(serde_json::to_string(status).map_err(std::io::Error::from)? + "\n")
-}
 
 /// The books, in one line.
 pub(crate) fn books(status: &Status) -> String {
@@ -63,7 +60,7 @@ pub(crate) fn books(status: &Status) -> String {
     )
 }
 
-fn table(status: &Status) -> String {
+fn page(status: &Status) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -110,18 +107,7 @@ fn table(status: &Status) -> String {
         ]
     });
     let head = ["MEMBER", "LABEL", "ROLE", "HOST:PID", "DONE", "FAILED", "IN FLIGHT", "SEEN"];
-    let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    let widths: [usize; 8] = std::array::from_fn(|column| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
-    });
     text.push('\n');
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            let _ = write!(line, "{cell:width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    text.push_str(&table::columns(head, rows));
     text
 }

@@ -1,0 +1,97 @@
+//! `artel event`: signals across the fleet.
+
+use std::time::Duration;
+
+use artel::{DistributedEvent, EventState, Redis};
+use serde_json::{Value, json};
+
+use crate::args::EventCommand;
+use crate::exit::{Failure, NOT_FOUND, OK, TIMED_OUT};
+use crate::settings::Place;
+use crate::signals::Signals;
+use crate::{printer, table};
+
+pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, Failure> {
+    let redis = Redis::open(&place.redis, &place.fleet)?;
+    let event = |name: &str| DistributedEvent::new(&redis, name);
+    match command {
+        EventCommand::Set { name, ttl: None } => event(name)?.set().await?,
+        EventCommand::Set { name, ttl: Some(ttl) } => event(name)?.set_for(*ttl).await?,
+        EventCommand::Clear { name } => event(name)?.clear().await?,
+        EventCommand::Status { name, json } => {
+            let state = event(name)?.state().await?;
+            let text = match json {
+                true => table::json(&document(name, &state))?,
+                false => format!("{}\n", words(&state)),
+            };
+            printer::data(&text)?;
+            return Ok(if state.is_set { OK } else { NOT_FOUND });
+        }
+        EventCommand::Wait { name, timeout, consumer_timeout } => {
+            let event = event(name)?.with_consumer_timeout(*consumer_timeout)?;
+            return wait(&event, name, *timeout).await;
+        }
+        EventCommand::List { json } => {
+            let events = redis.events().await?;
+            let text = match json {
+                true => {
+                    let events: Vec<Value> =
+                        events.iter().map(|event| document(&event.name, &event.state)).collect();
+                    table::json(&json!({ "v": 1, "events": events }))?
+                }
+                false if events.is_empty() => "no events\n".to_owned(),
+                false => table::columns(
+                    ["EVENT", "STATE"],
+                    events.iter().map(|event| [event.name.clone(), words(&event.state)]),
+                ),
+            };
+            printer::data(&text)?;
+        }
+    }
+    Ok(OK)
+}
+
+async fn wait(
+    event: &DistributedEvent,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<u8, Failure> {
+    let mut signals = Signals::catch()?;
+    let waiting = async {
+        // A Redis that is not there is an error; one that goes away later is waited for.
+        if event.is_set().await? {
+            return Ok(true);
+        }
+        match timeout {
+            Some(timeout) => event.wait_timeout(timeout).await,
+            None => event.wait().await,
+        }
+    };
+    match signals.unless(waiting).await {
+        Err(code) => Ok(code),
+        Ok(Err(error)) => Err(error.into()),
+        Ok(Ok(true)) => Ok(OK),
+        Ok(Ok(false)) => {
+            let timeout = humantime::format_duration(timeout.unwrap_or_default());
+            Err(Failure::new(TIMED_OUT, format!("event {name:?} was not set within {timeout}")))
+        }
+    }
+}
+
+fn document(name: &str, state: &EventState) -> Value {
+    json!({
+        "v": 1,
+        "event": name,
+        "set": state.is_set,
+        "generation": state.generation,
+        "clears_in_ms": state.clears_in.map(|left| left.as_millis() as u64),
+    })
+}
+
+fn words(state: &EventState) -> String {
+    match (state.is_set, state.clears_in) {
+        (false, _) => "not set".to_owned(),
+        (true, None) => "set".to_owned(),
+        (true, Some(left)) => format!("set, for {} more", humantime::format_duration(left)),
+    }
+}

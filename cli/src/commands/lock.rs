@@ -1,0 +1,204 @@
+//! `artel lock`: run a command while holding a lock; who holds what.
+//!
+//! **Invariant:** the command is started only while the lock is held, and is ended, with everything
+//! it started, before anybody else can be granted the lock that was lost for want of Redis.
+
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use artel::{Config, Fleet, LockGuard, LockStatus, Redis};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::json;
+use tokio::process::{Child, Command};
+
+use crate::args::{LockCommand, LockRunArgs, OnLost};
+use crate::exit::{FAILURE, Failure, NOT_FOUND, OK, TIMED_OUT, USAGE};
+use crate::settings::Place;
+use crate::signals::Signals;
+use crate::{printer, table};
+
+/// How long a command whose lock is lost may take to end by itself.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+pub(crate) async fn lock(place: &Place, command: &LockCommand) -> Result<u8, Failure> {
+    let redis = Redis::open(&place.redis, &place.fleet)?;
+    let (locks, json, wanted) = match command {
+        LockCommand::Run(args) => return run(place, args).await,
+        LockCommand::Status { name, json } => {
+            (Vec::from_iter(redis.lock_status(name).await?), *json, Some(name))
+        }
+        LockCommand::List { json } => (redis.locks().await?, *json, None),
+    };
+    let text = match (json, wanted) {
+        (true, Some(name)) => {
+            table::json(&json!({ "v": 1, "lock": name, "holder": locks.first() }))?
+        }
+        (true, None) => table::json(&json!({ "v": 1, "locks": locks }))?,
+        (false, Some(_)) if locks.is_empty() => "not held\n".to_owned(),
+        (false, None) if locks.is_empty() => "no locks are held\n".to_owned(),
+        (false, _) => rows(&locks),
+    };
+    printer::data(&text)?;
+    Ok(if wanted.is_some() && locks.is_empty() { NOT_FOUND } else { OK })
+}
+
+fn rows(locks: &[LockStatus]) -> String {
+    let rows = locks.iter().map(|lock| {
+        [
+            lock.name.clone(),
+            lock.label.clone(),
+            format!("{}:{}", lock.host, lock.pid),
+            lock.token.to_string(),
+            humantime::format_duration(Duration::from_millis(lock.held_ms)).to_string(),
+            lock.waiting.to_string(),
+        ]
+    });
+    table::columns(["LOCK", "HELD BY", "HOST:PID", "TOKEN", "FOR", "WAITING"], rows)
+}
+
+async fn run(place: &Place, args: &LockRunArgs) -> Result<u8, Failure> {
+    let mut signals = Signals::catch()?;
+    let mut config = Config::default();
+    config.label = args.label.clone().unwrap_or_else(|| format!("lock-{}", std::process::id()));
+    let member = Fleet::builder().redis(&place.redis).name(&place.fleet).config(config);
+    let fleet = match signals.unless(member.start()).await {
+        Ok(fleet) => fleet?,
+        Err(code) => return Ok(code),
+    };
+    let ended = hold(&fleet, args, &mut signals).await;
+    fleet.stop();
+    // What was held is released; whoever does not want to wait for the rest need not.
+    let _ = signals.unless(fleet.stopped()).await;
+    ended
+}
+
+/// Waits for the lock and runs the command under it; its exit code.
+async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Result<u8, Failure> {
+    let lock = fleet.lock(&args.name)?;
+    let waiting = async {
+        match args.wait {
+            Some(wait) => lock.acquire_timeout(wait).await,
+            None => lock.acquire().await.map(Some),
+        }
+    };
+    let guard = match signals.unless(waiting).await {
+        Ok(guard) => guard?,
+        Err(code) => return Ok(code),
+    };
+    let Some(guard) = guard else {
+        let holder = fleet.redis().lock_status(&args.name).await.ok().flatten();
+        let holder = holder.map_or_else(String::new, |lock| {
+            format!(": {} ({}:{}) has it", lock.label, lock.host, lock.pid)
+        });
+        let code = args.conflict_exit.unwrap_or(TIMED_OUT);
+        return Err(Failure::new(code, format!("lock {:?} could not be had{holder}", args.name)));
+    };
+    let ended = under(&guard, args, signals).await;
+    // Lost, or unanswered: then it is free when the session ends, which is now.
+    let released = guard.release().await;
+    if let (Ok(_), Err(error)) = (&ended, released) {
+        tracing::warn!(%error, "the command has ended, but the lock was lost before");
+    }
+    ended
+}
+
+/// Runs the command; its exit code, or why it was ended.
+async fn under(
+    guard: &LockGuard,
+    args: &LockRunArgs,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let mut job = Job::start(guard, args)?;
+    let mut asked = false;
+    loop {
+        tokio::select! {
+            status = job.child.wait() => return Ok(code(status?)),
+            () = guard.lost(), if args.on_lost == OnLost::Kill => {
+                job.end().await;
+                let error = format!("lock {:?} was lost, so the command was ended", args.name);
+                return Err(Failure::new(NOT_FOUND, error)
+                    .hint("was Redis away, or this process frozen, for longer than the lease?"));
+            }
+            code = signals.next() => {
+                if asked {
+                    job.signal(Signal::KILL);
+                    return Ok(code);
+                }
+                asked = true;
+                job.pass_on(code);
+            }
+        }
+    }
+}
+
+/// The command that runs under the lock.
+struct Job {
+    child: Child,
+    /// Its own process group; none on a terminal, where it must stay in the foreground.
+    group: Option<Pid>,
+}
+
+impl Job {
+    fn start(guard: &LockGuard, args: &LockRunArgs) -> Result<Job, Failure> {
+        let [program, words @ ..] = &args.command[..] else {
+            return Err(Failure::new(USAGE, "no command").hint("put it behind `--`"));
+        };
+        let mut command = Command::new(program);
+        command.args(words).kill_on_drop(true);
+        command.env("ARTEL_LOCK_TOKEN", guard.token().to_string());
+        let foreground = std::io::stdin().is_terminal();
+        if !foreground {
+            command.process_group(0);
+        }
+        let child = command.spawn().map_err(|error| {
+            let program = program.to_string_lossy();
+            Failure::new(FAILURE, format!("cannot run {program}: {error}"))
+                .hint("is its path right, and is it executable?")
+        })?;
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        Ok(Job { child, group: pid.filter(|_| !foreground) })
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        match (self.group, process) {
+            (Some(group), _) => drop(kill_process_group(group, signal)),
+            (None, Some(process)) => drop(kill_process(process, signal)),
+            (None, None) => {}
+        }
+    }
+
+    /// Hands on the signal that stands behind this exit code. On a terminal Ctrl-C reaches it anyway.
+    fn pass_on(&self, code: u8) {
+        match code {
+            130 if self.group.is_none() => {}
+            130 => self.signal(Signal::INT),
+            129 => self.signal(Signal::HUP),
+            _ => self.signal(Signal::TERM),
+        }
+    }
+
+    /// Ends it and everything it started: asked first, but not for long.
+    async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        let _ = tokio::time::timeout(LAST_WORDS, self.child.wait()).await;
+        self.signal(Signal::KILL);
+        let _ = self.child.wait().await;
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.child.id().is_some() {
+            self.signal(Signal::KILL);
+        }
+    }
+}
+
+/// As a shell tells it: the command's own code, or 128 and the signal that ended it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE)
+}

@@ -1,0 +1,43 @@
+//! [`Card`]: what a member tells about itself with every heartbeat. For people only.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::MemberId;
+use crate::store::{Call, Keys, Link, StoreError, list, text};
+
+/// A member's own words; empty if it is long gone.
+#[derive(Debug, Default)]
+pub(crate) struct Card {
+    pub(crate) label: String,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) in_flight: u64,
+}
+
+impl Card {
+    pub(crate) async fn read(
+        link: &Link,
+        keys: &Keys,
+        id: &MemberId,
+        timeout: Duration,
+    ) -> Result<Card, StoreError> {
+        let fields = list(link.call(&Call::plain("HGETALL").arg(keys.member(id)), timeout).await?)?;
+        let fields: HashMap<String, String> = fields
+            .chunks_exact(2)
+            .map(|pair| Ok((text(&pair[0])?, text(&pair[1])?)))
+            .collect::<Result<_, StoreError>>()?;
+        let word = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        let count = |name: &str| word(name).parse().unwrap_or(0);
+        Ok(Card {
+            label: word("label"),
+            host: word("host"),
+            pid: count("pid") as u32,
+            done: count("done"),
+            failed: count("failed"),
+            in_flight: count("in_flight"),
+        })
+    }
+}

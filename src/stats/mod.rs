@@ -1,0 +1,253 @@
+//! [`FleetStats`]: what every member says about itself, asked for and collected in one go.
+//!
+//! **Invariant:** whoever asks gets an answer within [`PATIENCE`] and a little: everything that was
+//! said until then, and the names of those who said nothing. The question is an event, so asking
+//! costs one wake-up per member however many ask at once: they share the round.
+
+mod reporter;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use reporter::Reporter;
+
+use crate::Error;
+use crate::membership::{Card, MemberId};
+use crate::outcome::rfc3339;
+use crate::store::{Script, StoreError, list, number, text};
+use crate::sync::{Redis, clear_flag, set_flag};
+
+static COLLECT: Script = Script::new("collect", include_str!("collect.lua"));
+
+/// How long members are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long Redis is waited for, beside that.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(1);
+/// A round that nobody ended is over after this time.
+const ROUND_TTL: Duration = Duration::from_secs(3);
+/// Pause between two looks at the answers, growing.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// What one member says about itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MemberStats {
+    /// Its session.
+    pub id: String,
+    /// What people call it.
+    pub label: String,
+    /// Where it runs.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// `generator`, `worker` or `observer`.
+    pub role: String,
+    /// Its fencing token, if it leads.
+    pub term: Option<u64>,
+    /// Completed by this session.
+    pub done: u64,
+    /// Found in error by this session.
+    pub failed: u64,
+    /// Being handled.
+    pub in_flight: u64,
+    /// Milliseconds since it was started.
+    pub uptime_ms: u64,
+    /// Memory it has in use, where the system tells.
+    pub memory_bytes: Option<u64>,
+    /// Half of its handlers took no longer than this; `None` if none ran in this session.
+    pub handler_p50_ms: Option<f64>,
+    /// 99 of 100 of its handlers took no longer than this.
+    pub handler_p99_ms: Option<f64>,
+    /// One round trip to Redis, measured for this answer.
+    pub redis_rtt_ms: f64,
+}
+
+/// A member that did not answer in time.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MissingMember {
+    /// Its session.
+    pub id: String,
+    /// What people call it.
+    pub label: String,
+    /// Where it runs.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Milliseconds until its session ends unless it is heard of; negative: it is overdue.
+    pub left_ms: i64,
+}
+
+/// Sums over all who answered.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct StatsTotals {
+    /// Members there are.
+    pub members: u64,
+    /// Members that answered.
+    pub answered: u64,
+    /// Completed by their present sessions.
+    pub done: u64,
+    /// Found in error by their present sessions.
+    pub failed: u64,
+    /// Being handled.
+    pub in_flight: u64,
+    /// Memory in use, of those whose system tells.
+    pub memory_bytes: u64,
+}
+
+/// What a fleet says about itself. Serialized, it is the documented answer of `/gather_stats`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct FleetStats {
+    /// Version of this document.
+    pub v: u8,
+    /// Redis time, RFC 3339.
+    pub time: String,
+    /// The fleet's name.
+    pub fleet: String,
+    /// How long the collecting took.
+    pub took_ms: f64,
+    /// Sums over all who answered.
+    pub totals: StatsTotals,
+    /// Who answered, by label.
+    pub members: Vec<MemberStats>,
+    /// Who did not.
+    pub missing: Vec<MissingMember>,
+}
+
+impl Redis {
+    /// Asks every member of the fleet for its numbers; returns when all have answered, or after two
+    /// seconds with the names of those who have not. Whoever asks need not be a member.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached, refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a round that nobody waits for is over by itself.
+    pub async fn gather_stats(&self) -> Result<FleetStats, Error> {
+        gather(self).await
+    }
+}
+
+/// Asks everybody and waits for the answers, for a bounded time.
+async fn gather(redis: &Redis) -> Result<FleetStats, Error> {
+    let began = Instant::now();
+    let store = &redis.store;
+    // A Redis that is away is found out at once, before anybody is waited for.
+    let answers = tokio::time::timeout(REDIS_TIMEOUT, store.server()).await;
+    answers.map_err(|_| Error::NoAnswer { after: REDIS_TIMEOUT })??;
+    let limit = PATIENCE + REDIS_TIMEOUT;
+    match tokio::time::timeout(limit, collect(redis, began)).await {
+        Ok(stats) => stats,
+        Err(_) => Err(Error::NoAnswer { after: limit }),
+    }
+}
+
+async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
+    let store = &redis.store;
+    let key = store.keys.gather();
+    let round = set_flag(redis, &key, ROUND_TTL).await?;
+    let call = COLLECT.call(&[store.keys.members(), store.keys.stats(round)]);
+    let mut pause = PAUSE.0;
+    let collected = loop {
+        let value = store.once(&call).await?;
+        let collected = Collected::parse(value).map_err(|error| store.explain(error))?;
+        if collected.is_complete() || began.elapsed() >= PATIENCE {
+            break collected;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    };
+    clear_flag(redis, &key, round).await?;
+    let mut stats = FleetStats {
+        v: 1,
+        time: rfc3339(collected.now_ms as u64),
+        fleet: store.fleet().to_owned(),
+        took_ms: 0.0,
+        totals: StatsTotals { members: collected.members.len() as u64, ..StatsTotals::default() },
+        members: Vec::new(),
+        missing: Vec::new(),
+    };
+    for (id, deadline) in &collected.members {
+        match collected.answers.get(id) {
+            Some(answer) => stats.add(answer.clone()),
+            None => {
+                let Card { label, host, pid, .. } = store.card(&MemberId::from_redis(id)).await?;
+                let left_ms = deadline - collected.now_ms;
+                stats.missing.push(MissingMember { id: id.clone(), label, host, pid, left_ms });
+            }
+        }
+    }
+    stats.members.sort_by(|a, b| (&a.label, &a.id).cmp(&(&b.label, &b.id)));
+    stats.took_ms = began.elapsed().as_secs_f64() * 1e3;
+    Ok(stats)
+}
+
+impl FleetStats {
+    fn add(&mut self, member: MemberStats) {
+        let totals = &mut self.totals;
+        totals.answered += 1;
+        totals.done += member.done;
+        totals.failed += member.failed;
+        totals.in_flight += member.in_flight;
+        totals.memory_bytes += member.memory_bytes.unwrap_or(0);
+        self.members.push(member);
+    }
+}
+
+/// The state of one round.
+struct Collected {
+    now_ms: i64,
+    members: BTreeMap<String, i64>,
+    answers: BTreeMap<String, MemberStats>,
+}
+
+impl Collected {
+    fn parse(value: redis::Value) -> Result<Collected, StoreError> {
+        let mut items = list(value)?.into_iter();
+        let mut next = || items.next().ok_or_else(|| StoreError::odd("the round is too short"));
+        let now_ms = number(&next()?)?;
+        let members = list(next()?)?
+            .chunks_exact(2)
+            .map(|pair| Ok((text(&pair[0])?, number(&pair[1])?)))
+            .collect::<Result<_, StoreError>>()?;
+        // What a member of another version says, and we do not understand, counts as no answer.
+        let answers = list(next()?)?
+            .chunks_exact(2)
+            .filter_map(|pair| {
+                Some((text(&pair[0]).ok()?, serde_json::from_str(&text(&pair[1]).ok()?).ok()?))
+            })
+            .collect();
+        Ok(Collected { now_ms, members, answers })
+    }
+
+    fn is_complete(&self) -> bool {
+        self.members.keys().all(|id| self.answers.contains_key(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_complete_when_every_member_has_answered() {
+        let bulk = |text: &str| redis::Value::BulkString(text.as_bytes().to_vec());
+        let numbers = r#"{"id":"a","label":"","host":"","pid":1,"role":"worker","term":null,
+            "done":0,"failed":0,"in_flight":0,"uptime_ms":1,"memory_bytes":null,
+            "handler_p50_ms":null,"handler_p99_ms":null,"redis_rtt_ms":0.1,"later":"unknown"}"#;
+        let round = |answers: Vec<redis::Value>| {
+            let members = ["a", "2", "b", "3"].map(bulk).to_vec();
+            let parts = vec![bulk("1"), redis::Value::Array(members), redis::Value::Array(answers)];
+            Collected::parse(redis::Value::Array(parts)).expect("a round")
+        };
+        assert!(!round(vec![bulk("a"), bulk(numbers)]).is_complete());
+        assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk("{}")]).is_complete());
+        assert!(round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(numbers)]).is_complete());
+    }
+}

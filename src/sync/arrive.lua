@@ -1,0 +1,44 @@
+#!lua flags=allow-oom
+-- Arrives at a barrier; the last to arrive lets everybody through, under a new generation.
+-- KEYS[1] members ZSET   KEYS[2] barrier:<name> HASH, and channel: parties, gen, `a:<member>:<n>` (arrived),
+--         `p:<member>:<n>` (went through last), `r:<member>` (its highest number)
+-- ARGV    me, n (number of this arrival, rising), parties
+-- Returns {'through', gen}, {'waiting', gen} (wait for a later generation), 'late' (n went through some time ago, or went away), 'gone',
+--         {'parties', stored} (others wait at a barrier of another size)
+-- Why the number: a repeat finds what the first copy did, and a late copy does not arrive again.
+local me, n = ARGV[1], ARGV[2]
+if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local mine = me .. ':' .. n
+local all, here, stored = redis.call('HGETALL', KEYS[2]), {}, false
+local gen, last, old = '0', 0, {}
+for i = 1, #all, 2 do
+  local kind, member = string.match(all[i], '^([apr]):([^:]+)')
+  if all[i] == 'parties' then stored = all[i + 1]
+  elseif all[i] == 'gen' then gen = all[i + 1]
+  elseif kind and not redis.call('ZSCORE', KEYS[1], member) then old[#old + 1] = all[i]
+  elseif all[i] == 'p:' .. mine then return {'through', gen}
+  elseif all[i] == 'a:' .. mine then return {'waiting', gen}
+  elseif kind == 'a' then here[#here + 1] = string.sub(all[i], 3)
+  elseif all[i] == 'r:' .. me then last = tonumber(all[i + 1]) end
+end
+if tonumber(n) <= last then return 'late' end
+if stored and stored ~= ARGV[3] and #here > 0 then return {'parties', stored} end
+for _, field in ipairs(old) do redis.call('HDEL', KEYS[2], field) end
+redis.call('HSET', KEYS[2], 'parties', ARGV[3], 'r:' .. me, n)
+if #here + 1 < tonumber(ARGV[3]) then
+  redis.call('HSET', KEYS[2], 'a:' .. mine, '1')
+  return {'waiting', gen}
+end
+for i = 1, #all, 2 do
+  if string.sub(all[i], 1, 2) == 'p:' then redis.call('HDEL', KEYS[2], all[i]) end
+end
+here[#here + 1] = mine
+for _, one in ipairs(here) do
+  redis.call('HDEL', KEYS[2], 'a:' .. one)
+  redis.call('HSET', KEYS[2], 'p:' .. one, '1')
+end
+local t = redis.call('TIME')
+gen = string.format('%.0f', math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2]))
+redis.call('HSET', KEYS[2], 'gen', gen)
+redis.call('SPUBLISH', KEYS[2], gen)
+return {'through', gen}

@@ -1,0 +1,176 @@
+//! [`Barrier`]: so many go on together.
+//!
+//! **Invariant:** nobody goes through before so many living sessions have arrived; whoever dies or
+//! goes away while waiting does not count; each arrival counts once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::lock::Locksmith;
+use super::{Flag, check_count, check_name};
+use crate::Error;
+use crate::membership::{End, Session};
+use crate::store::{Reply, Script};
+
+static ARRIVE: Script = Script::new("arrive", include_str!("arrive.lua"));
+static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
+
+const RETRY: Duration = Duration::from_millis(50);
+/// How often is looked whether it has opened, whatever is heard.
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A barrier of a fleet, by its name. Made by [`Fleet::barrier`](crate::Fleet::barrier).
+///
+/// It can be used again: when so many have gone through, the next are waited for.
+///
+/// ```
+/// # let server = artel_testkit::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let fleet = artel::Fleet::builder().redis(url).name("shop").start().await?;
+/// let start = fleet.barrier("start", 2)?;
+/// let (one, two) = tokio::join!(start.wait(), start.wait());
+/// one?;
+/// two?;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Barrier {
+    smith: Arc<Locksmith>,
+    flag: Arc<Flag>,
+    key: Arc<str>,
+    parties: u32,
+}
+
+/// Numbers of arrivals: they rise for as long as this process runs.
+static ARRIVALS: AtomicU64 = AtomicU64::new(0);
+
+impl Barrier {
+    pub(crate) fn new(smith: &Arc<Locksmith>, name: &str, parties: u32) -> Result<Barrier, Error> {
+        check_name("barrier", name)?;
+        check_count("parties", parties)?;
+        let key = smith.redis().store.keys.barrier(name);
+        let flag = smith.redis().flag(&key)?;
+        Ok(Barrier { smith: smith.clone(), flag, key: key.into(), parties })
+    }
+
+    /// Arrives, and waits until so many have.
+    ///
+    /// # Errors
+    ///
+    /// If the fleet stops, Redis refuses, or others wait at a barrier of this name with another
+    /// number of parties.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropped before it returns, it goes away and does not count.
+    pub async fn wait(&self) -> Result<(), Error> {
+        loop {
+            let session = self.smith.session().await?;
+            let mut arrival = Arrival { barrier: self, session, n: 0, open: false };
+            if arrival.go_through().await? {
+                return Ok(());
+            }
+            // The session is over: arrive again under the next one.
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Barrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Barrier").field(&self.key).field(&self.parties).finish()
+    }
+}
+
+/// Somebody who arrives; gone away when dropped.
+struct Arrival<'a> {
+    barrier: &'a Barrier,
+    session: Arc<Session>,
+    n: u64,
+    open: bool,
+}
+
+impl Arrival<'_> {
+    /// Arrives and waits; false if the session ended before it went through.
+    async fn go_through(&mut self) -> Result<bool, Error> {
+        let (barrier, redis) = (self.barrier, self.barrier.smith.redis());
+        let explain = |error| redis.explain(&barrier.key, error);
+        // In a row: a number that comes behind a higher one would count as one of before.
+        let turn = barrier.smith.line(&barrier.key).lock_owned().await;
+        self.n = ARRIVALS.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open = true;
+        let reply = self.arrive().await?;
+        drop(turn);
+        let Some(reply) = reply else { return Ok(false) };
+        if reply.tag == "waiting" {
+            let since = reply.number(0).map_err(explain)? as u64;
+            tokio::select! {
+                opened = barrier.flag.wait_past(since, CONSUMER_TIMEOUT) => opened.map_err(explain)?,
+                () = self.session.over.cancelled() => return Ok(false),
+            };
+            // It opened; for us, too, unless we were judged dead before.
+            let reply = self.arrive().await?;
+            self.open = false;
+            return Ok(reply.is_some());
+        }
+        self.open = false;
+        Ok(true)
+    }
+
+    /// Says that we are here, again and again until it is answered: `waiting`, `through`, or `late`,
+    /// which is `through` some time ago. `None` if the session is over.
+    async fn arrive(&self) -> Result<Option<Reply>, Error> {
+        let (barrier, redis) = (self.barrier, self.barrier.smith.redis());
+        let explain = |error| redis.explain(&barrier.key, error);
+        let call = ARRIVE
+            .call(&[redis.store.keys.members(), barrier.key.to_string()])
+            .arg(self.session.id.as_str())
+            .arg(self.n)
+            .arg(barrier.parties);
+        let reply = loop {
+            let answer = redis.store.work.call(&call, self.session.call_timeout()).await;
+            match answer.and_then(Reply::parse) {
+                Ok(reply) => break reply,
+                Err(error) if !error.is_passing() => return Err(explain(error)),
+                Err(_) if self.session.until_trusted().await => tokio::time::sleep(RETRY).await,
+                Err(_) => return Ok(None),
+            }
+        };
+        match reply.tag.as_str() {
+            "through" | "waiting" | "late" => Ok(Some(reply)),
+            "gone" => {
+                self.session.end(End::Gone);
+                Ok(None)
+            }
+            "parties" => Err(Error::Conflict {
+                fleet: redis.store.fleet().to_owned(),
+                field: format!("parties of {}", barrier.key),
+                theirs: reply.text(0).map_err(explain)?,
+                yours: barrier.parties.to_string(),
+            }),
+            _ => Err(explain(reply.unexpected())),
+        }
+    }
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        if !self.open || self.session.over.is_cancelled() {
+            return;
+        }
+        let (ear, session) = (self.barrier.smith.ear().clone(), self.session.clone());
+        let keys = [self.barrier.smith.redis().store.keys.members(), self.barrier.key.to_string()];
+        let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
+        self.barrier.smith.ear().spawn(async move {
+            while !session.over.is_cancelled()
+                && ear.link.call(&call, session.call_timeout()).await.is_err()
+            {
+                tokio::time::sleep(RETRY).await;
+            }
+        });
+    }
+}

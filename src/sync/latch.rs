@@ -1,0 +1,156 @@
+//! [`CountDownLatch`]: opens when it was counted down to zero.
+//!
+//! **Invariant:** each call counts once in the round it was made for, however often it is repeated
+//! and however late a copy arrives; the latch opens exactly when the count reaches zero.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::event::CONSUMER_TIMEOUT;
+use super::{Flag, Redis, check_count, check_name};
+use crate::Error;
+use crate::store::{Reply, Script, nonce};
+
+static SET: Script = Script::new("latch_set", include_str!("latch_set.lua"));
+static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
+
+/// A latch of a fleet, by its name: some wait, others count it down.
+///
+/// ```
+/// # let server = artel_testkit::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let redis = artel::Redis::open(url, "shop")?;
+/// let imported = artel::CountDownLatch::new(&redis, "imported")?;
+/// imported.set_count(2).await?;
+/// for _ in 0..2 {
+///     let part = imported.clone();
+///     tokio::spawn(async move { part.count_down().await });
+/// }
+/// imported.wait().await?;
+/// assert_eq!(imported.count().await?, 0);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct CountDownLatch {
+    redis: Redis,
+    key: Arc<str>,
+    flag: Arc<Flag>,
+}
+
+impl CountDownLatch {
+    /// The latch of this name.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, longer than 200 bytes, or has braces or control characters.
+    pub fn new(redis: &Redis, name: &str) -> Result<CountDownLatch, Error> {
+        check_name("latch", name)?;
+        let key = redis.store.keys.latch(name);
+        let flag = redis.flag(&key)?;
+        Ok(CountDownLatch { redis: redis.clone(), key: key.into(), flag })
+    }
+
+    /// Begins a round: it opens after so many calls of [`count_down`](Self::count_down). False, and
+    /// nothing changes, if a round is on its way; so any number of processes may call it.
+    ///
+    /// # Errors
+    ///
+    /// If the count is not between 1 and 10,000, Redis cannot be reached or refuses, or the key
+    /// holds something else.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the round may have begun or not.
+    pub async fn set_count(&self, count: u32) -> Result<bool, Error> {
+        check_count("count", count)?;
+        let call = SET.call(&[self.key.to_string()]).arg(count).arg(nonce());
+        let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
+        let reply = answer.map_err(|error| self.redis.explain(&self.key, error))?;
+        Ok(reply.tag == "ok")
+    }
+
+    /// Counts down by one; what is left then. At zero, or without a round, nothing happens.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses, or the key holds something else.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it may have counted or not; never twice.
+    pub async fn count_down(&self) -> Result<u32, Error> {
+        self.ask(Some(&nonce())).await
+    }
+
+    /// What is left to count down.
+    ///
+    /// # Errors
+    ///
+    /// As [`count_down`](Self::count_down).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn count(&self) -> Result<u32, Error> {
+        self.ask(None).await
+    }
+
+    /// Learns the round, and counts in it if there is an id to count under.
+    async fn ask(&self, id: Option<&str>) -> Result<u32, Error> {
+        let mut round = String::new();
+        loop {
+            let call = DOWN.call(&[self.key.to_string()]).arg(&round).arg(id.unwrap_or(""));
+            let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
+            let reply = answer.and_then(|reply| {
+                let (count, present) = (reply.number(0)? as u32, reply.text(1)?);
+                Ok((reply.tag == "moved", count, present))
+            });
+            let (moved, count, present) =
+                reply.map_err(|error| self.redis.explain(&self.key, error))?;
+            // The first call only asks: no round is called by an empty name.
+            if !moved || id.is_none() || !round.is_empty() {
+                return Ok(count);
+            }
+            round = present;
+        }
+    }
+
+    /// Waits until it is open: at once if it was counted down to zero and no new round has begun.
+    ///
+    /// # Errors
+    ///
+    /// If Redis refuses, or the key holds something else.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn wait(&self) -> Result<(), Error> {
+        let waited = self.flag.wait(CONSUMER_TIMEOUT).await;
+        waited.map_err(|error| self.redis.explain(&self.key, error))
+    }
+
+    /// Waits until it is open, but not longer than this: then false.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn wait_timeout(&self, timeout: Duration) -> Result<bool, Error> {
+        match tokio::time::timeout(timeout, self.wait()).await {
+            Ok(waited) => waited.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+impl std::fmt::Debug for CountDownLatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("CountDownLatch").field(&self.key).finish()
+    }
+}

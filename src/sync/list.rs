@@ -1,0 +1,134 @@
+//! What there is: the events and the locks of a fleet, for whoever looks.
+//!
+//! **Invariant:** it only reads. Each line is true by itself; between two lines the fleet goes on.
+
+use serde::Serialize;
+
+use super::flag::{parse, read_call};
+use super::{DistributedEvent, EventState, Redis, check_name};
+use crate::Error;
+use crate::membership::{Card, MemberId, held_locks};
+use crate::store::{Call, StoreError, list, number, text};
+use crate::term::Token;
+
+/// An event at one moment.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct EventStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub state: EventState,
+}
+
+/// A lock that is held.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LockStatus {
+    /// Its name.
+    pub name: String,
+    /// The session that holds it.
+    pub member: String,
+    /// What people call that member.
+    pub label: String,
+    /// Where it runs.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// The fencing token.
+    pub token: u64,
+    /// For how long it has been held, as far as its token tells.
+    pub held_ms: u64,
+    /// Processes that wait for it.
+    pub waiting: u64,
+}
+
+impl Redis {
+    /// Every event that was ever set or cleared, by name.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn events(&self) -> Result<Vec<EventStatus>, Error> {
+        let prefix = self.store.keys.event("");
+        let found = self.store.scan(&prefix).await.map_err(|error| self.store.explain(error))?;
+        let mut events = Vec::new();
+        for key in found {
+            let read = self.store.once(&read_call(&key)).await;
+            // A key that holds something else is nobody's event.
+            let Ok(Ok(read)) = read.map(parse) else { continue };
+            let name = key[prefix.len()..].to_owned();
+            events.push(EventStatus { name, state: DistributedEvent::state_of(&read) });
+        }
+        events.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(events)
+    }
+
+    /// Every lock that is held, by name.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn locks(&self) -> Result<Vec<LockStatus>, Error> {
+        let (store, keys) = (&self.store, &self.store.keys);
+        let explain = |error: StoreError| store.explain(error);
+        let call = Call::plain("ZRANGE").arg(keys.members()).arg(0).arg(-1);
+        let members = list(store.once(&call).await?).map_err(explain)?;
+        let mut locks = Vec::new();
+        for member in &members {
+            let id = MemberId::from_redis(&text(member).map_err(explain)?);
+            let held = store.once(&Call::plain("HGETALL").arg(keys.locks(&id))).await?;
+            for (name, _) in list(held).and_then(|pairs| held_locks(&pairs)).map_err(explain)? {
+                locks.extend(self.lock_status(&name).await?);
+            }
+        }
+        locks.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(locks)
+    }
+
+    /// Who holds a lock; `None` if nobody does.
+    ///
+    /// # Errors
+    ///
+    /// If the name is none, Redis cannot be reached or refuses, or the key holds something else.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn lock_status(&self, name: &str) -> Result<Option<LockStatus>, Error> {
+        check_name("lock", name)?;
+        let (store, keys) = (&self.store, &self.store.keys);
+        let key = keys.lock(name);
+        let right = store.repeat_raw(&Call::plain("GET").arg(&key)).await;
+        let right = right.map_err(|error| self.explain(&key, error))?;
+        let Ok(right) = text(&right) else { return Ok(None) };
+        let Some((member, token)) = right.split_once('|') else { return Ok(None) };
+        let (id, token) = (MemberId::from_redis(member), Token::parse(token).map_or(0, Token::get));
+        let alive = store.once(&Call::plain("ZSCORE").arg(keys.members()).arg(member)).await?;
+        if alive == redis::Value::Nil {
+            return Ok(None);
+        }
+        let Card { label, host, pid, .. } = store.card(&id).await?;
+        let waiting = store.once(&Call::plain("ZCARD").arg(keys.waiters(name))).await?;
+        let waiting = number(&waiting).map_err(|error| store.explain(error))? as u64;
+        let now_ms = store.time_ms().await.map_err(|error| store.explain(error))?;
+        Ok(Some(LockStatus {
+            name: name.to_owned(),
+            member: member.to_owned(),
+            label,
+            host,
+            pid,
+            token,
+            held_ms: now_ms.saturating_sub(token / 1000),
+            waiting,
+        }))
+    }
+}

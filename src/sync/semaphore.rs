@@ -1,0 +1,275 @@
+//! [`Semaphore`]: at most so many holders at a time.
+//!
+//! **Invariant:** never more than its number of living sessions' permits are held; a permit ends
+//! with its holder's session, and one that was given up is nobody's however late a copy arrives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::lock::Locksmith;
+use super::{Flag, check_count, check_name};
+use crate::Error;
+use crate::membership::{End, Session};
+use crate::store::{Link, Reply, Script, StoreError};
+
+static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua"));
+static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua"));
+
+/// Whoever waits asks at least this often: a dead holder tells nobody.
+const POLL: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_millis(50);
+const BACK_TRIES: u32 = 5;
+
+/// So many permits of a fleet, by name. Made by [`Fleet::semaphore`](crate::Fleet::semaphore).
+///
+/// ```
+/// # let server = artel_testkit::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let fleet = artel::Fleet::builder().redis(url).name("shop").start().await?;
+/// let exports = fleet.semaphore("exports", 2)?;
+/// let (one, two) = (exports.acquire().await?, exports.acquire().await?);
+/// assert!(exports.try_acquire().await?.is_none());
+/// one.release().await?;
+/// let three = exports.acquire().await?;
+/// # drop((two, three));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    smith: Arc<Locksmith>,
+    flag: Arc<Flag>,
+    key: Arc<str>,
+    permits: u32,
+}
+
+/// Numbers of attempts: they rise for as long as this process runs.
+static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+
+impl Semaphore {
+    pub(crate) fn new(smith: &Arc<Locksmith>, name: &str, permits: u32) -> Result<Semaphore, Error> {
+        check_name("semaphore", name)?;
+        check_count("permits", permits)?;
+        let key = smith.redis().store.keys.semaphore(name);
+        let flag = smith.redis().flag(&key)?;
+        Ok(Semaphore { smith: smith.clone(), flag, key: key.into(), permits })
+    }
+
+    /// Waits for a permit. While Redis is away, it waits on.
+    ///
+    /// # Errors
+    ///
+    /// If the fleet stops, Redis refuses, or others hold permits of a semaphore of this name with
+    /// another number of them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a permit that was taken meanwhile is given back.
+    pub async fn acquire(&self) -> Result<Permit, Error> {
+        loop {
+            let mut attempt = self.attempt().await?;
+            match attempt.take().await? {
+                Taken::Ours => return Ok(attempt.won()),
+                Taken::Full(generation) => tokio::select! {
+                    waited = self.flag.wait_past(generation, POLL) => {
+                        waited.map_err(|error| self.smith.redis().explain(&self.key, error))?;
+                    }
+                    () = tokio::time::sleep(POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>())) => {}
+                },
+                Taken::Again => tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// Takes a permit if one is free at this moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
+        loop {
+            let mut attempt = self.attempt().await?;
+            match attempt.take().await? {
+                Taken::Ours => return Ok(Some(attempt.won())),
+                Taken::Full(_) => return Ok(None),
+                Taken::Again => tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// Waits for a permit, but not longer than this: then `None`.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
+        if timeout.is_zero() {
+            return self.try_acquire().await;
+        }
+        match tokio::time::timeout(timeout, self.acquire()).await {
+            Ok(permit) => permit.map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    async fn attempt(&self) -> Result<Hold, Error> {
+        let session = self.smith.session().await?;
+        let n = ATTEMPTS.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Hold { semaphore: self.clone(), session, n, open: true })
+    }
+}
+
+impl std::fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Semaphore").field(&self.key).field(&self.permits).finish()
+    }
+}
+
+enum Taken {
+    Ours,
+    Full(u64),
+    Again,
+}
+
+/// An attempt, or what came of it: given back when dropped.
+struct Hold {
+    semaphore: Semaphore,
+    session: Arc<Session>,
+    n: u64,
+    /// Something may be held under this number.
+    open: bool,
+}
+
+impl Hold {
+    async fn take(&mut self) -> Result<Taken, Error> {
+        let (redis, key) = (self.semaphore.smith.redis(), &self.semaphore.key);
+        let explain = |error| redis.explain(key, error);
+        let call = TAKE
+            .call(&[redis.store.keys.members(), key.to_string()])
+            .arg(self.session.id.as_str())
+            .arg(self.n)
+            .arg(self.semaphore.permits);
+        let answer = redis.store.work.call(&call, self.session.call_timeout()).await;
+        let reply = match answer.and_then(Reply::parse) {
+            Ok(reply) => reply,
+            Err(error) if error.is_passing() => return Ok(Taken::Again),
+            Err(error) => return Err(explain(error)),
+        };
+        if reply.tag == "ok" {
+            return Ok(Taken::Ours);
+        }
+        self.open = false;
+        match reply.tag.as_str() {
+            "full" => Ok(Taken::Full(reply.number(0).map_err(explain)? as u64)),
+            "late" => Ok(Taken::Again),
+            "gone" => {
+                self.session.end(End::Gone);
+                Ok(Taken::Again)
+            }
+            "permits" => Err(Error::Conflict {
+                fleet: redis.store.fleet().to_owned(),
+                field: format!("permits of {key}"),
+                theirs: reply.text(0).map_err(explain)?,
+                yours: self.semaphore.permits.to_string(),
+            }),
+            _ => Err(explain(reply.unexpected())),
+        }
+    }
+
+    fn won(self) -> Permit {
+        Permit { hold: self }
+    }
+
+    async fn give_back(&self, link: &Link) -> Result<bool, StoreError> {
+        let keys = [self.semaphore.smith.redis().store.keys.members(), self.semaphore.key.to_string()];
+        let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
+        let mut tries = 0;
+        loop {
+            if self.session.over.is_cancelled() {
+                return Ok(false);
+            }
+            tries += 1;
+            match link.call(&call, self.session.call_timeout()).await.and_then(Reply::parse) {
+                // Not ours any more; after an unheard copy it was that one's doing.
+                Ok(reply) => return Ok(reply.tag == "ok" || (tries > 1 && reply.tag == "already")),
+                Err(error) if !error.is_passing() || tries >= BACK_TRIES => return Err(error),
+                Err(_) => tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !std::mem::take(&mut self.open) || self.session.over.is_cancelled() {
+            return;
+        }
+        let (semaphore, session, n) = (self.semaphore.clone(), self.session.clone(), self.n);
+        let ear = self.semaphore.smith.ear().clone();
+        self.semaphore.smith.ear().spawn(async move {
+            let hold = Hold { semaphore, session, n, open: false };
+            let _ = hold.give_back(&ear.link).await;
+        });
+    }
+}
+
+/// A permit that is held, until this is released or dropped, or the session ends.
+#[must_use = "dropping it gives the permit back"]
+pub struct Permit {
+    hold: Hold,
+}
+
+impl Permit {
+    /// May it be relied on at this instant?
+    pub fn is_held(&self) -> bool {
+        self.hold.session.trusted()
+    }
+
+    /// Waits until it cannot be relied on any longer, as
+    /// [`LockGuard::lost`](crate::LockGuard::lost) does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn lost(&self) {
+        self.hold.session.until_in_doubt().await;
+    }
+
+    /// Gives it back, and returns when Redis has confirmed it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is free when
+    /// this session ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropped before it returns, it goes on in the background.
+    pub async fn release(mut self) -> Result<(), Error> {
+        let redis = self.hold.semaphore.smith.redis().clone();
+        let released = self.hold.give_back(&redis.store.work).await;
+        self.hold.open = released.is_err();
+        match released {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::LockLost { name: self.hold.semaphore.key.to_string() }),
+            Err(error) => Err(redis.store.explain(error)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Permit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Permit").field("of", &self.hold.semaphore.key).finish()
+    }
+}
