@@ -35,6 +35,89 @@ fn a_graceful_stop_leaves_balanced_books() {
     assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
 }
 
+/// Sets an event of the fleet `artel`, as any program may.
+fn set(server: &Server, event: &str) {
+    let key = format!("artel:{{artel}}:event:{event}");
+    let mut connection = server.connect();
+    let () = redis::pipe()
+        .atomic()
+        .hincr(&key, "gen", 1)
+        .hset(&key, "flag", "0")
+        .cmd("SPUBLISH")
+        .arg(&key)
+        .arg("set")
+        .ignore()
+        .query(&mut connection)
+        .expect("sets");
+}
+
+#[test]
+fn servers_start_a_job_together() {
+    let server = Server::any();
+    let mut servers: Vec<Program> =
+        (0..4).map(|_| Program::start(example("start_together"), &[server.url()])).collect();
+    for one in &servers {
+        one.says("ready");
+    }
+    let mut sign = Program::start(example("start_together"), &[server.url(), "go".to_owned()]);
+    assert_eq!(sign.exit_code(), Some(0), "{}", sign.stderr());
+    for one in &mut servers {
+        assert_eq!(one.exit_code(), Some(0), "{}", one.stderr());
+        one.says("started at");
+    }
+}
+
+#[test]
+fn consumers_miss_no_new_data() {
+    let server = Server::any();
+    let file = server.dir().join("data").display().to_string();
+    std::fs::write(&file, "the beginning").expect("writes");
+    let mut consumers: Vec<Program> = (0..3)
+        .map(|_| Program::start(example("new_data"), &[server.url(), file.clone()]))
+        .collect();
+    for consumer in &consumers {
+        consumer.says("consumed the beginning");
+    }
+    for data in ["one", "two", "the end"] {
+        std::fs::write(&file, data).expect("writes");
+        set(&server, "new-data");
+        for consumer in &consumers {
+            consumer.says(&format!("consumed {data}"));
+        }
+    }
+    for consumer in &mut consumers {
+        assert_eq!(consumer.exit_code(), Some(0), "{}", consumer.stderr());
+    }
+}
+
+#[test]
+fn a_reload_reaches_every_node() {
+    let server = Server::any();
+    let mut nodes: Vec<Program> =
+        (0..3).map(|_| Program::start(example("reload"), &[server.url()])).collect();
+    for node in &nodes {
+        node.says("running");
+    }
+    for round in 1..4 {
+        set(&server, "reload");
+        for node in &nodes {
+            eventually("the reload", || {
+                let reloads = node.stderr().lines().filter(|line| *line == "reloaded").count();
+                assert!(reloads <= round, "reloaded once too often");
+                reloads == round
+            });
+        }
+    }
+    let told = |node: &Program| node.stderr().matches("told everybody else").count();
+    assert!(nodes.iter().map(told).sum::<usize>() >= 1);
+    for node in &nodes {
+        node.signal_interrupt();
+    }
+    for node in &mut nodes {
+        assert_eq!(node.exit_code(), Some(0), "{}", node.stderr());
+    }
+}
+
 #[test]
 fn the_readme_shows_a_program_that_runs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

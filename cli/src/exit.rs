@@ -105,8 +105,9 @@ impl From<artel::Error> for Failure {
                 };
                 Failure::new(FAILURE, text).hint(hint)
             }
-            Error::LockLost { .. } => Failure::new(NOT_FOUND, text)
-                .hint("`artel lock status` shows who holds it now"),
+            Error::LockLost { .. } => {
+                Failure::new(NOT_FOUND, text).hint("`artel lock status` shows who holds it now")
+            }
             Error::Full { .. } => Failure::new(FAILURE, text)
                 .hint("more workers, or more memory for Redis; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),

@@ -11,8 +11,8 @@ mod record;
 mod settlement;
 mod take;
 
-pub(crate) use books::{read_status, rfc3339};
 pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status};
+pub(crate) use books::{read_status, rfc3339};
 pub use effect::Effect;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
 pub use record::{Cause, ErrorRecord};

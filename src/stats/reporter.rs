@@ -64,7 +64,8 @@ impl Reporter {
         let sent = Instant::now();
         link.call(&Call::plain("PING"), timeout).await?;
         let numbers = self.numbers(session, sent.elapsed());
-        let numbers = serde_json::to_string(&numbers).map_err(|e| StoreError::odd(e.to_string()))?;
+        let numbers =
+            serde_json::to_string(&numbers).map_err(|e| StoreError::odd(e.to_string()))?;
         let keys = &self.store.keys;
         let call = ANSWER
             .call(&[keys.members(), keys.stats(round)])

@@ -304,12 +304,7 @@ async fn clear(redis: &Redis, key: &str, known: &AtomicU64) -> Result<(), Error>
 }
 
 /// Sets the flag under this key; the generation it has then.
-async fn set(
-    redis: &Redis,
-    key: &str,
-    ttl_ms: u64,
-    known: &AtomicU64,
-) -> Result<u64, Error> {
+async fn set(redis: &Redis, key: &str, ttl_ms: u64, known: &AtomicU64) -> Result<u64, Error> {
     let (keys, by) = ([key.to_owned()], nonce());
     meant(redis, key, known, |generation| SET.call(&keys).arg(generation).arg(&by).arg(ttl_ms))
         .await

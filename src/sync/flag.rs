@@ -164,6 +164,7 @@ impl Flag {
         if read.set {
             return Ok(());
         }
+        tracing::trace!(key = self.key, "waiting");
         let start = Start { heard, question: first.question, generation: read.generation };
         self.until_woken(start, seen, true).await.map(|_| ())
     }

@@ -50,7 +50,11 @@ pub struct Semaphore {
 static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 
 impl Semaphore {
-    pub(crate) fn new(smith: &Arc<Locksmith>, name: &str, permits: u32) -> Result<Semaphore, Error> {
+    pub(crate) fn new(
+        smith: &Arc<Locksmith>,
+        name: &str,
+        permits: u32,
+    ) -> Result<Semaphore, Error> {
         check_name("semaphore", name)?;
         check_count("permits", permits)?;
         let key = smith.redis().store.keys.semaphore(name);
@@ -192,7 +196,8 @@ impl Hold {
     }
 
     async fn give_back(&self, link: &Link) -> Result<bool, StoreError> {
-        let keys = [self.semaphore.smith.redis().store.keys.members(), self.semaphore.key.to_string()];
+        let keys =
+            [self.semaphore.smith.redis().store.keys.members(), self.semaphore.key.to_string()];
         let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
         let mut tries = 0;
         loop {

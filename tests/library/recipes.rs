@@ -137,7 +137,8 @@ async fn nobody_goes_through_before_all_are_there() {
     }
     // Whoever goes away does not count.
     let [one, two, _] = &fleets;
-    let (mine, theirs) = (one.barrier("c", 2).expect("a name"), two.barrier("c", 2).expect("a name"));
+    let (mine, theirs) =
+        (one.barrier("c", 2).expect("a name"), two.barrier("c", 2).expect("a name"));
     let gave_up = tokio::time::timeout(Duration::from_millis(30), mine.wait()).await;
     assert!(gave_up.is_err(), "nobody else was there");
     let arrived = |n: usize| {

@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-pub(crate) use errors::{
-    ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs,
-};
+pub(crate) use errors::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs};
 pub(crate) use run::{HandlerMode, MemberArgs, RunArgs, UpArgs};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;

@@ -49,7 +49,16 @@ fn page(stats: &FleetStats) -> String {
         ]
     });
     let head = [
-        "LABEL", "ROLE", "HOST:PID", "UP", "DONE", "FAILED", "IN FLIGHT", "P50", "P99", "MEMORY",
+        "LABEL",
+        "ROLE",
+        "HOST:PID",
+        "UP",
+        "DONE",
+        "FAILED",
+        "IN FLIGHT",
+        "P50",
+        "P99",
+        "MEMORY",
         "REDIS",
     ];
     text.push('\n');

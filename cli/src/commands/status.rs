@@ -49,7 +49,6 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     }
 }
 
-
 /// The books, in one line.
 pub(crate) fn books(status: &Status) -> String {
     let m = &status.messages;

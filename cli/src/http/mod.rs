@@ -32,9 +32,9 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
         port if port.parse::<u16>().is_ok() => format!("127.0.0.1:{port}"),
         _ => text.to_owned(),
     };
-    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && port.parse::<u16>().is_ok()
-    });
+    let has_port = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if !has_port {
         return Err(Failure::new(USAGE, format!("--http {text} is no address"))
             .hint("try `--http 8090`, or `--http 0.0.0.0:8090` for all networks"));

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+# Sets, clears or waits for an event of a fleet: event.py set|clear|wait URL FLEET NAME
+import sys
+
+import redis
+
+what, url, fleet, name = sys.argv[1:5]
+key = "artel:{%s}:event:%s" % (fleet, name)
+r = redis.Redis.from_url(url, decode_responses=True)
+
+
+def read():
+    flag, gen = r.hmget(key, "flag", "gen")
+    return flag == "1", int(gen or 0)
+
+
+if what == "set":
+    with r.pipeline(transaction=True) as p:
+        p.hincrby(key, "gen", 1).hset(key, mapping={"flag": 1, "until": 0})
+        p.execute_command("SPUBLISH", key, "set")
+        p.execute()
+elif what == "clear":
+    r.hset(key, "flag", 0)
+else:
+    channel = r.pubsub()
+    channel.execute_command("SSUBSCRIBE", key)
+    channel.parse_response()  # the confirmation: from here on nothing is missed
+    is_set, first = read()
+    if not is_set:
+        print("waiting", flush=True)
+    while not is_set:
+        channel.parse_response(block=False, timeout=5)
+        is_set, now = read()
+        is_set = is_set or now > first
+    print("set")

@@ -1,0 +1,77 @@
+//! The documented keys and channels are enough: other programs set, clear and wait.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use artel_testkit::{Program, Server, clean_command, eventually};
+
+use crate::{FLEET, actor, key, said};
+
+/// `redis-cli` comes with the server; `./dev test` installs both.
+fn redis_cli(server: &Server, commands: &str) -> String {
+    let port = server.port().to_string();
+    let mut cli = Command::new("redis-cli");
+    cli.args(["-p", &port]).stdin(std::process::Stdio::piped());
+    cli.stdout(std::process::Stdio::piped());
+    let mut child = cli.spawn().expect("redis-cli is there: `./dev test` installs it");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), commands.as_bytes())
+        .expect("reads");
+    let output = child.wait_with_output().expect("ends");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The commands of the documentation, for another event.
+fn documented(event: &str) -> String {
+    let text = include_str!("../../src/sync/event.rs");
+    let start = text.find("/// MULTI").expect("documented");
+    let block = text[start..].split("/// ```").next().expect("a block");
+    block.replace("///", "").replace("artel:{shop}:event:new-prices", event)
+}
+
+#[test]
+fn what_the_documentation_says_wakes_a_waiter() {
+    let server = Server::any();
+    let mut waits = actor(&["wait", &server.url(), "1"]);
+    said(&waits, "waiting", 1);
+    let answer = redis_cli(&server, &documented(&key("event:pulse")));
+    assert!(answer.starts_with("OK\nQUEUED"), "{answer}");
+    said(&waits, "woken 0", 1);
+    assert_eq!(waits.exit_code(), Some(0), "{}", waits.stderr());
+}
+
+/// Python with its usual client; `./dev test` installs that where no other program sees it.
+fn python(server: &Server, what: &str) -> Program {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/handlers/event.py");
+    let mut command = clean_command("python3", &[&script.display().to_string()]);
+    command.args([what, &format!("{}/0", server.url()), FLEET, "pulse"]);
+    if let Some(libraries) = std::env::var_os("ARTEL_PYTHON_LIBRARIES") {
+        command.env("PYTHONPATH", libraries);
+    }
+    command.stdin(std::process::Stdio::null());
+    Program::spawn(command)
+}
+
+#[test]
+fn python_sets_what_rust_waits_for_and_waits_for_what_rust_sets() {
+    let server = Server::any();
+    let mut waits = actor(&["wait", &server.url(), "1"]);
+    said(&waits, "waiting", 1);
+    let mut sets = python(&server, "set");
+    assert_eq!(sets.exit_code(), Some(0), "{}", sets.stderr());
+    said(&waits, "woken 0", 1);
+    assert_eq!(waits.exit_code(), Some(0), "{}", waits.stderr());
+
+    let mut clears = python(&server, "clear");
+    assert_eq!(clears.exit_code(), Some(0), "{}", clears.stderr());
+    let mut waits = python(&server, "wait");
+    eventually("Python to wait", || waits.stdout().contains("waiting") || !waits.is_alive());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let redis = artel::Redis::open(server.url(), FLEET).expect("an address");
+        let event = artel::DistributedEvent::new(&redis, "pulse").expect("a name");
+        event.set().await.expect("sets");
+        event.clear().await.expect("clears: it was a pulse");
+    });
+    assert_eq!(waits.exit_code(), Some(0), "{}", waits.stderr());
+    assert_eq!(waits.stdout(), "waiting\nset\n");
+}
