@@ -3,6 +3,7 @@
 //!
 //! Start `cargo run --example new_data -- redis://127.0.0.1:6379 FILE` any number of times, then
 //! change the file and say so: `artel event set new-data && artel event clear new-data`.
+#![allow(clippy::print_stderr)]
 
 use artel::{DistributedEvent, Redis};
 

@@ -3,6 +3,7 @@
 //!
 //! Start `cargo run --example reload -- redis://127.0.0.1:6379` several times, then:
 //! `artel event set reload --ttl 1s`.
+#![allow(clippy::print_stderr)]
 
 use std::time::Duration;
 

@@ -2,6 +2,7 @@
 //!
 //! Start `cargo run --example start_together -- redis://127.0.0.1:6379` on each of them, then give
 //! the sign from anywhere: the same with `go` behind it, or `artel event set start-job`.
+#![allow(clippy::print_stderr)]
 
 use std::time::{Duration, SystemTime};
 

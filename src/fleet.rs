@@ -1,7 +1,8 @@
 //! [`Fleet`]: wires the stages, owns every task, runs until told to stop.
 //!
-//! **Invariant:** every task this crate spawns ends before [`Fleet::stopped`] returns. The order of
-//! a graceful stop is written down in `shutdown.rs`.
+//! **Invariant:** every stage's task ends before [`Fleet::stopped`] returns; what listens for events
+//! ends with the last who has a use for it. The order of a graceful stop is written down in
+//! `shutdown.rs`.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -35,6 +35,7 @@ if right then
     end
   end
 end
+if name then redis.call('HLEN', KEYS[4]); redis.call('ZCARD', KEYS[5]) end -- of another type: nothing is written
 local token = text(math.max(tonumber(redis.call('GET', KEYS[3]) or '0') + 1, t[1] * 1000000 + t[2]))
 redis.call('SET', KEYS[3], token)
 redis.call('SET', KEYS[2], me .. '|' .. token)

@@ -162,9 +162,9 @@ impl Keep {
             }
             // New connections for a new id: the old id's presence ends with the old one, and if the
             // old ones led to a server that is no longer the right one, this ends that, too.
-            self.link.reset().await;
-            self.store.work.reset().await;
-            self.store.wait.reset().await;
+            self.link.reset();
+            self.store.work.reset();
+            self.store.wait.reset();
         }
     }
 
@@ -192,7 +192,7 @@ impl Keep {
                     if !first {
                         self.unheard(&mut silent_since, &error);
                     }
-                    self.link.reset().await;
+                    self.link.reset();
                     tokio::select! {
                         () = tokio::time::sleep(ABSENT_BEAT) => {}
                         () = self.stop.cancelled() => return Ok(None),

@@ -15,7 +15,7 @@ use super::right::Known;
 use super::{End, Exercise, Holder, MemberId, Session, held_locks, release_call, resign_call};
 use crate::clock::Moment;
 use crate::notice::Notice;
-use crate::store::{Call, Hint, Reply, Script, StoreError, list};
+use crate::store::{Call, Hint, LOCK, Reply, Script, StoreError, list};
 use crate::term::Term;
 
 static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
@@ -49,6 +49,7 @@ impl Keep {
             subscribed: Some(self.joined_on),
             silent_since: None,
         };
+        session.present_in(self.joined_on);
         loop {
             if !self.present(&pace) {
                 pace.next_beat = pace.next_beat.min(Instant::now() + ABSENT_BEAT);
@@ -77,6 +78,9 @@ impl Keep {
             }
             Hint::Message(text) => text,
         };
+        if let Some(name) = text.strip_prefix(LOCK) {
+            return self.pass_on(session, name);
+        }
         let mut parts = text.split('|');
         let (word, id) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let id = MemberId::from_redis(id);
@@ -114,6 +118,13 @@ impl Keep {
         if pace.next_look.is_none() && self.watches(session) {
             pace.next_look = Some(Instant::now() + judge::LOOK_EVERY);
         }
+    }
+
+    /// We are told that a lock is free for which nobody here waits any more: let the next know.
+    fn pass_on(&self, session: &Session, name: &str) {
+        let call = release_call(&self.store, &session.id, &session.id, name, None);
+        let (link, timeout) = (self.link.clone(), session.call_timeout());
+        tokio::spawn(async move { link.call(&call, timeout).await });
     }
 
     pub(super) async fn beat(&mut self, session: &Session, pace: &mut Pace) {
@@ -170,8 +181,8 @@ impl Keep {
     /// Without presence we are suspects: refresh over the work connection, at once and then ten
     /// times a second, while a new session connection is made.
     pub(super) async fn become_present(&self, session: &Session, pace: &mut Pace) {
-        let subscribing = self.subscribe(&session.id, session.call_timeout());
-        let mut subscribing = std::pin::pin!(subscribing);
+        let timeout = session.call_timeout();
+        let mut subscribing = std::pin::pin!(self.subscribe(&session.id, timeout));
         let mut heard = false;
         loop {
             if session.trusted() {
@@ -180,23 +191,37 @@ impl Keep {
                 let sent = Moment::now();
                 let refreshing = self.store.work.call_live(&call, session.beat());
                 let answer = tokio::select! {
-                    answer = refreshing => answer,
-                    result = &mut subscribing => return self.subscribed(session, pace, result, heard),
+                    answer = refreshing => Some(answer),
+                    result = &mut subscribing => {
+                        if self.subscribed(session, pace, result, heard) {
+                            return;
+                        }
+                        subscribing.set(self.subscribe(&session.id, timeout));
+                        None
+                    }
                 };
-                match answer.and_then(Reply::parse) {
-                    Ok(reply) if reply.tag == "gone" => return session.end(End::Gone),
-                    Ok(_) => {
+                match answer.map(|answer| answer.and_then(Reply::parse)) {
+                    Some(Ok(reply)) if reply.tag == "gone" => return session.end(End::Gone),
+                    Some(Ok(_)) => {
                         heard = true;
                         session.refresh(sent);
                     }
-                    Err(_) => heard = false,
+                    Some(Err(_)) => heard = false,
+                    None => {}
                 }
             }
             tokio::select! {
                 () = session.over.cancelled() => return,
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(ABSENT_BEAT) => {}
-                result = &mut subscribing => return self.subscribed(session, pace, result, heard),
+                result = &mut subscribing => {
+                    // While the other connection is heard, this one is tried again and again; if
+                    // neither is, the question must be asked.
+                    if self.subscribed(session, pace, result, heard) || !heard {
+                        return;
+                    }
+                    subscribing.set(self.subscribe(&session.id, timeout));
+                }
             }
         }
     }
@@ -207,14 +232,19 @@ impl Keep {
         pace: &mut Pace,
         result: Result<u64, StoreError>,
         heard: bool,
-    ) {
+    ) -> bool {
         match result {
-            Ok(epoch) => pace.subscribed = Some(epoch),
+            Ok(epoch) => {
+                pace.subscribed = Some(epoch);
+                session.present_in(epoch);
+                true
+            }
             Err(error) => {
                 tracing::debug!(%error, member = %session.id, "not present yet");
                 if !heard && !session.trusted() {
                     self.unheard(&mut pace.silent_since, &error);
                 }
+                false
             }
         }
     }
@@ -293,7 +323,9 @@ impl Keep {
         }
         self.compare_lease(session, holder, exercise_before).await;
         let locks = reply.items.get(6).cloned().unwrap_or(redis::Value::Nil);
-        self.compare_locks(session, &locks_before, locks).await?;
+        if let Err(error) = self.compare_locks(session, &locks_before, locks).await {
+            tracing::debug!(%error, "giving locks back: the next heartbeat lists them again");
+        }
         if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64), session.lease)
         {
             pace.next_look = Some(Instant::now());

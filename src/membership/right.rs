@@ -137,7 +137,7 @@ mod tests {
         let rights = Rights::default();
         let before = rights.known();
         let stray = ("late".to_owned(), token(7));
-        assert_eq!(rights.compare(&before, vec![stray.clone()]), [stray.clone()]);
+        assert_eq!(rights.compare(&before, vec![stray.clone()]), vec![stray.clone()]);
         rights.want("late");
         assert!(rights.compare(&before, vec![stray.clone()]).is_empty(), "asked for meanwhile");
         let before = rights.known();

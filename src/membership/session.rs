@@ -12,11 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{MemberId, Rights};
 use crate::clock::Moment;
+use crate::store::Link;
 use crate::term::Term;
 use crate::timings::Timings;
-
-/// How often whoever holds something checks that it may.
-const DOUBT_CHECK: Duration = Duration::from_millis(200);
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -82,6 +80,8 @@ pub(crate) struct Session {
     trusted_until: AtomicU64,
     refreshed: AtomicU64,
     trust_back: Notify,
+    /// The epoch of the session connection in which it is subscribed.
+    present_in: AtomicU64,
     exercise: Mutex<Exercise>,
     progress: AtomicU64,
     books: Mutex<Books>,
@@ -113,6 +113,7 @@ impl Session {
             trusted_until: AtomicU64::new(0),
             refreshed: AtomicU64::new(0),
             trust_back: Notify::new(),
+            present_in: AtomicU64::new(0),
             exercise: Mutex::new(Exercise::Idle),
             progress: AtomicU64::new(sent.as_micros()),
             books: Mutex::default(),
@@ -178,16 +179,19 @@ impl Session {
         }
     }
 
-    /// Waits until it may not be acted on any longer: it is over, or in doubt.
-    pub(crate) async fn until_in_doubt(&self) {
-        while self.trusted() {
-            // In small steps: timers stand still while a machine sleeps, this clock does not.
-            let left = self.trusted_until().since(Moment::now()).min(DOUBT_CHECK);
-            tokio::select! {
-                () = self.over.cancelled() => return,
-                () = tokio::time::sleep(left) => {}
-            }
+    /// Our presence is visible in this epoch of the session connection.
+    pub(super) fn present_in(&self, epoch: u64) {
+        self.present_in.store(epoch, Ordering::Release);
+    }
+
+    /// Until when what hangs on it may be relied on without hearing from Redis again. Without
+    /// presence, whose end Redis sees as soon as we do, that is not much longer than the grace.
+    pub(crate) fn secure_until(&self, link: &Link) -> Moment {
+        let trusted = self.trusted_until();
+        if link.epoch() == self.present_in.load(Ordering::Acquire) {
+            return trusted;
         }
+        secure_until(trusted, link.ended_at().max(self.refreshed_at()), self.grace)
     }
 
     /// Ends the session, for the first reason given.
@@ -246,6 +250,12 @@ impl Session {
     }
 }
 
+/// The end of what may be relied on while absent: a judge lets a suspect live for `grace` after it
+/// was last heard of, and we stop before that.
+fn secure_until(trusted: Moment, heard: Moment, grace: Duration) -> Moment {
+    trusted.min(heard + grace * 2 / 3)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,6 +273,14 @@ mod tests {
         session.refresh(Moment::from_micros(now.as_micros() - 1_000_000));
         assert_eq!(session.trusted_until(), now + Duration::from_secs(2), "never shortened");
         assert!(session.trusted());
+    }
+
+    #[test]
+    fn absence_shortens_what_may_be_relied_on_and_never_lengthens_it() {
+        let (now, grace) = (Moment::now(), Duration::from_millis(300));
+        let ms = Duration::from_millis;
+        assert_eq!(secure_until(now + ms(2000), now, grace), now + ms(200));
+        assert_eq!(secure_until(now + ms(100), now, grace), now + ms(100));
     }
 
     #[test]

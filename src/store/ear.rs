@@ -12,7 +12,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Hint, Link, Switchboard};
+use super::{Hint, Keys, Link, Switchboard};
 use crate::Error;
 
 pub(crate) struct Ear {
@@ -25,13 +25,13 @@ pub(crate) struct Ear {
 
 impl Ear {
     /// Starts the thread; connects when something is sent.
-    pub(super) fn open(client: redis::Client) -> Result<Ear, Error> {
+    pub(super) fn open(client: redis::Client, keys: &Keys) -> Result<Ear, Error> {
         let refused = |error: std::io::Error| Error::Config {
             field: "threads",
             problem: format!("cannot be started: {error}"),
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(refused)?;
-        let (switchboard, hints) = Switchboard::new();
+        let (switchboard, hints) = Switchboard::new(keys);
         let link = Arc::new(Link::hearing("session", client, switchboard.clone()));
         let (handle, over) = (runtime.handle().clone(), CancellationToken::new());
         let until = over.clone();

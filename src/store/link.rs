@@ -2,68 +2,128 @@
 //!
 //! **Invariant:** a call either returns Redis's answer or an error within its deadline; it is
 //! written to at most one connection. After a break the next call connects anew, at most once per
-//! back-off step, so a dead Redis is asked a few times a second and no more.
+//! back-off step, so a dead Redis is asked a few times a second and no more. Connecting is one task
+//! that all callers wait for and none of them cuts short; nobody ever waits for a lock.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Call, StoreError, Switchboard};
+use crate::clock::Moment;
 
 /// A bound only: every call has a shorter deadline of its own, except at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An attempt that is older than this has lost the runtime it ran on.
+const ATTEMPT_MAX: Duration = Duration::from_secs(7);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
 
 pub(crate) struct Link {
+    shared: Arc<Shared>,
+}
+
+/// What the callers, the connecting task and the connection's own end share.
+struct Shared {
     name: &'static str,
-    /// Counts connections made, lost and given up: while it stands still, it is the same one.
-    epoch: watch::Sender<u64>,
-    /// The latest connection whose end was heard of before anything was sent on it.
-    ended: Arc<AtomicU64>,
     client: redis::Client,
     /// Who hears what arrives without being asked for.
     switchboard: Option<Arc<Switchboard>>,
+    /// Twice the number of the connection while it is there, one more once it is over.
+    epoch: watch::Sender<u64>,
+    /// Never held while anything is waited for.
     state: Mutex<State>,
 }
 
 struct State {
-    /// The connection, if there is one, and which of its successors it is.
     live: Option<MultiplexedConnection>,
+    /// Which of its successors it is.
     generation: u64,
-    /// The epoch that began with it.
-    epoch: u64,
     last_answer: Instant,
+    /// When the last one was over.
+    ended_at: Moment,
     failures: u32,
     next_try: Instant,
+    /// Each has a number of its own, also those that came to nothing.
+    attempts: u64,
+    connecting: Option<Attempt>,
+}
+
+/// One attempt to connect, for all who wait for it.
+#[derive(Clone)]
+struct Attempt {
+    number: u64,
+    began: Instant,
+    outcome: watch::Receiver<Option<Result<(), StoreError>>>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This connection is over, if it is still the present one.
+    fn over(&self, generation: u64) -> bool {
+        let mut state = self.state();
+        if state.generation != generation || state.live.take().is_none() {
+            return false;
+        }
+        state.ended_at = Moment::now();
+        self.epoch.send_replace(2 * generation + 1);
+        true
+    }
+
+    async fn connect(
+        self: Arc<Shared>,
+        generation: u64,
+        not_before: Instant,
+    ) -> Result<(), StoreError> {
+        tokio::time::sleep_until(not_before).await;
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(None)
+            .set_write_backpressure_boundary(256 * 1024);
+        if let Some(switchboard) = self.switchboard.clone() {
+            let shared = Arc::downgrade(&self);
+            config = config.set_push_sender(move |push| {
+                switchboard.connect(push, || {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.over(generation);
+                    }
+                });
+                Ok::<(), redis::aio::SendError>(())
+            });
+        }
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = connection.map_err(|error| match StoreError::from(error) {
+            StoreError::Broken(reason) => StoreError::Unconnected(reason),
+            error => error,
+        });
+        let mut state = self.state();
+        if state.connecting.as_ref().is_none_or(|attempt| attempt.number != generation) {
+            return Err(StoreError::Unconnected("another connection is being made".to_owned()));
+        }
+        state.connecting = None;
+        let connection = connection?;
+        state.failures = 0;
+        state.next_try = Instant::now();
+        state.generation = generation;
+        state.last_answer = Instant::now();
+        state.live = Some(connection);
+        self.epoch.send_replace(2 * generation);
+        Ok(())
+    }
 }
 
 impl Link {
     pub(crate) fn new(name: &'static str, client: redis::Client) -> Link {
-        let now = Instant::now();
-        let state = State {
-            live: None,
-            generation: 0,
-            epoch: 0,
-            last_answer: now,
-            failures: 0,
-            next_try: now,
-        };
-        Link {
-            name,
-            epoch: watch::Sender::new(0),
-            ended: Arc::default(),
-            client,
-            switchboard: None,
-            state: Mutex::new(state),
-        }
+        Link::with(name, client, None)
     }
 
     /// A connection that also hears what is published on the channels it subscribes to.
@@ -72,7 +132,27 @@ impl Link {
         client: redis::Client,
         switchboard: Arc<Switchboard>,
     ) -> Link {
-        Link { switchboard: Some(switchboard), ..Link::new(name, client) }
+        Link::with(name, client, Some(switchboard))
+    }
+
+    fn with(
+        name: &'static str,
+        client: redis::Client,
+        switchboard: Option<Arc<Switchboard>>,
+    ) -> Link {
+        let now = Instant::now();
+        let state = State {
+            live: None,
+            generation: 0,
+            last_answer: now,
+            ended_at: Moment::now(),
+            failures: 0,
+            next_try: now,
+            attempts: 0,
+            connecting: None,
+        };
+        let (epoch, state) = (watch::Sender::new(0), Mutex::new(state));
+        Link { shared: Arc::new(Shared { name, client, switchboard, epoch, state }) }
     }
 
     /// Sends one call and waits for its answer, `timeout` at most, connecting first if need be.
@@ -88,10 +168,10 @@ impl Link {
         call: &Call,
         timeout: Duration,
     ) -> Result<(Value, u64), StoreError> {
-        let (mut generation, mut epoch) = (0, 0);
+        let mut generation = 0;
         let attempt = async {
             let mut connection;
-            (connection, generation, epoch) = self.connection().await?;
+            (connection, generation) = self.connection().await?;
             let answer = send(&mut connection, &call.cmd).await;
             let answer = match (&answer, &call.source) {
                 (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
@@ -109,8 +189,8 @@ impl Link {
             Ok(result) => result,
             Err(_) => Err(StoreError::Silent(timeout)),
         };
-        self.note(generation, &result).await;
-        result.map(|value| (value, epoch))
+        self.note(generation, &result);
+        result.map(|value| (value, 2 * generation))
     }
 
     /// Hears what is published on this channel for the rest of the epoch that is returned. One
@@ -130,8 +210,7 @@ impl Link {
         call: &Call,
         timeout: Duration,
     ) -> Result<Value, StoreError> {
-        // Not to be waited for: whoever holds the lock may be stuck behind busy handlers.
-        if !self.state.try_lock().is_ok_and(|state| state.live.is_some()) {
+        if self.shared.state().live.is_none() {
             return Err(StoreError::Broken("not connected".to_owned()));
         }
         self.call(call, timeout).await
@@ -139,97 +218,99 @@ impl Link {
 
     /// Which connection this is: another number, another connection, or none.
     pub(crate) fn epoch(&self) -> u64 {
-        *self.epoch.borrow()
+        *self.shared.epoch.borrow()
     }
 
     /// Waits until this epoch is over.
     pub(crate) async fn past(&self, epoch: u64) {
         // The sender is ours, so the wait cannot fail.
-        let _ = self.epoch.subscribe().wait_for(|now| *now != epoch).await;
+        let _ = self.shared.epoch.subscribe().wait_for(|now| *now != epoch).await;
     }
 
-    /// Drops the connection; Redis forgets whatever it was still waiting for on it.
-    pub(crate) async fn reset(&self) {
-        self.give_up(&mut *self.state.lock().await);
+    /// When the connection was over that was there before the present epoch.
+    pub(crate) fn ended_at(&self) -> Moment {
+        self.shared.state().ended_at
     }
 
-    fn give_up(&self, state: &mut State) -> bool {
-        let had_one = state.live.take().is_some();
-        if had_one {
-            self.epoch.send_modify(|epoch| *epoch += 1);
-        }
-        had_one
+    /// Drops the connection, and whatever is being made; Redis forgets what it was waiting for on it.
+    pub(crate) fn reset(&self) {
+        let generation = {
+            let mut state = self.shared.state();
+            state.connecting = None;
+            state.generation
+        };
+        self.shared.over(generation);
     }
 
-    async fn note(&self, generation: u64, result: &Result<Value, StoreError>) {
-        if generation == 0 {
-            return;
-        }
-        let mut state = self.state.lock().await;
-        if state.generation != generation {
-            return;
-        }
-        match result {
+    fn note(&self, generation: u64, result: &Result<Value, StoreError>) {
+        let give_up = match result {
             // A primary that was demoted under us: the connection must be made anew elsewhere.
-            Err(StoreError::Server { code, .. })
-                if ["READONLY", "MASTERDOWN", "UNBLOCKED"].contains(&code.as_str()) =>
-            {
-                self.give_up(&mut state);
+            Err(StoreError::Server { code, .. }) => {
+                ["READONLY", "MASTERDOWN", "UNBLOCKED"].contains(&code.as_str())
             }
-            Ok(_) | Err(StoreError::Server { .. } | StoreError::Odd(_)) => {
+            Ok(_) | Err(StoreError::Odd(_)) => false,
+            Err(StoreError::Silent(_)) => {
+                let state = self.shared.state();
+                state.generation == generation && state.last_answer.elapsed() >= SILENCE_MAX
+            }
+            Err(_) => true,
+        };
+        if give_up {
+            if self.shared.over(generation) {
+                tracing::debug!(link = self.shared.name, "connection given up");
+            }
+        } else if !matches!(result, Err(StoreError::Silent(_))) {
+            let mut state = self.shared.state();
+            if state.generation == generation {
                 state.last_answer = Instant::now();
             }
-            Err(StoreError::Silent(_)) if state.last_answer.elapsed() < SILENCE_MAX => {}
-            Err(error) => {
-                if self.give_up(&mut state) {
-                    tracing::debug!(link = self.name, %error, "connection given up");
+        }
+    }
+
+    /// The connection, and which of them it is.
+    async fn connection(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
+        loop {
+            let mut attempt = {
+                let mut state = self.shared.state();
+                if let Some(connection) = &state.live {
+                    return Ok((connection.clone(), state.generation));
+                }
+                match &state.connecting {
+                    Some(attempt) if attempt.began.elapsed() < ATTEMPT_MAX => attempt.clone(),
+                    _ => self.begin(&mut state),
+                }
+            };
+            match attempt.outcome.wait_for(Option::is_some).await {
+                Ok(outcome) => {
+                    if let Some(Err(error)) = outcome.clone() {
+                        return Err(error);
+                    }
+                }
+                Err(_) => {
+                    return Err(StoreError::Unconnected("the attempt was cut short".to_owned()));
                 }
             }
         }
     }
 
-    /// The connection, which of them it is, and the epoch that began with it.
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64, u64), StoreError> {
-        let mut state = self.state.lock().await;
-        if state.generation <= self.ended.load(Ordering::Acquire) {
-            self.give_up(&mut state);
-        }
-        if let Some(connection) = &state.live {
-            return Ok((connection.clone(), state.generation, state.epoch));
-        }
-        tokio::time::sleep_until(state.next_try).await;
-        // Noted before the attempt, so that an attempt that is cut short counts as one.
+    /// Begins to connect, in a task of its own.
+    fn begin(&self, state: &mut State) -> Attempt {
+        // Noted before the attempt, so that one that is cut short counts, too.
+        let not_before = state.next_try;
         state.failures += 1;
         let step = BACKOFF_MIN * 2u32.saturating_pow(state.failures.min(8) - 1);
-        state.next_try = Instant::now() + step.min(BACKOFF_MAX);
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None)
-            .set_write_backpressure_boundary(256 * 1024);
-        let generation = state.generation + 1;
-        if let Some(switchboard) = self.switchboard.clone() {
-            let (ended, epoch) = (self.ended.clone(), self.epoch.clone());
-            config = config.set_push_sender(move |push| {
-                switchboard.connect(push, || {
-                    ended.fetch_max(generation, Ordering::AcqRel);
-                    epoch.send_modify(|epoch| *epoch += 1);
-                });
-                Ok::<(), redis::aio::SendError>(())
-            });
-        }
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let connection = connection.map_err(|error| match StoreError::from(error) {
-            StoreError::Broken(reason) => StoreError::Unconnected(reason),
-            error => error,
-        })?;
-        state.failures = 0;
-        state.next_try = Instant::now();
-        state.generation = generation;
-        self.epoch.send_modify(|epoch| *epoch += 1);
-        state.epoch = self.epoch();
-        state.last_answer = Instant::now();
-        state.live = Some(connection.clone());
-        Ok((connection, state.generation, state.epoch))
+        state.next_try = not_before.max(Instant::now()) + step.min(BACKOFF_MAX);
+        state.attempts += 1;
+        let number = state.attempts;
+        let (tell, outcome) = watch::channel(None);
+        let attempt = Attempt { number, began: Instant::now(), outcome };
+        state.connecting = Some(attempt.clone());
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let outcome = shared.clone().connect(number, not_before).await;
+            tell.send_replace(Some(outcome));
+        });
+        attempt
     }
 }
 
@@ -240,5 +321,41 @@ async fn send(
     match connection.send_packed_command(cmd).await? {
         error @ Value::ServerError(_) => error.extract_error(),
         value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link() -> Link {
+        Link::new("test", redis::Client::open("redis://127.0.0.1:1").expect("an address"))
+    }
+
+    /// As if this connection had been made.
+    fn connected(link: &Link, generation: u64) {
+        let mut state = link.shared.state();
+        state.generation = generation;
+        link.shared.epoch.send_replace(2 * generation);
+    }
+
+    #[test]
+    fn the_late_end_of_an_old_connection_changes_nothing() {
+        let link = link();
+        connected(&link, 2);
+        assert!(!link.shared.over(1), "its successor is there");
+        assert_eq!(link.epoch(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_dead_redis_is_said_to_all_who_wait_at_once() {
+        let link = link();
+        let (ping, second) = (Call::plain("PING"), Duration::from_secs(1));
+        let (one, two) = tokio::join!(link.call(&ping, second), link.call(&ping, second));
+        for answer in [one, two] {
+            assert!(matches!(answer, Err(StoreError::Unconnected(_))), "{answer:?}");
+        }
+        assert_eq!(link.shared.state().attempts, 1, "one attempt for both");
+        assert_eq!(link.epoch(), 0);
     }
 }

@@ -63,8 +63,9 @@ impl StoreError {
 
     /// The same call may be answered later: nobody answered, or Redis is not ready.
     pub(crate) fn is_passing(&self) -> bool {
-        const PASSING: [&str; 8] = [
+        const PASSING: [&str; 9] = [
             "LOADING",
+            "NOSCRIPT",
             "BUSY",
             "READONLY",
             "MASTERDOWN",
@@ -169,7 +170,7 @@ impl Store {
         let mut ear = self.ear.lock().expect("never poisoned");
         match &*ear {
             Some(ear) => Ok(ear.clone()),
-            None => Ok(ear.insert(Arc::new(Ear::open(self.client.clone())?)).clone()),
+            None => Ok(ear.insert(Arc::new(Ear::open(self.client.clone(), &self.keys)?)).clone()),
         }
     }
 

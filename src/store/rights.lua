@@ -29,4 +29,5 @@ need('INFO', 'server')
 need('PUBSUB', 'SHARDNUMSUB', KEYS[2])
 need('SPUBLISH', KEYS[2], 'm')
 need('SSUBSCRIBE', KEYS[2])
+need('SUNSUBSCRIBE', KEYS[2])
 return missing

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use super::Keys;
+
 /// Hints that wait to be heard; more are dropped, nothing depends on them.
 const HINTS_MAX: usize = 1024;
 
@@ -30,13 +32,16 @@ pub(crate) trait Listener: Send + Sync {
 /// The lines of one connection: one per channel, or, on a member's own channel, one per lock.
 pub(crate) struct Switchboard {
     hints: Sender<Hint>,
+    /// The channels of the session: the fleet's, and how those of members begin.
+    own: [String; 2],
     lines: Mutex<HashMap<String, Weak<dyn Listener>>>,
 }
 
 impl Switchboard {
-    pub(super) fn new() -> (Arc<Switchboard>, Receiver<Hint>) {
+    pub(super) fn new(keys: &Keys) -> (Arc<Switchboard>, Receiver<Hint>) {
         let (hints, heard) = mpsc::channel(HINTS_MAX);
-        (Arc::new(Switchboard { hints, lines: Mutex::default() }), heard)
+        let own = [keys.ctl(), keys.alive()];
+        (Arc::new(Switchboard { hints, own, lines: Mutex::default() }), heard)
     }
 
     fn lines(&self) -> MutexGuard<'_, HashMap<String, Weak<dyn Listener>>> {
@@ -75,7 +80,10 @@ impl Switchboard {
                 match listener {
                     Some(listener) => listener.hear(&text),
                     // Too many to be heard: what they hurry happens a little later.
-                    None => drop(self.hints.try_send(Hint::Message(text.into_owned()))),
+                    None if *channel == *self.own[0] || channel.starts_with(&self.own[1]) => {
+                        drop(self.hints.try_send(Hint::Message(text.into_owned())));
+                    }
+                    None => {}
                 }
             }
             _ => {}
@@ -106,15 +114,18 @@ mod tests {
 
     #[test]
     fn a_message_reaches_its_line_and_what_nobody_listens_to_is_a_hint() {
-        let (board, mut hints) = Switchboard::new();
+        let (board, mut hints) = Switchboard::new(&Keys::new("f"));
         let heard = Arc::new(Heard::default());
         let listener: Weak<dyn Listener> = Arc::downgrade(&(heard.clone() as Arc<dyn Listener>));
         board.plug("event".to_owned(), listener.clone());
         board.plug("lock|a|b".to_owned(), listener);
-        for push in
-            [message("event", "7"), message("alive:me", "lock|a|b"), message("ctl", "free|x")]
-        {
-            board.connect(push, || panic!("nothing ended"));
+        for (channel, text) in [
+            ("event", "7"),
+            ("artel:{f}:alive:me", "lock|a|b"),
+            ("artel:{f}:event:of-before", "lead|x|9"),
+            ("artel:{f}:ctl", "free|x"),
+        ] {
+            board.connect(message(channel, text), || panic!("nothing ended"));
         }
         assert_eq!(*heard.0.lock().expect("never poisoned"), ["7", "lock|a|b"]);
         assert_eq!(hints.try_recv(), Ok(Hint::Message("free|x".to_owned())));
@@ -127,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_connection_is_told_even_when_nobody_hears_hints() {
-        let (board, hints) = Switchboard::new();
+        let (board, hints) = Switchboard::new(&Keys::new("f"));
         drop(hints);
         let mut ended = false;
         board.connect(PushInfo { kind: PushKind::Disconnection, data: vec![] }, || ended = true);

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::lock::Locksmith;
-use super::{Flag, check_count, check_name};
+use super::{Flag, Locksmith, check_count, check_name};
 use crate::Error;
 use crate::membership::{End, Session};
 use crate::store::{Reply, Script};
@@ -52,8 +51,8 @@ impl Barrier {
     pub(crate) fn new(smith: &Arc<Locksmith>, name: &str, parties: u32) -> Result<Barrier, Error> {
         check_name("barrier", name)?;
         check_count("parties", parties)?;
-        let key = smith.redis().store.keys.barrier(name);
-        let flag = smith.redis().flag(&key)?;
+        let key = smith.redis.store.keys.barrier(name);
+        let flag = smith.redis.flag(&key)?;
         Ok(Barrier { smith: smith.clone(), flag, key: key.into(), parties })
     }
 
@@ -97,7 +96,7 @@ struct Arrival<'a> {
 impl Arrival<'_> {
     /// Arrives and waits; false if the session ended before it went through.
     async fn go_through(&mut self) -> Result<bool, Error> {
-        let (barrier, redis) = (self.barrier, self.barrier.smith.redis());
+        let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
         let explain = |error| redis.explain(&barrier.key, error);
         // In a row: a number that comes behind a higher one would count as one of before.
         let turn = barrier.smith.line(&barrier.key).lock_owned().await;
@@ -124,7 +123,7 @@ impl Arrival<'_> {
     /// Says that we are here, again and again until it is answered: `waiting`, `through`, or `late`,
     /// which is `through` some time ago. `None` if the session is over.
     async fn arrive(&self) -> Result<Option<Reply>, Error> {
-        let (barrier, redis) = (self.barrier, self.barrier.smith.redis());
+        let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
         let explain = |error| redis.explain(&barrier.key, error);
         let call = ARRIVE
             .call(&[redis.store.keys.members(), barrier.key.to_string()])
@@ -162,10 +161,10 @@ impl Drop for Arrival<'_> {
         if !self.open || self.session.over.is_cancelled() {
             return;
         }
-        let (ear, session) = (self.barrier.smith.ear().clone(), self.session.clone());
-        let keys = [self.barrier.smith.redis().store.keys.members(), self.barrier.key.to_string()];
+        let (ear, session) = (self.barrier.smith.ear.clone(), self.session.clone());
+        let keys = [self.barrier.smith.redis.store.keys.members(), self.barrier.key.to_string()];
         let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
-        self.barrier.smith.ear().spawn(async move {
+        self.barrier.smith.ear.spawn(async move {
             while !session.over.is_cancelled()
                 && ear.link.call(&call, session.call_timeout()).await.is_err()
             {

@@ -2,16 +2,15 @@
 //!
 //! **Invariant:** every `set` begins a new generation, unless the event is set already; generations
 //! only grow, and survive a `clear`. A late copy of a `set` or a `clear` changes nothing: each names
-//! the generation it was meant for.
+//! the state it was meant for.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::flag::{self, Flag};
 use super::{Redis, check_name};
 use crate::Error;
-use crate::store::{Call, Reply, Script, nonce};
+use crate::store::{Call, Reply, Script, StoreError, nonce};
 
 static SET: Script = Script::new("event_set", include_str!("event_set.lua"));
 static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"));
@@ -20,6 +19,8 @@ static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"
 pub(super) const CONSUMER_TIMEOUT: Duration = Duration::from_secs(5);
 const CONSUMER_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const CONSUMER_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// A call that finds another state again and again is not sent more often than this.
+const MEANT_MAX: u32 = 8;
 /// A time to live is at most so long: Redis counts milliseconds.
 const TTL_MAX: Duration = Duration::from_secs(200 * 365 * 86_400);
 
@@ -39,7 +40,8 @@ pub struct EventState {
 ///
 /// As with an event between threads: [`wait`](Self::wait) returns when the flag is set, at once if it
 /// is set already, and also if it was set and cleared again while waiting. Setting an event that is
-/// set changes nothing.
+/// set changes nothing. A wait begins when Redis first answers it; whoever must not miss what was
+/// before that goes on from a generation it knows, with [`wait_past`](Self::wait_past).
 ///
 /// ```
 /// # let server = artel_testkit::Server::any();
@@ -92,8 +94,8 @@ pub struct DistributedEvent {
 /// What all clones of one event share.
 #[derive(Default)]
 struct Shared {
-    /// The generation last seen: a `set` or `clear` that names the right one is done in one call.
-    known: AtomicU64,
+    /// The state last seen: a `set` or `clear` that names the right one is done in one call.
+    known: Mutex<Known>,
     flag: OnceLock<Arc<Flag>>,
 }
 
@@ -156,7 +158,8 @@ impl DistributedEvent {
         let value = self.redis.store.repeat_raw(&flag::read_call(&self.key)).await;
         let read =
             value.and_then(flag::parse).map_err(|error| self.redis.explain(&self.key, error))?;
-        self.shared.known.store(read.generation, Ordering::Release);
+        let known = Known { is_set: read.set, generation: read.generation };
+        *self.shared.known.lock().expect("never poisoned") = known;
         Ok(DistributedEvent::state_of(&read))
     }
 
@@ -223,7 +226,8 @@ impl DistributedEvent {
         waited.map(|()| true).map_err(|error| self.redis.explain(&self.key, error))
     }
 
-    /// Waits until it is set, but not longer than this: then false. With a time of 0 it looks once.
+    /// Waits until it is set, but not longer than this: then false, also if Redis was away all the
+    /// time. With a time of 0 it looks once.
     ///
     /// # Errors
     ///
@@ -289,7 +293,7 @@ impl std::fmt::Debug for DistributedEvent {
 
 /// Sets the flag under this key for some time; the generation it has then.
 pub(crate) async fn set_flag(redis: &Redis, key: &str, ttl: Duration) -> Result<u64, Error> {
-    set(redis, key, ttl.as_millis() as u64, &AtomicU64::new(0)).await
+    set(redis, key, ttl.as_millis() as u64, &Mutex::default()).await.map(|state| state.generation)
 }
 
 /// Clears this generation of the flag under this key, if it is still the present one.
@@ -298,39 +302,60 @@ pub(crate) async fn clear_flag(redis: &Redis, key: &str, generation: u64) -> Res
     value.map(|_| ()).map_err(|error| redis.explain(key, error))
 }
 
-async fn clear(redis: &Redis, key: &str, known: &AtomicU64) -> Result<(), Error> {
+async fn clear(redis: &Redis, key: &str, known: &Mutex<Known>) -> Result<(), Error> {
     let keys = [key.to_owned()];
-    meant(redis, key, known, |generation| CLEAR.call(&keys).arg(generation)).await.map(|_| ())
+    meant(redis, key, known, |state| CLEAR.call(&keys).arg(state.generation)).await.map(|_| ())
 }
 
-/// Sets the flag under this key; the generation it has then.
-async fn set(redis: &Redis, key: &str, ttl_ms: u64, known: &AtomicU64) -> Result<u64, Error> {
+/// Sets the flag under this key; the state it has then.
+async fn set(redis: &Redis, key: &str, ttl_ms: u64, known: &Mutex<Known>) -> Result<Known, Error> {
     let (keys, by) = ([key.to_owned()], nonce());
-    meant(redis, key, known, |generation| SET.call(&keys).arg(generation).arg(&by).arg(ttl_ms))
-        .await
+    let call = |state: Known| SET.call(&keys).arg(state.text()).arg(&by).arg(ttl_ms);
+    meant(redis, key, known, call).await
 }
 
-/// Sends a call that is meant for one generation. The one we know may be an old one: then it is sent
-/// again for the present one. If that has passed, too, somebody else has set the event after we
-/// began, and our call counts as made before that.
+/// What a handle knows of its event, for the calls that name the state they are meant for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Known {
+    is_set: bool,
+    generation: u64,
+}
+
+impl Known {
+    fn text(self) -> String {
+        format!("{}{}", if self.is_set { 's' } else { 'c' }, self.generation)
+    }
+
+    fn parse(text: &str) -> Option<Known> {
+        let is_set = text.starts_with('s');
+        let generation = text.get(1..)?.parse().ok()?;
+        Some(Known { is_set, generation })
+    }
+}
+
+/// Sends a call that is meant for one state. The one we know may be an old one: then it is sent again
+/// for the present one. If the event has been set and cleared since we learnt that, somebody has done
+/// so after we began, and our call counts as made before that.
 async fn meant(
     redis: &Redis,
     key: &str,
-    known: &AtomicU64,
-    call: impl Fn(u64) -> Call,
-) -> Result<u64, Error> {
-    let mut generation = known.load(Ordering::Acquire);
-    for first in [true, false] {
-        let value = redis.store.repeat_raw(&call(generation)).await;
+    known: &Mutex<Known>,
+    call: impl Fn(Known) -> Call,
+) -> Result<Known, Error> {
+    let mut state = *known.lock().expect("never poisoned");
+    for attempt in 0.. {
+        let value = redis.store.repeat_raw(&call(state)).await;
         let reply = value.and_then(Reply::parse).and_then(|reply| {
-            generation = reply.number(0)? as u64;
-            Ok(reply)
+            let present = Known::parse(&reply.text(0)?);
+            Ok((reply.tag, present.ok_or_else(|| StoreError::odd("a state that is none"))?))
         });
-        let reply = reply.map_err(|error| redis.explain(key, error))?;
-        known.store(generation, Ordering::Release);
-        if reply.tag != "moved" || !first {
+        let (tag, present) = reply.map_err(|error| redis.explain(key, error))?;
+        let passed = attempt > 0 && present.generation > state.generation;
+        state = present;
+        *known.lock().expect("never poisoned") = state;
+        if tag != "moved" || passed || attempt >= MEANT_MAX {
             break;
         }
     }
-    Ok(generation)
+    Ok(state)
 }

@@ -1,6 +1,7 @@
 //! [`Flag`]: what this process knows of one event, for everybody in it who waits for it.
 //!
-//! **Invariant:** whoever waits returns if the event is set after its wait began, however briefly.
+//! **Invariant:** whoever waits returns if the event is set after its wait began, however briefly. A
+//! wait begins with its first answered read: what was set and cleared before that is over.
 //!
 //! Why no wake-up is lost: Redis runs one command after the other. The subscription is confirmed
 //! before the first read. A set that ran before that read is seen by it. A set that runs after it
@@ -25,6 +26,8 @@ static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
 
 /// How long a subscription outlives the last who waited.
 const LINGER: Duration = Duration::from_secs(30);
+/// Longer than this nobody goes without a read: it also notices when the last who waited is gone.
+const EVERY_MAX: Duration = Duration::from_secs(60);
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long a read is waited for.
@@ -78,6 +81,9 @@ fn woken(start: &mut Start, seen: &Seen, level: bool) -> Result<Option<u64>, Sto
     }
     let read = seen.answer.read.clone()?;
     let newer = read.generation > start.generation || (level && read.set);
+    if read.generation < start.generation {
+        start.heard = start.heard.max(seen.heard);
+    }
     start.generation = read.generation;
     start.question = seen.answer.question;
     Ok(newer.then_some(read.generation))
@@ -111,7 +117,7 @@ impl Listener for Flag {
             seen.heard = seen.heard.max(generation);
             newer
         });
-        if !newer {
+        if !newer && self.waiting.load(Ordering::Acquire) > 0 {
             // Not from a script of ours, perhaps: see for ourselves.
             self.asked.notify_one();
         }
@@ -216,8 +222,8 @@ impl Flag {
     /// Counts somebody who waits, and makes sure that somebody listens.
     fn enter(self: &Arc<Flag>, every: Duration) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        self.every_ms.fetch_min(every.as_millis() as u64, Ordering::AcqRel);
         let mut listening = self.listening.lock().expect("never poisoned");
+        self.every_ms.fetch_min(every.as_millis() as u64, Ordering::AcqRel);
         if !*listening && let Some(ear) = self.ear.upgrade() {
             *listening = true;
             ear.spawn(self.clone().listen());
@@ -229,6 +235,9 @@ impl Flag {
     fn retire(&self) -> bool {
         let mut listening = self.listening.lock().expect("never poisoned");
         *listening = self.waiting.load(Ordering::Acquire) > 0;
+        if !*listening {
+            self.every_ms.store(u64::MAX, Ordering::Release);
+        }
         !*listening
     }
 
@@ -236,7 +245,7 @@ impl Flag {
     async fn listen(self: Arc<Flag>) {
         let mut on = None;
         loop {
-            let every = Duration::from_millis(self.every_ms.load(Ordering::Acquire));
+            let every = Duration::from_millis(self.every_ms.load(Ordering::Acquire)).min(EVERY_MAX);
             let timeout = every.clamp(TIMEOUT.0, TIMEOUT.1);
             let subscribed = match on {
                 Some(epoch) if epoch == self.link.epoch() => Ok(epoch),
@@ -368,7 +377,10 @@ mod tests {
     #[test]
     fn after_data_loss_what_is_there_now_counts() {
         let mut start = start();
-        assert_eq!(woken(&mut start, &seen(5, 11, false, 0), true).expect("no error"), None);
-        assert_eq!(woken(&mut start, &seen(5, 12, false, 1), true).expect("no error"), Some(1));
+        let mut look = |seen| woken(&mut start, &seen, true).expect("no error");
+        assert_eq!(look(seen(7, 10, false, 7)), None);
+        assert_eq!(look(seen(7, 11, false, 0)), None);
+        assert_eq!(look(seen(7, 12, false, 0)), None, "heard before the loss");
+        assert_eq!(look(seen(7, 13, false, 1)), Some(1));
     }
 }

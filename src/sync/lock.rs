@@ -17,83 +17,27 @@
 //! An attempt that was never answered leaves nothing behind: a lock in our name that nobody here
 //! holds is given back after the next heartbeat.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{Mutex as Line, Notify, OwnedMutexGuard, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, OwnedMutexGuard};
 
-use super::guarded::{GuardedScript, json};
-use super::{Redis, check_name};
+use super::guard::give_up;
+use super::{LockGuard, Locksmith, check_name};
 use crate::Error;
 use crate::clock::Moment;
 use crate::election::lock_call;
-use crate::membership::{End, Session, release_call};
-use crate::store::{Ear, LOCK, Link, Listener, Reply, StoreError, Switchboard};
+use crate::membership::{End, Session};
+use crate::store::{LOCK, Listener, Reply, StoreError, Switchboard};
 use crate::term::Token;
 
 /// Whoever waits asks at least this often: whoever was told that it is free may have been frozen.
 const POLL: Duration = Duration::from_secs(1);
+const POLL_MIN: Duration = Duration::from_millis(150);
 /// A holder's deadline is given this much before it counts as missed.
 const SLACK: Duration = Duration::from_millis(20);
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often a release is repeated that nobody answers; then the heartbeat gives the lock back.
-const RELEASE_TRIES: u32 = 5;
-
-/// Makes the locks of one member.
-pub(crate) struct Locksmith {
-    redis: Redis,
-    ear: Arc<Ear>,
-    sessions: watch::Receiver<Option<Arc<Session>>>,
-    /// Who waits inside this process, by name.
-    lines: Mutex<HashMap<String, Arc<Line<()>>>>,
-}
-
-impl Locksmith {
-    pub(crate) fn new(
-        redis: Redis,
-        sessions: watch::Receiver<Option<Arc<Session>>>,
-    ) -> Result<Arc<Locksmith>, Error> {
-        let ear = redis.store.ear()?;
-        Ok(Arc::new(Locksmith { redis, ear, sessions, lines: Mutex::default() }))
-    }
-
-    pub(super) fn redis(&self) -> &Redis {
-        &self.redis
-    }
-
-    pub(super) fn ear(&self) -> &Arc<Ear> {
-        &self.ear
-    }
-
-    /// Where the tasks of this process wait for each other, by name.
-    pub(super) fn line(&self, name: &str) -> Arc<Line<()>> {
-        let mut lines = self.lines.lock().expect("never poisoned");
-        lines.retain(|_, line| Arc::strong_count(line) > 1);
-        lines.entry(name.to_owned()).or_default().clone()
-    }
-
-    /// A session that may act, as soon as there is one.
-    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
-        let mut sessions = self.sessions.clone();
-        loop {
-            let session = match sessions.wait_for(Option::is_some).await {
-                Ok(session) => session.clone(),
-                Err(_) => None,
-            };
-            let session = session.ok_or(Error::Stopping)?;
-            if session.until_trusted().await {
-                return Ok(session);
-            }
-            // It is over, and what comes next is not there yet.
-            if sessions.changed().await.is_err() {
-                return Err(Error::Stopping);
-            }
-        }
-    }
-}
 
 /// A lock of a fleet, by its name. Made by [`Fleet::lock`](crate::Fleet::lock).
 ///
@@ -117,8 +61,8 @@ impl Locksmith {
 /// ```
 #[derive(Clone)]
 pub struct Lock {
-    smith: Arc<Locksmith>,
-    name: Arc<str>,
+    pub(super) smith: Arc<Locksmith>,
+    pub(super) name: Arc<str>,
 }
 
 impl Lock {
@@ -138,7 +82,10 @@ impl Lock {
     /// Safe: dropped before it returns, it leaves the queue, and a lock that was granted meanwhile
     /// is given back.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
-        let place = self.smith.line(&self.name).lock_owned().await;
+        let place = tokio::select! {
+            place = self.smith.line(&self.name).lock_owned() => place,
+            () = self.smith.stopped() => return Err(Error::Stopping),
+        };
         let mut contender = Contender::new(self.clone(), place);
         loop {
             let session = self.smith.session().await?;
@@ -160,11 +107,17 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        let Ok(place) = self.smith.line(&self.name).try_lock_owned() else { return Ok(None) };
-        let session = self.smith.sessions.borrow().clone();
+        let session = self.smith.sessions.borrow().clone().filter(|session| session.trusted());
         let store = &self.smith.redis.store;
-        let away = || StoreError::Unconnected("this process has no session at the moment".into());
-        let session = session.ok_or_else(|| store.explain(away()))?;
+        let session = match session {
+            Some(session) => session,
+            None if self.smith.sessions.has_changed().is_err() => return Err(Error::Stopping),
+            None => {
+                let reason = "this process has no session to rely on at the moment".to_owned();
+                return Err(store.explain(StoreError::Unconnected(reason)));
+            }
+        };
+        let Ok(place) = self.smith.line(&self.name).try_lock_owned() else { return Ok(None) };
         let mut contender = Contender::new(self.clone(), place);
         match contender.attempt(&session, false).await? {
             Attempt::Won(token) => Ok(Some(contender.won(session, token))),
@@ -234,8 +187,8 @@ struct Contender {
     bell: Arc<Bell>,
     /// Its place in the queue in Redis.
     ticket: String,
-    /// The session it asked under.
-    asked: Option<Arc<Session>>,
+    /// The session it asked under, and the number of an attempt that nobody has answered yet.
+    asked: Option<(Arc<Session>, Option<u64>)>,
 }
 
 impl Contender {
@@ -252,7 +205,7 @@ impl Contender {
     async fn attempt(&mut self, session: &Arc<Session>, wait: bool) -> Result<Attempt, Error> {
         let (redis, name) = (&self.lock.smith.redis, &*self.lock.name);
         let attempt = session.rights.want(name);
-        self.asked = Some(session.clone());
+        self.asked = Some((session.clone(), Some(attempt)));
         let ticket = wait.then_some(self.ticket.as_str());
         let call = lock_call(&redis.store, session, name, attempt, ticket);
         let (sent, reply) = loop {
@@ -267,6 +220,7 @@ impl Contender {
                 Err(_) => tokio::time::sleep(RETRY).await,
             }
         };
+        self.asked = Some((session.clone(), None));
         let odd = |error| redis.store.explain(error);
         match reply.tag.as_str() {
             "won" => {
@@ -298,195 +252,42 @@ impl Contender {
             () = session.over.cancelled() => {}
             // Nobody can tell us while we do not listen.
             () = link.past(link.epoch()) => tokio::time::sleep(RETRY).await,
-            () = tokio::time::sleep(poll.min(left + SLACK)) => {}
+            // A holder that is overdue is not dead before somebody has judged it.
+            () = tokio::time::sleep((left + SLACK).clamp(POLL_MIN, poll)) => {}
         }
     }
 
     fn won(mut self, session: Arc<Session>, token: Token) -> LockGuard {
         self.asked = None;
-        let lost = session.over.child_token();
-        session.rights.hold(&self.lock.name, token, &lost);
-        LockGuard { lock: self.lock.clone(), session, token, lost, place: self.place.take() }
+        LockGuard::new(self.lock.clone(), session, token, self.place.take())
     }
 }
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        let Some(session) = self.asked.take() else { return };
+        let Some((session, unanswered)) = self.asked.take() else { return };
         session.rights.forget(&self.lock.name);
-        if self.ticket.is_empty() {
-            return; // an attempt that was granted unheard is found by the heartbeat
+        if unanswered.is_none() && self.ticket.is_empty() {
+            return;
         }
         let (lock, place) = (self.lock.clone(), self.place.take());
         self.lock.smith.ear.spawn(async move {
-            let _ = give_up(&lock, &lock.smith.ear.link, &session, None).await;
-            drop(place);
-        });
-    }
-}
-
-/// Gives up a lock, or only waiting for it, until that is answered or the session is over. Was it
-/// ours until then, as far as can be known?
-async fn give_up(
-    lock: &Lock,
-    link: &Link,
-    session: &Session,
-    token: Option<Token>,
-) -> Result<bool, StoreError> {
-    let call = release_call(&lock.smith.redis.store, &session.id, &session.id, &lock.name, token);
-    let mut tries = 0;
-    loop {
-        if session.over.is_cancelled() {
-            return Ok(false);
-        }
-        tries += 1;
-        match link.call(&call, session.call_timeout()).await.and_then(Reply::parse) {
-            // Not ours any more; after an unheard copy it may have been that one's doing.
-            Ok(reply) => return Ok(reply.tag == "ok" || tries > 1),
-            Err(error) if !error.is_passing() || tries >= RELEASE_TRIES => return Err(error),
-            Err(_) => tokio::time::sleep(RETRY).await,
-        }
-    }
-}
-
-/// A lock that is held, until this is released or dropped, or until it is lost.
-///
-/// It has no renewal of its own: it is held for as long as this process's session lives. Dropping it
-/// releases it in the background; [`release`](Self::release) says when that is done.
-#[must_use = "dropping it releases the lock"]
-pub struct LockGuard {
-    lock: Lock,
-    session: Arc<Session>,
-    token: Token,
-    lost: CancellationToken,
-    place: Option<OwnedMutexGuard<()>>,
-}
-
-impl LockGuard {
-    /// The fencing token: higher than that of every holder before, also after Redis lost its data.
-    /// Hand it to whatever the lock protects, and let that refuse a lower one than it has seen.
-    pub fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Until when it may be relied on without hearing from Redis again; usually it is moved on long
-    /// before. Past it, somebody else may soon have the lock.
-    pub fn deadline(&self) -> Instant {
-        let (now, left) = (Moment::now(), self.session.trusted_until());
-        Instant::now() + left.since(now)
-    }
-
-    /// May it be relied on at this instant?
-    pub fn is_held(&self) -> bool {
-        !self.lost.is_cancelled() && self.session.trusted()
-    }
-
-    /// Waits until the lock cannot be relied on any longer: the session is over, Redis no longer
-    /// names us, or the [`deadline`](Self::deadline) passed unheard. Stop then what the lock
-    /// protects: it happens well before somebody else can be granted it.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only waits.
-    pub async fn lost(&self) {
-        tokio::select! {
-            () = self.lost.cancelled() => {}
-            () = self.session.until_in_doubt() => {}
-        }
-    }
-
-    /// Runs a script in Redis, only if the lock is held at that moment: the comparison and the
-    /// script are one. The keys are taken as they are; on a cluster they must carry the fleet's hash
-    /// tag, `{name}`.
-    ///
-    /// ```
-    /// # let server = artel_testkit::Server::any();
-    /// # let url = server.url();
-    /// # tokio::runtime::Runtime::new()?.block_on(async {
-    /// let fleet = artel::Fleet::builder().redis(url).start().await?;
-    /// let append = artel::GuardedScript::new("return redis.call('RPUSH', KEYS[1], ARGV[1])")?;
-    /// let guard = fleet.lock("list")?.acquire().await?;
-    /// let length = guard.run(&append, &["artel:{artel}:data:list"], &["one"]).await?;
-    /// assert_eq!(length, 1);
-    /// # Ok::<(), artel::Error>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::LockLost`] if it is not held: then nothing was written. It is sent once: after
-    /// [`Error::NoAnswer`] or [`Error::Unreachable`] it may have been done, or may still be.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it returns, the script may have run or not.
-    pub async fn run<K: AsRef<str>, A: AsRef<[u8]>>(
-        &self,
-        script: &GuardedScript,
-        keys: &[K],
-        args: &[A],
-    ) -> Result<serde_json::Value, Error> {
-        let redis = &self.lock.smith.redis;
-        let names = &redis.store.keys;
-        let mut all = vec![names.members(), names.lock(&self.lock.name)];
-        all.extend(keys.iter().map(|key| key.as_ref().to_owned()));
-        let mut call = script.script.call(&all).arg(self.session.id.as_str()).arg(self.token.get());
-        for arg in args {
-            call.push_arg(arg.as_ref());
-        }
-        match redis.store.work.call(&call, self.session.call_timeout()).await {
-            Ok(value) => Ok(json(&value)),
-            Err(StoreError::Server { code, .. }) if code == "LOCKLOST" => {
-                self.lost.cancel();
-                Err(Error::LockLost { name: self.lock.name.to_string() })
+            let link = &lock.smith.ear.link;
+            let mut token = None;
+            if let Some(attempt) = unanswered {
+                // The same attempt again finds out whether it was granted. What arrives even later
+                // is found by the heartbeat, and a call meant for us is passed on.
+                let store = &lock.smith.redis.store;
+                let call = lock_call(store, &session, &lock.name, attempt, None);
+                let reply = link.call(&call, session.call_timeout()).await.and_then(Reply::parse);
+                if let Ok(reply) = reply
+                    && reply.tag == "won"
+                {
+                    token = reply.text(0).ok().and_then(|text| Token::parse(&text));
+                }
             }
-            Err(error) => Err(redis.store.explain(error)),
-        }
-    }
-
-    /// Releases it, and returns when Redis has confirmed it; the next who waits is told at once.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is free as
-    /// soon as a heartbeat gets through, or this session is judged dead.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: dropped before it returns, it goes on in the background.
-    pub async fn release(mut self) -> Result<(), Error> {
-        let store = &self.lock.smith.redis.store;
-        let released = give_up(&self.lock, &store.work, &self.session, Some(self.token)).await;
-        self.session.rights.forget(&self.lock.name);
-        self.place.take();
-        match released {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::LockLost { name: self.lock.name.to_string() }),
-            Err(error) => Err(store.explain(error)),
-        }
-    }
-}
-
-impl Drop for LockGuard {
-    /// Whoever waits in this process comes next only after the release: an attempt that overtook it
-    /// would find the lock held.
-    fn drop(&mut self) {
-        let Some(place) = self.place.take() else { return };
-        let (lock, session, token) = (self.lock.clone(), self.session.clone(), self.token);
-        self.lock.smith.ear.spawn(async move {
-            let _ = give_up(&lock, &lock.smith.ear.link, &session, Some(token)).await;
-            session.rights.forget(&lock.name);
+            let _ = give_up(&lock, link, &session, token).await;
             drop(place);
         });
-    }
-}
-
-impl std::fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LockGuard")
-            .field("name", &self.lock.name)
-            .field("token", &self.token)
-            .finish()
     }
 }

@@ -9,11 +9,13 @@
 mod barrier;
 mod event;
 mod flag;
+mod guard;
 mod guarded;
 mod latch;
 mod list;
 mod lock;
 mod semaphore;
+mod smith;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -22,12 +24,13 @@ pub use barrier::Barrier;
 pub use event::{DistributedEvent, EventState};
 pub(crate) use event::{clear_flag, set_flag};
 pub(crate) use flag::Flag;
+pub use guard::LockGuard;
 pub use guarded::GuardedScript;
 pub use latch::CountDownLatch;
 pub use list::{EventStatus, LockStatus};
-pub(crate) use lock::Locksmith;
-pub use lock::{Lock, LockGuard};
+pub use lock::Lock;
 pub use semaphore::{Permit, Semaphore};
+pub(crate) use smith::Locksmith;
 
 use crate::Error;
 use crate::config::check_fleet_name;
@@ -43,7 +46,8 @@ const COUNT_MAX: u32 = 10_000;
 ///
 /// Make one per process and clone it: everything that is made from it listens on one connection,
 /// which is opened when something is first waited for. A member uses its own,
-/// [`Fleet::redis`](crate::Fleet::redis).
+/// [`Fleet::redis`](crate::Fleet::redis). Use it from one tokio runtime: what it sends is sent by the
+/// runtime that connected.
 ///
 /// ```
 /// let redis = artel::Redis::open("redis://127.0.0.1", "orders")?;
@@ -78,7 +82,9 @@ impl Redis {
         if let Some(flag) = flags.get(key).and_then(Weak::upgrade) {
             return Ok(flag);
         }
-        flags.retain(|_, flag| flag.strong_count() > 0);
+        if flags.len().is_power_of_two() {
+            flags.retain(|_, flag| flag.strong_count() > 0);
+        }
         let flag = Flag::new(key.to_owned(), &ear);
         flags.insert(key.to_owned(), Arc::downgrade(&flag));
         Ok(flag)

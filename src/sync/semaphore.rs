@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::lock::Locksmith;
-use super::{Flag, check_count, check_name};
+use super::{Flag, Locksmith, check_count, check_name};
 use crate::Error;
 use crate::membership::{End, Session};
 use crate::store::{Link, Reply, Script, StoreError};
@@ -57,8 +56,8 @@ impl Semaphore {
     ) -> Result<Semaphore, Error> {
         check_name("semaphore", name)?;
         check_count("permits", permits)?;
-        let key = smith.redis().store.keys.semaphore(name);
-        let flag = smith.redis().flag(&key)?;
+        let key = smith.redis.store.keys.semaphore(name);
+        let flag = smith.redis.flag(&key)?;
         Ok(Semaphore { smith: smith.clone(), flag, key: key.into(), permits })
     }
 
@@ -79,7 +78,7 @@ impl Semaphore {
                 Taken::Ours => return Ok(attempt.won()),
                 Taken::Full(generation) => tokio::select! {
                     waited = self.flag.wait_past(generation, POLL) => {
-                        waited.map_err(|error| self.smith.redis().explain(&self.key, error))?;
+                        waited.map_err(|error| self.smith.redis.explain(&self.key, error))?;
                     }
                     () = tokio::time::sleep(POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>())) => {}
                 },
@@ -157,7 +156,7 @@ struct Hold {
 
 impl Hold {
     async fn take(&mut self) -> Result<Taken, Error> {
-        let (redis, key) = (self.semaphore.smith.redis(), &self.semaphore.key);
+        let (redis, key) = (&self.semaphore.smith.redis, &self.semaphore.key);
         let explain = |error| redis.explain(key, error);
         let call = TAKE
             .call(&[redis.store.keys.members(), key.to_string()])
@@ -197,7 +196,7 @@ impl Hold {
 
     async fn give_back(&self, link: &Link) -> Result<bool, StoreError> {
         let keys =
-            [self.semaphore.smith.redis().store.keys.members(), self.semaphore.key.to_string()];
+            [self.semaphore.smith.redis.store.keys.members(), self.semaphore.key.to_string()];
         let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
         let mut tries = 0;
         loop {
@@ -221,8 +220,8 @@ impl Drop for Hold {
             return;
         }
         let (semaphore, session, n) = (self.semaphore.clone(), self.session.clone(), self.n);
-        let ear = self.semaphore.smith.ear().clone();
-        self.semaphore.smith.ear().spawn(async move {
+        let ear = self.semaphore.smith.ear.clone();
+        self.semaphore.smith.ear.spawn(async move {
             let hold = Hold { semaphore, session, n, open: false };
             let _ = hold.give_back(&ear.link).await;
         });
@@ -238,7 +237,7 @@ pub struct Permit {
 impl Permit {
     /// May it be relied on at this instant?
     pub fn is_held(&self) -> bool {
-        self.hold.session.trusted()
+        !self.hold.semaphore.smith.time_left(&self.hold.session).is_zero()
     }
 
     /// Waits until it cannot be relied on any longer, as
@@ -248,7 +247,7 @@ impl Permit {
     ///
     /// Safe: it only waits.
     pub async fn lost(&self) {
-        self.hold.session.until_in_doubt().await;
+        self.hold.semaphore.smith.until_in_doubt(&self.hold.session).await;
     }
 
     /// Gives it back, and returns when Redis has confirmed it.
@@ -262,7 +261,7 @@ impl Permit {
     ///
     /// Safe: dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
-        let redis = self.hold.semaphore.smith.redis().clone();
+        let redis = self.hold.semaphore.smith.redis.clone();
         let released = self.hold.give_back(&redis.store.work).await;
         self.hold.open = released.is_err();
         match released {

@@ -130,7 +130,7 @@ impl Worker {
                 self.burnt = false;
             } else if idle.take().is_some() {
                 // A wait that is still pending would eat the next token: end it with its connection.
-                self.store.wait.reset().await;
+                self.store.wait.reset();
                 self.hungry = true;
             }
             if exchange.is_none() {

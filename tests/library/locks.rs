@@ -184,6 +184,109 @@ async fn a_lost_reply_leaves_no_lock_behind() {
     stop([fleet]).await;
 }
 
+/// An attempt that is given up on its way leaves neither the lock taken nor a place in the queue. The
+/// lease is so long that no heartbeat helps.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_is_given_up_on_its_way_leaves_nothing_behind() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port());
+    let mut config = artel::Config::default();
+    config.lease = Some(Duration::from_secs(3600));
+    let build = |url: String| Fleet::builder().redis(url).name(NAME).config(config.clone());
+    let slow = build(proxy.url()).start().await.expect("joins");
+    let quick = build(server.url()).start().await.expect("joins");
+    for name in ["free", "held"] {
+        let (mine, theirs) = (slow.lock(name).expect("a name"), quick.lock(name).expect("a name"));
+        let held = match name {
+            "held" => Some(soon(theirs.acquire()).await.expect("free")),
+            _ => None,
+        };
+        proxy.set(Fault::Delay(Duration::from_millis(20)));
+        let gave_up = mine.acquire_timeout(Duration::from_millis(30)).await.expect("asks");
+        assert!(gave_up.is_none(), "the answer was not here yet");
+        proxy.set(Fault::Pass);
+        let (waiters, lock) = (key(&format!("waiters:{name}")), key(&format!("lock:{name}")));
+        eventually("an empty queue", || ask::<i64>(&server, &["EXISTS", &waiters]) == 0);
+        if let Some(guard) = held {
+            guard.release().await.expect("releases");
+        }
+        eventually("a free lock", || ask::<i64>(&server, &["EXISTS", &lock]) == 0);
+        soon(theirs.acquire()).await.expect("acquires").release().await.expect("releases");
+    }
+    stop([slow, quick]).await;
+}
+
+/// Whoever waits in line behind a guard of its own process hears that the fleet stops.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_every_wait() {
+    let server = Server::any();
+    let fleet = observer(&server).await;
+    let lock = fleet.lock("l").expect("a name");
+    let guard = lock.acquire().await.expect("free");
+    let (waits, late) = (lock.clone(), lock);
+    let waiting = tokio::spawn(async move { waits.acquire().await });
+    stop([fleet]).await;
+    let stopped = soon(waiting).await.expect("no panic").expect_err("stopped");
+    assert!(matches!(stopped, Error::Stopping), "{stopped}");
+    soon(guard.lost()).await;
+    drop(guard);
+    assert!(matches!(late.try_acquire().await.expect_err("stopped"), Error::Stopping));
+}
+
+/// A holder whose connections are cut is told before somebody else can be granted the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_is_cut_off_is_told() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port());
+    let here = member(&server).redis(proxy.url()).start().await.expect("joins");
+    let there = observer(&server).await;
+    let guard = here.lock("l").expect("a name").acquire().await.expect("free");
+    let theirs = there.lock("l").expect("a name");
+    let waiting = tokio::spawn(async move {
+        let guard = theirs.acquire().await.expect("acquires");
+        (guard, std::time::Instant::now())
+    });
+    eventually("somebody to wait", || ask::<i64>(&server, &["ZCARD", &key("waiters:l")]) == 1);
+    proxy.set(Fault::Cut);
+    soon(guard.lost()).await;
+    let lost = std::time::Instant::now();
+    let (_next, granted) = soon(waiting).await.expect("no panic");
+    println!("told {:?} before the next was granted it", granted.saturating_duration_since(lost));
+    if crate::soak() {
+        assert!(lost < granted);
+    }
+    stop([here, there]).await;
+}
+
+/// A member whose session connection cannot be made anew lives on, refreshed over the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_its_session_connection_lives_on() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port());
+    let here = member(&server).redis(proxy.url()).start().await.expect("joins");
+    let there = observer(&server).await;
+    let event = here.event("e").expect("a name");
+    let event = event.with_consumer_timeout(Duration::from_millis(20)).expect("a time");
+    let waiting = tokio::spawn(async move { event.wait().await });
+    let guard = here.lock("l").expect("a name").acquire().await.expect("free");
+    let id = here.member().expect("a session");
+    proxy.set(Fault::HoldNew);
+    let () = ask(&server, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    // It is heard of again and again, for far longer than an absent one may be silent.
+    let mut seen = std::collections::BTreeSet::new();
+    eventually("twenty refreshes", || {
+        let deadline: String = ask(&server, &["ZSCORE", &key("members"), id.as_str()]);
+        seen.insert(deadline);
+        seen.len() > 20
+    });
+    assert!(guard.is_held());
+    proxy.set(Fault::Pass);
+    there.event("e").expect("a name").set().await.expect("sets");
+    assert!(soon(waiting).await.expect("no panic").expect("waits"));
+    assert_eq!(here.member(), Some(id));
+    stop([here, there]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_names_scripts_and_keys_are_refused() {
     let server = Server::any();

@@ -1,0 +1,201 @@
+//! [`LockGuard`]: a lock that is held.
+//!
+//! **Invariant:** it is released once, when it is asked to or dropped, under its own token; nobody
+//! in this process comes next before that.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::CancellationToken;
+
+use super::Lock;
+use super::guarded::{GuardedScript, json};
+use crate::Error;
+use crate::membership::{Session, release_call};
+use crate::store::{Link, Reply, StoreError};
+use crate::term::Token;
+
+/// Pause after Redis did not answer.
+const RETRY: Duration = Duration::from_millis(50);
+/// How often a release is repeated that nobody answers; then the heartbeat gives the lock back.
+const RELEASE_TRIES: u32 = 5;
+
+/// Gives up a lock, or only waiting for it, until that is answered or the session is over. Was it
+/// ours until then, as far as can be known?
+pub(super) async fn give_up(
+    lock: &Lock,
+    link: &Link,
+    session: &Session,
+    token: Option<Token>,
+) -> Result<bool, StoreError> {
+    let call = release_call(&lock.smith.redis.store, &session.id, &session.id, &lock.name, token);
+    let mut tries = 0;
+    loop {
+        if session.over.is_cancelled() {
+            return Ok(false);
+        }
+        tries += 1;
+        match link.call(&call, session.call_timeout()).await.and_then(Reply::parse) {
+            // Not ours any more; after an unheard copy it may have been that one's doing.
+            Ok(reply) => return Ok(reply.tag == "ok" || tries > 1),
+            Err(error) if !error.is_passing() || tries >= RELEASE_TRIES => return Err(error),
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+/// A lock that is held, until this is released or dropped, or until it is lost.
+///
+/// It has no renewal of its own: it is held for as long as this process's session lives. Dropping it
+/// releases it in the background; [`release`](Self::release) says when that is done.
+#[must_use = "dropping it releases the lock"]
+pub struct LockGuard {
+    lock: Lock,
+    session: Arc<Session>,
+    token: Token,
+    lost: CancellationToken,
+    place: Option<OwnedMutexGuard<()>>,
+}
+
+impl LockGuard {
+    pub(super) fn new(
+        lock: Lock,
+        session: Arc<Session>,
+        token: Token,
+        place: Option<OwnedMutexGuard<()>>,
+    ) -> LockGuard {
+        let lost = session.over.child_token();
+        session.rights.hold(&lock.name, token, &lost);
+        LockGuard { lock, session, token, lost, place }
+    }
+
+    /// The fencing token: higher than that of every holder before, also after Redis lost its data
+    /// (unless the clock of the new server is behind that of the old one).
+    /// Hand it to whatever the lock protects, and let that refuse a lower one than it has seen.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Until when it may be relied on without hearing from Redis again; usually it is moved on long
+    /// before. Past it, somebody else may soon have the lock.
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.lock.smith.time_left(&self.session)
+    }
+
+    /// May it be relied on at this instant?
+    pub fn is_held(&self) -> bool {
+        !self.lost.is_cancelled() && !self.lock.smith.time_left(&self.session).is_zero()
+    }
+
+    /// Waits until the lock cannot be relied on any longer: the session is over, Redis no longer
+    /// names us, or the [`deadline`](Self::deadline) passed unheard. Stop then what the lock
+    /// protects: usually it is before somebody else can be granted it. A process that is frozen, or a
+    /// connection whose end Redis sees and we do not, learns of it afterwards; only the
+    /// [`token`](Self::token), or [`run`](Self::run), protects against that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn lost(&self) {
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            () = self.lock.smith.until_in_doubt(&self.session) => {}
+        }
+    }
+
+    /// Runs a script in Redis, only if the lock is held at that moment: the comparison and the
+    /// script are one. The keys are taken as they are; on a cluster they must carry the fleet's hash
+    /// tag, `{name}`.
+    ///
+    /// ```
+    /// # let server = artel_testkit::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let fleet = artel::Fleet::builder().redis(url).start().await?;
+    /// let append = artel::GuardedScript::new("return redis.call('RPUSH', KEYS[1], ARGV[1])")?;
+    /// let guard = fleet.lock("list")?.acquire().await?;
+    /// let length = guard.run(&append, &["artel:{artel}:data:list"], &["one"]).await?;
+    /// assert_eq!(length, 1);
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LockLost`] if it is not held: then nothing was written. It is sent once: after
+    /// [`Error::NoAnswer`] or [`Error::Unreachable`] it may have been done, or may still be.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the script may have run or not.
+    pub async fn run<K: AsRef<str>, A: AsRef<[u8]>>(
+        &self,
+        script: &GuardedScript,
+        keys: &[K],
+        args: &[A],
+    ) -> Result<serde_json::Value, Error> {
+        let redis = &self.lock.smith.redis;
+        let names = &redis.store.keys;
+        let mut all = vec![names.members(), names.lock(&self.lock.name)];
+        all.extend(keys.iter().map(|key| key.as_ref().to_owned()));
+        let mut call = script.script.call(&all).arg(self.session.id.as_str()).arg(self.token.get());
+        for arg in args {
+            call.push_arg(arg.as_ref());
+        }
+        match redis.store.work.call(&call, self.session.call_timeout()).await {
+            Ok(value) => Ok(json(&value)),
+            Err(StoreError::Server { code, .. }) if code == "LOCKLOST" => {
+                self.lost.cancel();
+                Err(Error::LockLost { name: self.lock.name.to_string() })
+            }
+            Err(error) => Err(redis.store.explain(error)),
+        }
+    }
+
+    /// Releases it, and returns when Redis has confirmed it; the next who waits is told at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is free as
+    /// soon as a heartbeat gets through, or this session is judged dead.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropped before it returns, it goes on in the background.
+    pub async fn release(mut self) -> Result<(), Error> {
+        let store = &self.lock.smith.redis.store;
+        let released = give_up(&self.lock, &store.work, &self.session, Some(self.token)).await;
+        self.session.rights.forget(&self.lock.name);
+        self.place.take();
+        match released {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::LockLost { name: self.lock.name.to_string() }),
+            Err(error) => Err(store.explain(error)),
+        }
+    }
+}
+
+impl Drop for LockGuard {
+    /// Whoever waits in this process comes next only after the release: an attempt that overtook it
+    /// would find the lock held.
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else { return };
+        let (lock, session, token) = (self.lock.clone(), self.session.clone(), self.token);
+        self.lock.smith.ear.spawn(async move {
+            let _ = give_up(&lock, &lock.smith.ear.link, &session, Some(token)).await;
+            session.rights.forget(&lock.name);
+            drop(place);
+        });
+    }
+}
+
+impl std::fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("name", &self.lock.name)
+            .field("token", &self.token)
+            .finish()
+    }
+}

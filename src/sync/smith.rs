@@ -1,0 +1,94 @@
+//! [`Locksmith`]: what all locks, permits and arrivals of one member share.
+//!
+//! **Invariant:** what it hands out hangs on the present session, and may be relied on only as long
+//! as that; within this process tasks wait for each other here, in the order in which they came.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as Line, watch};
+
+use super::Redis;
+use crate::Error;
+use crate::clock::Moment;
+use crate::membership::Session;
+use crate::store::Ear;
+
+/// How often a holder checks that it still is one.
+const CHECK: Duration = Duration::from_millis(50);
+
+/// Where the rights of one member come from.
+pub(crate) struct Locksmith {
+    pub(super) redis: Redis,
+    pub(super) ear: Arc<Ear>,
+    pub(super) sessions: watch::Receiver<Option<Arc<Session>>>,
+    /// Who waits inside this process, by name.
+    lines: Mutex<HashMap<String, Arc<Line<()>>>>,
+}
+
+impl Locksmith {
+    pub(crate) fn new(
+        redis: Redis,
+        sessions: watch::Receiver<Option<Arc<Session>>>,
+    ) -> Result<Arc<Locksmith>, Error> {
+        let ear = redis.store.ear()?;
+        Ok(Arc::new(Locksmith { redis, ear, sessions, lines: Mutex::default() }))
+    }
+
+    /// How long what hangs on a session may be relied on without hearing from Redis again.
+    pub(super) fn time_left(&self, session: &Session) -> Duration {
+        match session.over.is_cancelled() {
+            true => Duration::ZERO,
+            false => session.secure_until(&self.ear.link).since(Moment::now()),
+        }
+    }
+
+    /// Waits until what hangs on a session may not be relied on any longer.
+    pub(super) async fn until_in_doubt(&self, session: &Session) {
+        loop {
+            let left = self.time_left(session);
+            if left.is_zero() {
+                return;
+            }
+            tokio::select! {
+                () = session.over.cancelled() => return,
+                // In small steps: timers stand still while a machine sleeps, and presence may go.
+                () = tokio::time::sleep(left.min(CHECK)) => {}
+            }
+        }
+    }
+
+    /// Where the tasks of this process wait for each other, by name.
+    pub(super) fn line(&self, name: &str) -> Arc<Line<()>> {
+        let mut lines = self.lines.lock().expect("never poisoned");
+        if lines.len().is_power_of_two() {
+            lines.retain(|_, line| Arc::strong_count(line) > 1);
+        }
+        lines.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// Waits until the fleet has stopped: there will be no session any more.
+    pub(super) async fn stopped(&self) {
+        let _ = self.sessions.clone().wait_for(|_| false).await;
+    }
+
+    /// A session that may act, as soon as there is one.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
+        let mut sessions = self.sessions.clone();
+        loop {
+            let session = match sessions.wait_for(Option::is_some).await {
+                Ok(session) => session.clone(),
+                Err(_) => None,
+            };
+            let session = session.ok_or(Error::Stopping)?;
+            if session.until_trusted().await {
+                return Ok(session);
+            }
+            // It is over, and what comes next is not there yet.
+            if sessions.changed().await.is_err() {
+                return Err(Error::Stopping);
+            }
+        }
+    }
+}
