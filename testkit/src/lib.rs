@@ -11,7 +11,7 @@ mod wait;
 
 pub use audit::{Audit, Snapshot};
 pub use certs::Certs;
-pub use process::{Program, clean_command};
+pub use process::{Program, clean_command, python};
 pub use proxy::{Fault, Proxy};
 pub use server::{Kind, Server, free_port};
 pub use wait::{DEADLINE, eventually, wait_for};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::server::tools;
 use crate::wait::{DEADLINE, wait_for};
 
 /// A running program whose output is read as it comes.
@@ -141,6 +142,17 @@ pub fn clean_command<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Co
         }
     }
     command
+}
+
+/// Runs a Python script that uses the usual Redis client: the system's, or the one that `./dev test`
+/// has installed where no other program sees it.
+pub fn python(script: impl AsRef<Path>, args: &[&str]) -> Program {
+    let mut command = clean_command("python3", &[script.as_ref().display().to_string()]);
+    command.args(args).stdin(Stdio::null());
+    if let Some(libraries) = tools().map(|tools| tools.join("python")).filter(|dir| dir.is_dir()) {
+        command.env("PYTHONPATH", libraries);
+    }
+    Program::spawn(command)
 }
 
 impl Drop for Program {

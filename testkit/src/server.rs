@@ -31,13 +31,16 @@ impl Kind {
             return Some(path.into());
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
-        // Where `./dev install` puts what the system does not have.
-        let tools = cache.map(|cache| cache.join("artel/tools"));
-        let mut places = std::env::split_paths(&path).chain(tools);
+        let mut places = std::env::split_paths(&path).chain(tools());
         places.find_map(|dir| Some(dir.join(name)).filter(|file| file.is_file()))
     }
+}
+
+/// Where `./dev install` puts what the system does not have.
+pub(crate) fn tools() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
+    cache.map(|cache| cache.join("artel/tools"))
 }
 
 /// A running private server.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use artel_testkit::{Program, Server, clean_command, eventually};
+use artel_testkit::{Program, Server, eventually};
 
 use crate::{FLEET, actor, key, said};
 
@@ -39,16 +39,10 @@ fn what_the_documentation_says_wakes_a_waiter() {
     assert_eq!(waits.exit_code(), Some(0), "{}", waits.stderr());
 }
 
-/// Python with its usual client; `./dev test` installs that where no other program sees it.
+/// A program in Python, with its usual client.
 fn python(server: &Server, what: &str) -> Program {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/handlers/event.py");
-    let mut command = clean_command("python3", &[&script.display().to_string()]);
-    command.args([what, &format!("{}/0", server.url()), FLEET, "pulse"]);
-    if let Some(libraries) = std::env::var_os("ARTEL_PYTHON_LIBRARIES") {
-        command.env("PYTHONPATH", libraries);
-    }
-    command.stdin(std::process::Stdio::null());
-    Program::spawn(command)
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/languages/event.py");
+    artel_testkit::python(script, &[what, &server.url(), FLEET, "pulse"])
 }
 
 #[test]

@@ -98,7 +98,7 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
     let ended = under(&guard, args, signals).await;
     // Lost, or unanswered: then it is free when the session ends, which is now.
     let released = guard.release().await;
-    if let (Ok(_), Err(error)) = (&ended, released) {
+    if let (Ok(_), Err(error), OnLost::Kill) = (&ended, released, args.on_lost) {
         tracing::warn!(%error, "the command has ended, but the lock was lost before");
     }
     ended
@@ -111,11 +111,16 @@ async fn under(
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     let mut job = Job::start(guard, args)?;
-    let mut asked = false;
+    let (mut asked, mut lost) = (false, false);
     loop {
         tokio::select! {
             status = job.child.wait() => return Ok(code(status?)),
-            () = guard.lost(), if args.on_lost == OnLost::Kill => {
+            () = guard.lost(), if !lost => {
+                if args.on_lost == OnLost::Ignore {
+                    lost = true;
+                    tracing::warn!("lock {:?} was lost; the command goes on", args.name);
+                    continue;
+                }
                 job.end().await;
                 let error = format!("lock {:?} was lost, so the command was ended", args.name);
                 return Err(Failure::new(NOT_FOUND, error)

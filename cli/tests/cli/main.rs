@@ -3,9 +3,11 @@
 #![allow(missing_docs, unreachable_pub)]
 
 mod fake; // a server that claims to be older than it is
+mod image; // the files for containers
 mod output; // what the commands print
 mod screen; // one run of the program
 mod settings; // flag, variable, file, default
+mod signals; // events and locks: what they say, and with which exit code
 mod stored; // errors: listed, taken, put back, copied
 mod wrong_commands; // handlers and generators that are none
 mod wrong_input; // addresses, names, values, servers that are unfit

@@ -161,7 +161,7 @@ fn usage_errors() {
         (&["--ledger", "some"], "must be off, all, or a number of entries"),
         (&["--work-time", "fast"], "invalid value 'fast'"),
         (&["--getErrors", "no"], "[possible values: yes]"),
-        (&["stats"], "unrecognized subcommand 'stats'"),
+        (&["statistics"], "unrecognized subcommand 'statistics'"),
         (&["clean"], "--temp"),
         (&["--interval", "50ms", "run"], "--interval is an option of `run`"),
         (&["--concurrency", "0", "status"], "--concurrency is an option of `run`"),

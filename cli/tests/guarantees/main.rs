@@ -12,6 +12,7 @@ mod handlers; // commands in any language, good and bad
 mod network; // replies lost, links cut, deaf in one direction
 mod outage; // Redis killed, stopped, frozen, full, forgetful
 mod sending; // sent once, put back once, no lane starved
+mod signals; // events, locks and numbers of the whole fleet
 mod stops; // graceful: handed over, handed back
 mod up; // a fleet in one terminal, and the private server
 mod workers; // killed, frozen: one outcome each
