@@ -9,6 +9,7 @@ mod load;
 mod member;
 mod raw;
 mod report;
+mod signals;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,8 +20,9 @@ use crate::idle::Part;
 use crate::load::{BYTES, Gauge, MESSAGES, Result, WAITING, own_cpu, percentiles};
 use crate::raw::Push;
 use crate::report::{Goal, Series, Table};
+use crate::signals::Signals;
 
-const USAGE: &str = "usage: artel-bench [--rounds N]   (default 5, at least 1)";
+const USAGE: &str = "usage: artel-bench [signals] [--rounds N]   (default 5, at least 1)";
 
 /// One side's figures, a value per round each.
 #[derive(Default)]
@@ -51,11 +53,17 @@ fn main() -> ExitCode {
         handlers::be_handler();
         return ExitCode::SUCCESS;
     }
-    let Some(rounds) = rounds() else {
+    if std::env::args().nth(1).as_deref() == Some("--as-waiter") {
+        return match signals::be_waiter() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
+    let Some((rounds, only)) = rounds() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match tokio::runtime::Runtime::new().map_err(Into::into).and_then(|rt| rt.block_on(run(rounds)))
+    match tokio::runtime::Runtime::new().map_err(Into::into).and_then(|rt| rt.block_on(run(rounds, only)))
     {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -66,21 +74,39 @@ fn main() -> ExitCode {
     }
 }
 
-fn rounds() -> Option<usize> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+/// How many, and of events and locks alone?
+fn rounds() -> Option<(usize, bool)> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let only = args.first().is_some_and(|word| word == "signals");
+    if only {
+        args.remove(0);
+    }
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => Some(5),
-        ["--rounds", n] => n.parse().ok().filter(|&n| n > 0),
+        [] => Some((5, only)),
+        ["--rounds", n] => n.parse().ok().filter(|&n| n > 0).map(|n| (n, only)),
         _ => None,
     }
 }
 
-async fn run(rounds: usize) -> Result<bool> {
+async fn run(rounds: usize, only: bool) -> Result<bool> {
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     let server = Server::with(kind, &["--appendonly", "no"]);
     let mut gauge = Gauge::new(&server);
     let cores = std::thread::available_parallelism()?;
     let name = gauge.server()?;
+    let mut signals = Signals::default();
+    for round in 1..=rounds {
+        eprintln!("events and locks, round {round} of {rounds}");
+        signals.measure(&server).await?;
+    }
+    if only {
+        println!("{name}, {cores} cores, rounds: {rounds}; median (min..max)\n");
+        let mut table = Table::new();
+        signals.add_to(&mut table);
+        print!("{}", table.show());
+        return Ok(table.met());
+    }
+    gauge.flush()?;
     let (mut raw, mut artel) = (Side::default(), Side::default());
     // What is only allocated once is not a matter of messages: scripts, the server's own tables.
     raw::push(&server.url(), WAITING, Push::Bare).await?;
@@ -114,6 +140,7 @@ async fn run(rounds: usize) -> Result<bool> {
     for case in &handlers {
         table.compare(case.name, &case.raw, &case.artel, Goal::None);
     }
+    signals.add_to(&mut table);
     print!("{}", table.show());
     Ok(table.met())
 }

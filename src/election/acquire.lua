@@ -29,23 +29,20 @@ if right then
   if name and holder == me then
     local token, attempt = string.match(redis.call('HGET', KEYS[4], name) or '', '^(%d+):(%d+)$')
     if attempt and tonumber(ARGV[4]) < tonumber(attempt) then return 'late' end
-    if attempt == ARGV[4] and right == me .. '|' .. token then
-      redis.call('ZADD', KEYS[1], 'XX', text(now + ARGV[2]), me)
-      return {'won', token}
-    end
+    if attempt == ARGV[4] and right == me .. '|' .. token then return {'won', token} end
   end
 end
-if name then redis.call('HLEN', KEYS[4]); redis.call('ZCARD', KEYS[5]) end -- of another type: nothing is written
 local token = text(math.max(tonumber(redis.call('GET', KEYS[3]) or '0') + 1, t[1] * 1000000 + t[2]))
+if name then
+  -- First: if one of our keys is of another type, no lock is taken.
+  if ARGV[5] ~= '-' then redis.call('ZREM', KEYS[5], me) end
+  redis.call('HSET', KEYS[4], name, token .. ':' .. ARGV[4])
+end
 redis.call('SET', KEYS[3], token)
 redis.call('SET', KEYS[2], me .. '|' .. token)
-redis.call('ZADD', KEYS[1], 'XX', text(now + ARGV[2]), me)
-if name then
-  redis.call('HSET', KEYS[4], name, token .. ':' .. ARGV[4])
-  redis.call('ZREM', KEYS[5], me)
-  return {'won', token}
-end
+if name then return {'won', token} end
 redis.call('SET', KEYS[4], token .. '-0')
+redis.call('ZADD', KEYS[1], 'XX', text(now + ARGV[2]), me)
 redis.call('SPUBLISH', KEYS[5], 'lead|' .. me .. '|' .. token)
 return {'won', token, text(now), redis.call('HGET', KEYS[6], 'generated') or '0',
   redis.call('HGET', KEYS[6], 'pushed_ms') or '0'}

@@ -163,6 +163,9 @@ impl Session {
 
     /// Waits until the session is trusted; false if it is over.
     pub(crate) async fn until_trusted(&self) -> bool {
+        if self.trusted() {
+            return true;
+        }
         loop {
             let mut back = std::pin::pin!(self.trust_back.notified());
             back.as_mut().enable();

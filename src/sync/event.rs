@@ -85,15 +85,15 @@ pub struct EventState {
 /// seconds and after every reconnect: it was set if `flag` is `1` or `gen` has grown.
 #[derive(Clone)]
 pub struct DistributedEvent {
-    redis: Redis,
-    key: String,
     consumer_timeout: Duration,
+    /// Everything else: ten thousand who wait have a clone each.
     shared: Arc<Shared>,
 }
 
 /// What all clones of one event share.
-#[derive(Default)]
 struct Shared {
+    redis: Redis,
+    key: String,
     /// The state last seen: a `set` or `clear` that names the right one is done in one call.
     known: Mutex<Known>,
     flag: OnceLock<Arc<Flag>>,
@@ -107,12 +107,13 @@ impl DistributedEvent {
     /// If the name is empty, longer than 200 bytes, or has braces or control characters.
     pub fn new(redis: &Redis, name: &str) -> Result<DistributedEvent, Error> {
         check_name("event", name)?;
-        Ok(DistributedEvent {
+        let shared = Shared {
             redis: redis.clone(),
             key: redis.store.keys.event(name),
-            consumer_timeout: CONSUMER_TIMEOUT,
-            shared: Arc::default(),
-        })
+            known: Mutex::default(),
+            flag: OnceLock::new(),
+        };
+        Ok(DistributedEvent { consumer_timeout: CONSUMER_TIMEOUT, shared: Arc::new(shared) })
     }
 
     /// Reads at least so often while waiting (default 5 s): the bound on how late a wait can be that
@@ -155,9 +156,10 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn state(&self) -> Result<EventState, Error> {
-        let value = self.redis.store.repeat_raw(&flag::read_call(&self.key)).await;
-        let read =
-            value.and_then(flag::parse).map_err(|error| self.redis.explain(&self.key, error))?;
+        let value = self.shared.redis.store.repeat_raw(&flag::read_call(&self.shared.key)).await;
+        let read = value
+            .and_then(flag::parse)
+            .map_err(|error| self.shared.redis.explain(&self.shared.key, error))?;
         let known = Known { is_set: read.set, generation: read.generation };
         *self.shared.known.lock().expect("never poisoned") = known;
         Ok(DistributedEvent::state_of(&read))
@@ -209,7 +211,7 @@ impl DistributedEvent {
     ///
     /// Dropped before it returns, the event may have been cleared or not.
     pub async fn clear(&self) -> Result<(), Error> {
-        clear(&self.redis, &self.key, &self.shared.known).await
+        clear(&self.shared.redis, &self.shared.key, &self.shared.known).await
     }
 
     /// Waits until it is set, and returns true. While Redis is away, it waits on.
@@ -223,7 +225,7 @@ impl DistributedEvent {
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<bool, Error> {
         let waited = self.flag()?.wait(self.consumer_timeout).await;
-        waited.map(|()| true).map_err(|error| self.redis.explain(&self.key, error))
+        waited.map(|()| true).map_err(|error| self.shared.redis.explain(&self.shared.key, error))
     }
 
     /// Waits until it is set, but not longer than this: then false, also if Redis was away all the
@@ -270,24 +272,24 @@ impl DistributedEvent {
     /// Safe: it only reads.
     pub async fn wait_past(&self, generation: u64) -> Result<u64, Error> {
         let waited = self.flag()?.wait_past(generation, self.consumer_timeout).await;
-        waited.map_err(|error| self.redis.explain(&self.key, error))
+        waited.map_err(|error| self.shared.redis.explain(&self.shared.key, error))
     }
 
     fn flag(&self) -> Result<&Arc<Flag>, Error> {
         if self.shared.flag.get().is_none() {
-            let _ = self.shared.flag.set(self.redis.flag(&self.key)?);
+            let _ = self.shared.flag.set(self.shared.redis.flag(&self.shared.key)?);
         }
         self.shared.flag.get().ok_or(Error::Stopping)
     }
 
     async fn set_to(&self, ttl_ms: u64) -> Result<(), Error> {
-        set(&self.redis, &self.key, ttl_ms, &self.shared.known).await.map(|_| ())
+        set(&self.shared.redis, &self.shared.key, ttl_ms, &self.shared.known).await.map(|_| ())
     }
 }
 
 impl std::fmt::Debug for DistributedEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("DistributedEvent").field(&self.key).finish()
+        f.debug_tuple("DistributedEvent").field(&self.shared.key).finish()
     }
 }
 

@@ -25,7 +25,6 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use super::guard::give_up;
 use super::{LockGuard, Locksmith, check_name};
 use crate::Error;
-use crate::clock::Moment;
 use crate::election::lock_call;
 use crate::membership::{End, Session};
 use crate::store::{LOCK, Listener, Reply, StoreError, Switchboard};
@@ -91,6 +90,8 @@ impl Lock {
             let session = self.smith.session().await?;
             match contender.attempt(&session, true).await? {
                 Attempt::Won(token) => return Ok(contender.won(session, token)),
+                // Not queued yet: that needs a bell, which a free lock does not.
+                Attempt::Held(_) if contender.bell.is_none() => contender.hang_up_bell(),
                 Attempt::Held(left) => contender.wait(&session, left).await,
                 Attempt::Unheard(_) => tokio::time::sleep(RETRY).await,
             }
@@ -184,7 +185,8 @@ struct Contender {
     lock: Lock,
     /// Its place at the head of the line inside this process.
     place: Option<OwnedMutexGuard<()>>,
-    bell: Arc<Bell>,
+    /// There once it has had to wait.
+    bell: Option<Arc<Bell>>,
     /// Its place in the queue in Redis.
     ticket: String,
     /// The session it asked under, and the number of an attempt that nobody has answered yet.
@@ -193,12 +195,17 @@ struct Contender {
 
 impl Contender {
     fn new(lock: Lock, place: OwnedMutexGuard<()>) -> Contender {
-        let (line, switchboard) =
-            (format!("{LOCK}{}", lock.name), lock.smith.ear.switchboard.clone());
+        Contender { lock, place: Some(place), bell: None, ticket: String::new(), asked: None }
+    }
+
+    /// Before it has a place in the queue: whoever is told and does not hear passes it on.
+    fn hang_up_bell(&mut self) {
+        let line = format!("{LOCK}{}", self.lock.name);
+        let switchboard = self.lock.smith.ear.switchboard.clone();
         let bell = Arc::new(Bell { line: line.clone(), switchboard, rung: Notify::new() });
         let listener: Arc<dyn Listener> = bell.clone();
         bell.switchboard.plug(line, Arc::downgrade(&listener));
-        Contender { lock, place: Some(place), bell, ticket: String::new(), asked: None }
+        self.bell = Some(bell);
     }
 
     /// Asks until it is answered, or until the session is in doubt.
@@ -206,13 +213,12 @@ impl Contender {
         let (redis, name) = (&self.lock.smith.redis, &*self.lock.name);
         let attempt = session.rights.want(name);
         self.asked = Some((session.clone(), Some(attempt)));
-        let ticket = wait.then_some(self.ticket.as_str());
+        let ticket = self.bell.as_ref().map(|_| self.ticket.as_str());
         let call = lock_call(&redis.store, session, name, attempt, ticket);
-        let (sent, reply) = loop {
-            let sent = Moment::now();
+        let reply = loop {
             let reply = redis.store.work.call(&call, session.call_timeout()).await;
             match reply.and_then(Reply::parse) {
-                Ok(reply) => break (sent, reply),
+                Ok(reply) => break reply,
                 Err(error) if !error.is_passing() => {
                     return Err(redis.explain(&redis.store.keys.lock(name), error));
                 }
@@ -224,12 +230,13 @@ impl Contender {
         let odd = |error| redis.store.explain(error);
         match reply.tag.as_str() {
             "won" => {
-                session.refresh(sent);
                 let token = Token::parse(&reply.text(0).map_err(odd)?);
                 token.map(Attempt::Won).ok_or_else(|| odd(reply.unexpected()))
             }
             "held" => {
-                self.ticket = reply.text(2).map_err(odd)?;
+                if self.bell.is_some() {
+                    self.ticket = reply.text(2).map_err(odd)?;
+                }
                 let left = reply.number(1).map_err(odd)?.max(0) as u64;
                 Ok(Attempt::Held(Duration::from_millis(left)))
             }
@@ -247,8 +254,14 @@ impl Contender {
     async fn wait(&self, session: &Session, left: Duration) {
         let link = &self.lock.smith.ear.link;
         let poll = POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+        let rung = async {
+            match &self.bell {
+                Some(bell) => bell.rung.notified().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            () = self.bell.rung.notified() => {}
+            () = rung => {}
             () = session.over.cancelled() => {}
             // Nobody can tell us while we do not listen.
             () = link.past(link.epoch()) => tokio::time::sleep(RETRY).await,
