@@ -18,6 +18,9 @@
 //!
 //! [`Fleet`] wires them and owns every task; what they have to tell goes to [`Notices`].
 //!
+//! Beside them, on the same sessions and the same connection: [`DistributedEvent`], [`Lock`],
+//! [`Semaphore`], [`CountDownLatch`] and [`Barrier`], across processes and machines.
+//!
 //! ```
 //! # let server = artel_testkit::Server::any();
 //! # let redis = server.url();
