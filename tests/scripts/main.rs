@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub)]
 
 mod bystanders; // senders and takers in the random schedule
+mod contest; // locks at random, checked after every step
 mod election; // one generator, terms only grow
 mod errors; // taken once, never lost
 mod lab; // the bench on which all of this is done
