@@ -20,7 +20,7 @@ macro_rules! sources {
 }
 
 /// Every script of the library.
-pub const SOURCES: [(&str, &str); 22] = sources! {
+pub const SOURCES: [(&str, &str); 29] = sources! {
     "join" => "membership/join.lua",
     "heartbeat" => "membership/heartbeat.lua",
     "look" => "membership/look.lua",
@@ -43,6 +43,13 @@ pub const SOURCES: [(&str, &str); 22] = sources! {
     "event_clear" => "sync/event_clear.lua",
     "event_read" => "sync/event_read.lua",
     "guarded" => "sync/guarded.lua",
+    "permit_take" => "sync/permit_take.lua",
+    "permit_back" => "sync/permit_back.lua",
+    "latch_set" => "sync/latch_set.lua",
+    "latch_down" => "sync/latch_down.lua",
+    "arrive" => "sync/arrive.lua",
+    "withdraw" => "sync/withdraw.lua",
+    "answer" => "stats/answer.lua",
 };
 
 /// The scripts, possibly with a rule switched off.

@@ -11,6 +11,7 @@ mod membership; // only `join` adds a member, only the judge ends one
 mod memory; // a full Redis can still elect, drain and settle
 mod outcomes; // one outcome per message, effects included
 mod queue; // accepted once, claimed by one
+mod recipes; // permits, latches, barriers: repeats and late copies
 mod repeats; // every script: the reply lost, a late copy
 mod rights; // locks end with their session, events have generations
 mod schedule; // all of it at random, checked after every step
