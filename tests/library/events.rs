@@ -143,14 +143,15 @@ async fn rounds_of_a_hundred(
                 };
                 let wait = async {
                     tokio::time::sleep(moment()).await;
+                    let began = Instant::now();
                     let waited = tokio::time::timeout(DEADLINE, here.wait()).await;
                     let waited = waited.unwrap_or_else(|_| panic!("round {round}: lost"));
                     assert!(waited.expect("waits"));
-                    Instant::now()
+                    (began, Instant::now())
                 };
-                let (set, woken) = tokio::join!(set, wait);
+                let (set, (began, woken)) = tokio::join!(set, wait);
                 there.clear().await.expect("clears");
-                woken.saturating_duration_since(set)
+                woken.saturating_duration_since(set.max(began))
             });
         }
         while let Some(late) = all.join_next().await {
