@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use artel::{Error, Fleet, GuardedScript, Role};
-use artel_testkit::{DEADLINE, Fault, Proxy, Server, eventually};
+use artel_testkit::{Fault, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 
-use crate::{NAME, member, stop};
+use crate::{NAME, member, soon, stop};
 
 fn key(name: &str) -> String {
     format!("artel:{{{NAME}}}:{name}")
@@ -21,11 +21,6 @@ fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
 
 async fn observer(server: &Server) -> Fleet {
     member(server).start().await.expect("joins")
-}
-
-/// Waits for something that must come.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what).await.expect("in time")
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,11 @@ fn soak() -> bool {
     std::env::var_os("ARTEL_SOAK").is_some()
 }
 
+/// Waits for something that must come.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what).await.expect("in time")
+}
+
 async fn until<F: AsyncFnMut() -> bool>(what: &str, mut ask: F) {
     let waiting = async {
         while !ask().await {

@@ -8,11 +8,7 @@ use artel::{CountDownLatch, Error, Redis};
 use artel_testkit::{DEADLINE, Fault, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 
-use crate::{NAME, member, stop};
-
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what).await.expect("in time")
-}
+use crate::{NAME, member, soon, stop};
 
 fn fields(server: &Server, key: &str) -> Vec<String> {
     let key = format!("artel:{{{NAME}}}:{key}");

@@ -87,20 +87,9 @@ impl World<'_> {
     /// Keeps a copy of all keys, or puts the copy back: acknowledged writes are lost.
     fn store_or_restore(&mut self) {
         if self.pick(3) > 0 || self.stored.is_none() {
-            let keys: Vec<String> = self.lab.redis(&["KEYS", "*"]);
-            let dump = |key: String| {
-                let dump: Option<Vec<u8>> = self.lab.redis(&["DUMP", &key]);
-                dump.map(|dump| (key, dump))
-            };
-            self.stored = Some(keys.into_iter().filter_map(dump).collect());
+            self.stored = Some(self.lab.copy());
         } else if let Some(copy) = self.stored.take() {
-            // What was written under tokens that are lost is lost with them.
-            let () = self.lab.redis(&["FLUSHALL"]);
-            for (key, dump) in copy {
-                let mut restore = redis::cmd("RESTORE");
-                restore.arg(key).arg(0).arg(dump);
-                let () = restore.query(&mut self.lab.connection).expect("restores");
-            }
+            self.lab.put_back(copy);
             // A restored Redis has lost its connections: commands on their way died with them.
             self.history.clear();
             self.note("restore");

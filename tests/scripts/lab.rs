@@ -422,6 +422,27 @@ impl Lab {
         entries.into_iter().map(|(position, _)| position).collect()
     }
 
+    /// A copy of all there is, to be put back later.
+    pub fn copy(&mut self) -> Vec<(String, Vec<u8>)> {
+        let keys: Vec<String> = self.redis(&["KEYS", "*"]);
+        let mut copy = Vec::new();
+        for key in keys {
+            let dump: Option<Vec<u8>> = self.redis(&["DUMP", &key]);
+            copy.extend(dump.map(|dump| (key, dump)));
+        }
+        copy
+    }
+
+    /// Redis restored from an older state: acknowledged writes are lost.
+    pub fn put_back(&mut self, copy: Vec<(String, Vec<u8>)>) {
+        let () = self.redis(&["FLUSHALL"]);
+        for (key, dump) in copy {
+            let mut restore = redis::cmd("RESTORE");
+            restore.arg(key).arg(0).arg(dump);
+            let () = restore.query(&mut self.connection).expect("restores");
+        }
+    }
+
     /// What `look` does to a member it judges dead, done by the adversary, rightly or wrongly.
     pub fn reap(&mut self, id: &str) {
         let reap = "#!lua flags=allow-oom\n\

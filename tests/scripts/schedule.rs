@@ -110,20 +110,9 @@ impl World<'_> {
     /// Keeps a copy of all keys, or puts the copy back: acknowledged writes are lost.
     fn restore_or_store(&mut self) {
         if self.pick(3) > 0 || self.stored.is_none() {
-            let keys: Vec<String> = self.lab.redis(&["KEYS", "*"]);
-            let mut copy = Vec::new();
-            for key in keys {
-                let dump: Option<Vec<u8>> = self.lab.redis(&["DUMP", &key]);
-                copy.extend(dump.map(|dump| (key, dump)));
-            }
-            self.stored = Some(copy);
+            self.stored = Some(self.lab.copy());
         } else if let Some(copy) = self.stored.take() {
-            let () = self.lab.redis(&["FLUSHALL"]);
-            for (key, dump) in copy {
-                let mut restore = redis::cmd("RESTORE");
-                restore.arg(key).arg(0).arg(dump);
-                let () = restore.query(&mut self.lab.connection).expect("restores");
-            }
+            self.lab.put_back(copy);
             // A restored Redis has lost its connections: commands on their way died with them.
             self.history.clear();
             self.note("restore");
