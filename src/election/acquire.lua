@@ -5,7 +5,7 @@
 -- lock:   KEYS[4] locks:<me> HASH, name -> `token:attempt`   KEYS[5] waiters:<name> ZSET, member -> ticket
 -- ARGV    me, lease_ms; for a lock also: name, number of this attempt, ticket ('' = a new one, '-' = will not wait)
 -- Returns {'won', token, now_ms, generated so far, ms of the last push} ({'won', token} for a lock),
---         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'gone'
+--         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'strange' (the key holds something else), 'gone'
 -- Why a new token even when the right is mine: `last` starts again, so a late copy of a push numbered under
 -- the old term would otherwise be accepted a second time. Why a lock counts attempts: a repeat after a lost
 -- reply must find what the first copy got, and a late copy must not change the token under its own holder.
@@ -16,8 +16,9 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function text(x) return string.format('%.0f', x) end
 local right = redis.call('GET', KEYS[2])
 if right then
-  local holder = string.match(right, '^[^|]+')
-  local deadline = holder ~= me and redis.call('ZSCORE', KEYS[1], holder)
+  local holder = string.match(right, '^([^|]+)|%d+$')
+  if name and not holder then return 'strange' end
+  local deadline = holder and holder ~= me and redis.call('ZSCORE', KEYS[1], holder)
   if deadline then
     local ticket = ARGV[5]
     if name and ticket ~= '-' then

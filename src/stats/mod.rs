@@ -9,6 +9,7 @@ mod reporter;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use reporter::Reporter;
@@ -173,15 +174,16 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
         members: Vec::new(),
         missing: Vec::new(),
     };
-    for (id, deadline) in &collected.members {
-        match collected.answers.get(id) {
-            Some(answer) => stats.add(answer.clone()),
-            None => {
-                let Card { label, host, pid, .. } = store.card(&MemberId::from_redis(id)).await?;
-                let left_ms = deadline - collected.now_ms;
-                stats.missing.push(MissingMember { id: id.clone(), label, host, pid, left_ms });
-            }
-        }
+    let missing = collected.members.iter().filter(|(id, _)| !collected.answers.contains_key(*id));
+    let missing = missing.map(async |(id, deadline)| {
+        // For people: without it the id must do.
+        let card = store.card(&MemberId::from_redis(id)).await.unwrap_or_default();
+        let (Card { label, host, pid, .. }, left_ms) = (card, deadline - collected.now_ms);
+        MissingMember { id: id.clone(), label, host, pid, left_ms }
+    });
+    stats.missing = join_all(missing).await;
+    for id in collected.members.keys() {
+        collected.answers.get(id).cloned().into_iter().for_each(|answer| stats.add(answer));
     }
     stats.members.sort_by(|a, b| (&a.label, &a.id).cmp(&(&b.label, &b.id)));
     stats.took_ms = began.elapsed().as_secs_f64() * 1e3;

@@ -21,6 +21,8 @@ static ANSWER: Script = Script::new("answer", include_str!("answer.lua"));
 const TTL: Duration = Duration::from_secs(10);
 /// How often the question is looked for when nothing was heard.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an answer is given that Redis does not take.
+const TRIES: u32 = 5;
 /// Pause after something went wrong.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -39,22 +41,31 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Answers every round, from the one that is open when it begins.
-    pub(crate) async fn run(self) {
-        let mut round = 0;
+    /// Answers every round, from the one that is open when it begins; again under a new session.
+    pub(crate) async fn run(mut self) {
+        let (mut round, mut sessions) = (0, self.sessions.clone());
         loop {
-            match self.flag.wait_past(round, CONSUMER_TIMEOUT).await {
-                Ok(next) => round = next,
-                Err(error) => {
-                    tracing::debug!(%error, "waiting to be asked for numbers");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
+            tokio::select! {
+                asked = self.flag.wait_past(round, CONSUMER_TIMEOUT) => match asked {
+                    Ok(next) => round = next,
+                    Err(error) => {
+                        tracing::debug!(%error, "waiting to be asked for numbers");
+                        tokio::time::sleep(RETRY).await;
+                        continue;
+                    }
+                },
+                changed = sessions.changed() => if changed.is_err() {
+                    return;
+                },
             }
-            let session = self.sessions.borrow().clone();
-            let Some(session) = session else { continue };
-            if let Err(error) = self.answer(&session, round).await {
-                tracing::debug!(%error, "telling our numbers");
+            for _ in 0..TRIES {
+                let session = self.sessions.borrow_and_update().clone();
+                let Some(session) = session.filter(|_| round > 0) else { break };
+                match self.answer(&session, round).await {
+                    Ok(()) => break,
+                    Err(error) => tracing::debug!(%error, "telling our numbers"),
+                }
+                tokio::time::sleep(RETRY).await;
             }
         }
     }

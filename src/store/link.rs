@@ -16,8 +16,9 @@ use tokio::time::Instant;
 use super::{Call, StoreError, Switchboard};
 use crate::clock::Moment;
 
-/// A bound only: every call has a shorter deadline of its own, except at the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one attempt to connect may take: short, because what hangs may be a way that is gone,
+/// and longer each time it was too short, up to what a first connection gets.
+const CONNECT_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// An attempt that is older than this has lost the runtime it ran on.
 const ATTEMPT_MAX: Duration = Duration::from_secs(7);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -83,10 +84,11 @@ impl Shared {
         self: Arc<Shared>,
         generation: u64,
         not_before: Instant,
+        timeout: Duration,
     ) -> Result<(), StoreError> {
         tokio::time::sleep_until(not_before).await;
         let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_write_backpressure_boundary(256 * 1024);
         if let Some(switchboard) = self.switchboard.clone() {
@@ -286,8 +288,12 @@ impl Link {
                         return Err(error);
                     }
                 }
+                // The runtime it ran on has ended: somebody else must connect.
                 Err(_) => {
-                    return Err(StoreError::Unconnected("the attempt was cut short".to_owned()));
+                    let mut state = self.shared.state();
+                    if state.connecting.as_ref().is_some_and(|now| now.number == attempt.number) {
+                        state.connecting = None;
+                    }
                 }
             }
         }
@@ -300,6 +306,7 @@ impl Link {
         state.failures += 1;
         let step = BACKOFF_MIN * 2u32.saturating_pow(state.failures.min(8) - 1);
         state.next_try = not_before.max(Instant::now()) + step.min(BACKOFF_MAX);
+        let timeout = connect_timeout(state.generation == 0, state.failures);
         state.attempts += 1;
         let number = state.attempts;
         let (tell, outcome) = watch::channel(None);
@@ -307,11 +314,17 @@ impl Link {
         state.connecting = Some(attempt.clone());
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            let outcome = shared.clone().connect(number, not_before).await;
+            let outcome = shared.clone().connect(number, not_before, timeout).await;
             tell.send_replace(Some(outcome));
         });
         attempt
     }
+}
+
+/// How long the next attempt may take, after so many that failed in a row (it counts as one).
+fn connect_timeout(first: bool, failures: u32) -> Duration {
+    let (min, max) = CONNECT_TIMEOUT;
+    if first { max } else { (min * 2u32.saturating_pow(failures.clamp(1, 8) - 1)).min(max) }
 }
 
 async fn send(
@@ -345,6 +358,13 @@ mod tests {
         connected(&link, 2);
         assert!(!link.shared.over(1), "its successor is there");
         assert_eq!(link.epoch(), 4);
+    }
+
+    #[test]
+    fn an_attempt_that_hangs_is_given_up_soon_and_later_each_time() {
+        let seconds = |failures| connect_timeout(false, failures).as_secs();
+        assert_eq!([1, 2, 3, 4, 20].map(seconds), [1, 2, 4, 5, 5]);
+        assert_eq!(connect_timeout(true, 1).as_secs(), 5);
     }
 
     #[tokio::test]

@@ -28,6 +28,8 @@ use crate::Error;
 
 /// How long a start-up or one-off command waits for Redis.
 pub(crate) const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this time it is not repeated any more.
+const REPEAT_MAX: Duration = Duration::from_secs(8);
 /// Pause before such a command is repeated, growing.
 const ONCE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -195,14 +197,14 @@ impl Store {
 
     /// As [`repeat`](Self::repeat), for whoever explains the answer itself.
     pub(crate) async fn repeat_raw(&self, call: &Call) -> Result<redis::Value, StoreError> {
-        let mut tries = 0;
+        let (mut tries, began) = (0, std::time::Instant::now());
         loop {
             match self.work.call(call, ONCE_TIMEOUT).await {
                 // It was never there: that is said at once.
                 Err(error @ StoreError::Unconnected(_)) if self.work.epoch() == 0 => {
                     return Err(error);
                 }
-                Err(error) if error.is_passing() && tries < 10 => {
+                Err(error) if error.is_passing() && tries < 10 && began.elapsed() < REPEAT_MAX => {
                     tries += 1;
                     tokio::time::sleep(ONCE_PAUSE * tries).await;
                 }

@@ -165,10 +165,12 @@ impl Drop for Arrival<'_> {
         let keys = [self.barrier.smith.redis.store.keys.members(), self.barrier.key.to_string()];
         let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
         self.barrier.smith.ear.spawn(async move {
-            while !session.over.is_cancelled()
-                && ear.link.call(&call, session.call_timeout()).await.is_err()
-            {
-                tokio::time::sleep(RETRY).await;
+            // Until it is answered, if it can be.
+            while !session.over.is_cancelled() {
+                match ear.link.call(&call, session.call_timeout()).await {
+                    Err(error) if error.is_passing() => tokio::time::sleep(RETRY).await,
+                    _ => return,
+                }
             }
         });
     }

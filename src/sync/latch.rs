@@ -66,10 +66,19 @@ impl CountDownLatch {
     /// Dropped before it returns, the round may have begun or not.
     pub async fn set_count(&self, count: u32) -> Result<bool, Error> {
         check_count("count", count)?;
-        let call = SET.call(&[self.key.to_string()]).arg(count).arg(nonce());
-        let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
-        let reply = answer.map_err(|error| self.redis.explain(&self.key, error))?;
-        Ok(reply.tag == "ok")
+        let by = nonce();
+        let (mut round, keys) = (String::new(), [self.key.to_string()]);
+        loop {
+            let call = SET.call(&keys).arg(count).arg(&by).arg(&round);
+            let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
+            let reply = answer.and_then(|reply| Ok((reply.text(0)?, reply.tag)));
+            let (present, tag) = reply.map_err(|error| self.redis.explain(&self.key, error))?;
+            // The first call only asks; if the round moves on after that, somebody else began one.
+            if tag != "moved" || !round.is_empty() {
+                return Ok(tag == "ok");
+            }
+            round = present;
+        }
     }
 
     /// Counts down by one; what is left then. At zero, or without a round, nothing happens.

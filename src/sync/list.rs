@@ -59,9 +59,11 @@ impl Redis {
         let mut events = Vec::new();
         for key in found {
             let read = self.store.once(&read_call(&key)).await;
-            // A key that holds something else is nobody's event.
-            let Ok(Ok(read)) = read.map(parse) else { continue };
+            // A key that holds something else, or has no name of ours, is nobody's event.
             let name = key[prefix.len()..].to_owned();
+            let (Ok(Ok(read)), Ok(())) = (read.map(parse), check_name("event", &name)) else {
+                continue;
+            };
             events.push(EventStatus { name, state: DistributedEvent::state_of(&read) });
         }
         events.sort_by(|a, b| a.name.cmp(&b.name));

@@ -108,16 +108,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        let session = self.smith.sessions.borrow().clone().filter(|session| session.trusted());
-        let store = &self.smith.redis.store;
-        let session = match session {
-            Some(session) => session,
-            None if self.smith.sessions.has_changed().is_err() => return Err(Error::Stopping),
-            None => {
-                let reason = "this process has no session to rely on at the moment".to_owned();
-                return Err(store.explain(StoreError::Unconnected(reason)));
-            }
-        };
+        let (session, store) = (self.smith.session_now()?, &self.smith.redis.store);
         let Ok(place) = self.smith.line(&self.name).try_lock_owned() else { return Ok(None) };
         let mut contender = Contender::new(self.clone(), place);
         match contender.attempt(&session, false).await? {
@@ -243,6 +234,12 @@ impl Contender {
             "gone" => {
                 session.end(End::Gone);
                 Ok(Attempt::Unheard(StoreError::odd("the session is over")))
+            }
+            "strange" => {
+                let key = redis.store.keys.lock(name);
+                let strange =
+                    StoreError::Server { code: "WRONGTYPE".to_owned(), text: String::new() };
+                Err(redis.explain(&key, strange))
             }
             // A late copy was in our way: the next attempt has a higher number.
             "late" => Ok(Attempt::Unheard(StoreError::odd("a late copy was answered"))),

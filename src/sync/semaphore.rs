@@ -73,7 +73,7 @@ impl Semaphore {
     /// Safe: a permit that was taken meanwhile is given back.
     pub async fn acquire(&self) -> Result<Permit, Error> {
         loop {
-            let mut attempt = self.attempt().await?;
+            let mut attempt = self.attempt(self.smith.session().await?);
             match attempt.take().await? {
                 Taken::Ours => return Ok(attempt.won()),
                 Taken::Full(generation) => tokio::select! {
@@ -82,7 +82,7 @@ impl Semaphore {
                     }
                     () = tokio::time::sleep(POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>())) => {}
                 },
-                Taken::Again => tokio::time::sleep(RETRY).await,
+                Taken::Again(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }
@@ -91,19 +91,17 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// As [`acquire`](Self::acquire), and if Redis does not answer.
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
-        loop {
-            let mut attempt = self.attempt().await?;
-            match attempt.take().await? {
-                Taken::Ours => return Ok(Some(attempt.won())),
-                Taken::Full(_) => return Ok(None),
-                Taken::Again => tokio::time::sleep(RETRY).await,
-            }
+        let mut attempt = self.attempt(self.smith.session_now()?);
+        match attempt.take().await? {
+            Taken::Ours => Ok(Some(attempt.won())),
+            Taken::Full(_) => Ok(None),
+            Taken::Again(error) => Err(self.smith.redis.explain(&self.key, error)),
         }
     }
 
@@ -126,10 +124,9 @@ impl Semaphore {
         }
     }
 
-    async fn attempt(&self) -> Result<Hold, Error> {
-        let session = self.smith.session().await?;
+    fn attempt(&self, session: Arc<Session>) -> Hold {
         let n = ATTEMPTS.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Hold { semaphore: self.clone(), session, n, open: true })
+        Hold { semaphore: self.clone(), session, n, open: true }
     }
 }
 
@@ -142,7 +139,8 @@ impl std::fmt::Debug for Semaphore {
 enum Taken {
     Ours,
     Full(u64),
-    Again,
+    /// Unheard, or in vain: under another number it may work.
+    Again(StoreError),
 }
 
 /// An attempt, or what came of it: given back when dropped.
@@ -166,7 +164,7 @@ impl Hold {
         let answer = redis.store.work.call(&call, self.session.call_timeout()).await;
         let reply = match answer.and_then(Reply::parse) {
             Ok(reply) => reply,
-            Err(error) if error.is_passing() => return Ok(Taken::Again),
+            Err(error) if error.is_passing() => return Ok(Taken::Again(error)),
             Err(error) => return Err(explain(error)),
         };
         if reply.tag == "ok" {
@@ -175,10 +173,10 @@ impl Hold {
         self.open = false;
         match reply.tag.as_str() {
             "full" => Ok(Taken::Full(reply.number(0).map_err(explain)? as u64)),
-            "late" => Ok(Taken::Again),
+            "late" => Ok(Taken::Again(StoreError::odd("a late copy was answered"))),
             "gone" => {
                 self.session.end(End::Gone);
-                Ok(Taken::Again)
+                Ok(Taken::Again(StoreError::odd("the session is over")))
             }
             "permits" => Err(Error::Conflict {
                 fleet: redis.store.fleet().to_owned(),
@@ -194,7 +192,8 @@ impl Hold {
         Permit { hold: self }
     }
 
-    async fn give_back(&self, link: &Link) -> Result<bool, StoreError> {
+    /// Gives it back; was it ours until then, as far as can be known? Repeated so often at most.
+    async fn give_back(&self, link: &Link, tries_max: u32) -> Result<bool, StoreError> {
         let keys =
             [self.semaphore.smith.redis.store.keys.members(), self.semaphore.key.to_string()];
         let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
@@ -207,7 +206,7 @@ impl Hold {
             match link.call(&call, self.session.call_timeout()).await.and_then(Reply::parse) {
                 // Not ours any more; after an unheard copy it was that one's doing.
                 Ok(reply) => return Ok(reply.tag == "ok" || (tries > 1 && reply.tag == "already")),
-                Err(error) if !error.is_passing() || tries >= BACK_TRIES => return Err(error),
+                Err(error) if !error.is_passing() || tries >= tries_max => return Err(error),
                 Err(_) => tokio::time::sleep(RETRY).await,
             }
         }
@@ -223,7 +222,8 @@ impl Drop for Hold {
         let ear = self.semaphore.smith.ear.clone();
         self.semaphore.smith.ear.spawn(async move {
             let hold = Hold { semaphore, session, n, open: false };
-            let _ = hold.give_back(&ear.link).await;
+            // Until it is answered or the session is over: nothing else would ever give it back.
+            let _ = hold.give_back(&ear.link, u32::MAX).await;
         });
     }
 }
@@ -254,15 +254,15 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is free when
-    /// this session ends.
+    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is given back in
+    /// the background, as soon as it does.
     ///
     /// # Cancel safety
     ///
     /// Safe: dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         let redis = self.hold.semaphore.smith.redis.clone();
-        let released = self.hold.give_back(&redis.store.work).await;
+        let released = self.hold.give_back(&redis.store.work, BACK_TRIES).await;
         self.hold.open = released.is_err();
         match released {
             Ok(true) => Ok(()),

@@ -13,7 +13,7 @@ use super::Redis;
 use crate::Error;
 use crate::clock::Moment;
 use crate::membership::Session;
-use crate::store::Ear;
+use crate::store::{Ear, StoreError};
 
 /// How often a holder checks that it still is one.
 const CHECK: Duration = Duration::from_millis(50);
@@ -73,10 +73,22 @@ impl Locksmith {
         let _ = self.sessions.clone().wait_for(|_| false).await;
     }
 
+    /// The session, if it may act at this instant.
+    pub(super) fn session_now(&self) -> Result<Arc<Session>, Error> {
+        let session = self.sessions.borrow().clone();
+        match session.filter(|session| session.trusted()) {
+            Some(session) => Ok(session),
+            None if self.sessions.has_changed().is_err() => Err(Error::Stopping),
+            None => {
+                let reason = "this process has no session to rely on at the moment".to_owned();
+                Err(self.redis.store.explain(StoreError::Unconnected(reason)))
+            }
+        }
+    }
+
     /// A session that may act, as soon as there is one.
     pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
-        let present = self.sessions.borrow().clone();
-        if let Some(session) = present.filter(|session| session.trusted()) {
+        if let Ok(session) = self.session_now() {
             return Ok(session);
         }
         let mut sessions = self.sessions.clone();

@@ -291,8 +291,11 @@ async fn wrong_names_scripts_and_keys_are_refused() {
         assert!(matches!(error, Error::Config { field: "lock", .. }), "{error}");
     }
     let () = ask(&server, &["RPUSH", &key("lock:list"), "x"]);
-    let error = fleet.lock("list").expect("a name").acquire().await.expect_err("refused");
-    assert!(error.to_string().contains("holds something else"), "{error}");
+    let () = ask(&server, &["SET", &key("lock:text"), "somebody's"]);
+    for name in ["list", "text"] {
+        let error = fleet.lock(name).expect("a name").acquire().await.expect_err("refused");
+        assert!(error.to_string().contains("holds something else"), "{error}");
+    }
     let guard = fleet.lock("l").expect("a name").acquire().await.expect("free");
     let none: [&str; 0] = [];
     let wrong = GuardedScript::new("this is no Lua").expect("not looked at yet");

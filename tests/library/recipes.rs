@@ -77,6 +77,30 @@ async fn never_more_permits_than_there_are() {
     stop(fleets).await;
 }
 
+/// What is dropped while Redis is away is given back when it is there again: nothing else would, as
+/// long as the session lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_is_dropped_in_an_outage_is_given_back() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port());
+    let mut config = artel::Config::default();
+    config.lease = Some(Duration::from_secs(60));
+    let fleet = artel::Fleet::builder().redis(proxy.url()).name(NAME).config(config);
+    let fleet = fleet.start().await.expect("joins");
+    let semaphore = fleet.semaphore("s", 1).expect("a name");
+    let permit = semaphore.acquire().await.expect("free");
+    let id = fleet.member();
+    proxy.set(Fault::Cut);
+    drop(permit);
+    let error = soon(semaphore.try_acquire()).await.expect_err("Redis is away");
+    assert!(error.is_unreachable(), "{error}");
+    tokio::time::sleep(Duration::from_secs(2)).await; // the outage
+    proxy.set(Fault::Pass);
+    drop(soon(semaphore.acquire()).await.expect("acquires"));
+    assert_eq!(fleet.member(), id, "it was not the end of the session that freed it");
+    stop([fleet]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_latch_opens_at_zero_and_counts_every_call_once() {
     let server = Server::any();
@@ -147,6 +171,10 @@ async fn nobody_goes_through_before_all_are_there() {
         async move { theirs.wait().await }
     });
     arrived(1);
+    let wrong = format!("artel:{{{NAME}}}:barrier:wrong");
+    let () = redis::cmd("SET").arg(wrong).arg("x").query(&mut server.connect()).expect("sets");
+    let error = one.barrier("wrong", 2).expect("a name").wait().await.expect_err("refused");
+    assert!(error.to_string().contains("holds something else"), "{error}");
     let other = one.barrier("c", 3).expect("a name").wait().await.expect_err("another size");
     assert!(matches!(other, Error::Conflict { .. }), "{other}");
     soon(mine.wait()).await.expect("goes through");

@@ -32,8 +32,12 @@ impl Lab {
         self.call("latch_down", &["latch:l"], &[round, id])
     }
 
+    /// Begins a round after the present one.
     fn begin(&mut self, count: &str, by: &str) -> Answer {
-        self.call("latch_set", &["latch:l"], &[count, by])
+        let key = self.key("latch:l");
+        let round: Option<String> = self.redis(&["HGET", &key, "round"]);
+        let round = round.unwrap_or_else(|| "0".to_owned());
+        self.call("latch_set", &["latch:l"], &[count, by, &round])
     }
 
     fn is_open(&mut self) -> bool {
@@ -104,6 +108,16 @@ fn a_latch_counts_each_call_once_and_in_its_round() {
         assert_eq!(lab.count_down(&round, "c"), "moved", "a late copy of before");
         assert_eq!(lab.count_down(&next, "c").at(1), "0");
         assert!(lab.is_open());
+    });
+    // A late copy that found a round running does not begin one later.
+    let rule = "if ARGV[3] ~= (latch[2] or '0') then return {'moved', latch[2] or '0'} end";
+    proves("latch_set", rule, "", |lab| {
+        let late = lab.late("latch_set", &["latch:l"], &["5", "late", "0"]);
+        let round = lab.begin("1", "x").at(1).to_owned();
+        assert_eq!(lab.send(&late), "running");
+        lab.count_down(&round, "a");
+        lab.send(&late);
+        lab.is_open()
     });
     let rule = " or redis.call('HSETNX', KEYS[1], 'c:' .. ARGV[2], '1') == 0";
     proves("latch_down", rule, "", |lab| {

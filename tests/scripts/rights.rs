@@ -101,7 +101,7 @@ fn a_token_survives_data_loss() {
 /// A dead session's lock is nobody's, at once.
 #[test]
 fn a_lock_ends_with_its_session() {
-    let rule = "local deadline = holder ~= me and redis.call('ZSCORE', KEYS[1], holder)";
+    let rule = "local deadline = holder and holder ~= me and redis.call('ZSCORE', KEYS[1], holder)";
     proves("acquire", rule, "local deadline = holder ~= me and 9e15", |lab| {
         lab.join("a");
         lab.join("b");

@@ -59,12 +59,13 @@ async fn wait(
     let mut signals = Signals::catch()?;
     let waiting = async {
         // A Redis that is not there is an error; one that goes away later is waited for.
-        if event.is_set().await? {
-            return Ok(true);
-        }
+        Ok(event.is_set().await? || event.wait().await?)
+    };
+    let waiting = async {
         match timeout {
-            Some(timeout) => event.wait_timeout(timeout).await,
-            None => event.wait().await,
+            Some(Duration::ZERO) => event.is_set().await,
+            Some(timeout) => tokio::time::timeout(timeout, waiting).await.unwrap_or(Ok(false)),
+            None => waiting.await,
         }
     };
     match signals.unless(waiting).await {

@@ -3,7 +3,6 @@
 //! **Invariant:** the command is started only while the lock is held, and is ended, with everything
 //! it started, before anybody else can be granted the lock that was lost for want of Redis.
 
-use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -19,6 +18,8 @@ use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table};
 
+/// How long it may take to find out who has a lock that could not be had.
+const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a command whose lock is lost may take to end by itself.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -88,7 +89,10 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
         Err(code) => return Ok(code),
     };
     let Some(guard) = guard else {
-        let holder = fleet.redis().lock_status(&args.name).await.ok().flatten();
+        // For the message only, so it may not take long.
+        let redis = fleet.redis();
+        let holder = tokio::time::timeout(HOLDER_TIMEOUT, redis.lock_status(&args.name)).await;
+        let holder = holder.ok().and_then(Result::ok).flatten();
         let holder = holder.map_or_else(String::new, |lock| {
             format!(": {} ({}:{}) has it", lock.label, lock.host, lock.pid)
         });
@@ -96,9 +100,11 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
         return Err(Failure::new(code, format!("lock {:?} could not be had{holder}", args.name)));
     };
     let ended = under(&guard, args, signals).await;
-    // Lost, or unanswered: then it is free when the session ends, which is now.
-    let released = guard.release().await;
-    if let (Ok(_), Err(error), OnLost::Kill) = (&ended, released, args.on_lost) {
+    if !guard.is_held() {
+        return ended; // it is free when the session ends, which is now
+    }
+    let released = signals.unless(guard.release()).await;
+    if let (Ok(_), Ok(Err(error)), OnLost::Kill) = (&ended, released, args.on_lost) {
         tracing::warn!(%error, "the command has ended, but the lock was lost before");
     }
     ended
@@ -124,10 +130,11 @@ async fn under(
                 job.end().await;
                 let error = format!("lock {:?} was lost, so the command was ended", args.name);
                 return Err(Failure::new(NOT_FOUND, error)
-                    .hint("was Redis away, or this process frozen, for longer than the lease?"));
+                    .hint("was Redis away, or this process frozen, for most of a lease or longer?"));
             }
             code = signals.next() => {
-                if asked {
+                // Ctrl-C on a terminal is the command's own affair, however often.
+                if asked && !(code == 130 && job.group.is_none()) {
                     job.signal(Signal::KILL);
                     return Ok(code);
                 }
@@ -153,7 +160,7 @@ impl Job {
         let mut command = Command::new(program);
         command.args(words).kill_on_drop(true);
         command.env("ARTEL_LOCK_TOKEN", guard.token().to_string());
-        let foreground = std::io::stdin().is_terminal();
+        let foreground = in_foreground();
         if !foreground {
             command.process_group(0);
         }
@@ -167,11 +174,14 @@ impl Job {
     }
 
     fn signal(&self, signal: Signal) {
-        let process = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
-        match (self.group, process) {
-            (Some(group), _) => drop(kill_process_group(group, signal)),
-            (None, Some(process)) => drop(kill_process(process, signal)),
-            (None, None) => {}
+        // What is stopped must hear it, too.
+        for signal in [signal, Signal::CONT] {
+            match self.group {
+                Some(group) => drop(kill_process_group(group, signal)),
+                None => descendants(self.child.id()).into_iter().for_each(|process| {
+                    let _ = kill_process(process, signal);
+                }),
+            }
         }
     }
 
@@ -200,6 +210,32 @@ impl Drop for Job {
             self.signal(Signal::KILL);
         }
     }
+}
+
+/// Are we in the foreground of a terminal? Then the command must be, too, or it could not read from it.
+fn in_foreground() -> bool {
+    std::fs::File::open("/dev/tty").is_ok_and(|terminal| {
+        rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp())
+    })
+}
+
+/// A process and everything it started that has not left it, as far as the system tells.
+fn descendants(root: Option<u32>) -> Vec<Pid> {
+    let parent_of = |pid: &u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    let parents: Vec<(u32, u32)> =
+        all.filter_map(|pid| parent_of(&pid).map(|parent| (pid, parent))).collect();
+    let mut found: Vec<u32> = root.into_iter().collect();
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
 /// As a shell tells it: the command's own code, or 128 and the signal that ended it.

@@ -104,9 +104,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
         Err(code) => return Ok(code),
     };
     let http_over = CancellationToken::new();
-    if let Some(listening) = listening {
-        http::serve(listening, token, &place, &fleet, http_over.clone());
-    }
+    let served = listening.map(|port| http::serve(port, token, &place, &fleet, http_over.clone()));
     let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
     let every = args.member.snapshot_every;
     let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));
@@ -127,6 +125,10 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     }
     http_over.cancel();
     tracing::info!("left the fleet");
+    if let Some(served) = served {
+        // Whoever still waits for an answer gets it.
+        let _ = signals.unless(tokio::time::timeout(HTTP_GRACE, served)).await;
+    }
     if let Some(talkers) = talkers {
         talkers.close().await;
     }
@@ -156,6 +158,9 @@ async fn join(
         .handle(worker);
     Ok((place, fleet.start().await?))
 }
+
+/// How long answers that are being made may take once the fleet is left.
+const HTTP_GRACE: Duration = Duration::from_secs(3);
 
 /// More often than this nobody can read.
 const TICK_MIN: Duration = Duration::from_millis(10);

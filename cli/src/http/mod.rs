@@ -3,21 +3,35 @@
 //! **Invariant:** `/livez`, `/readyz` and `/gather_stats` only read, carry no payloads and need no
 //! token. Everything else is served off loopback only with one, and compares it in constant time.
 //!
-//! A request is answered in bounded time whatever Redis does, and the number of those that wait for
-//! the fleet is bounded.
+//! A request is answered in bounded time whatever Redis does; the connections, the time a client may
+//! take to ask, and the number of requests that wait for the fleet are bounded.
 
 mod router;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use artel::Fleet;
-use tokio::net::TcpListener;
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{FAILURE, Failure, USAGE};
 use crate::settings::Place;
 
 pub(crate) use router::Token;
+
+/// Connections at the same time; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 128;
+/// How long a client may take to ask.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a connection could not be accepted, for want of files perhaps.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A port that is ours, before anybody is served.
 pub(crate) struct Listening {
@@ -32,9 +46,11 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
         port if port.parse::<u16>().is_ok() => format!("127.0.0.1:{port}"),
         _ => text.to_owned(),
     };
-    let has_port = address
-        .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
+        let plain = !host.is_empty() && !host.contains([':', '/']);
+        let v6 = host.starts_with('[') && host.ends_with(']');
+        (plain || v6) && port.parse::<u16>().is_ok()
+    });
     if !has_port {
         return Err(Failure::new(USAGE, format!("--http {text} is no address"))
             .hint("try `--http 8090`, or `--http 0.0.0.0:8090` for all networks"));
@@ -48,14 +64,14 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
     Ok(Listening { listener, address })
 }
 
-/// Serves until `over`.
+/// Serves until `over`; ends when the last answer is out.
 pub(crate) fn serve(
     listening: Listening,
     token: Option<Token>,
     place: &Place,
     fleet: &Fleet,
     over: CancellationToken,
-) -> tokio::task::JoinHandle<()> {
+) -> JoinHandle<()> {
     let Listening { listener, address } = listening;
     tracing::info!("http: listening on http://{address}");
     let open = address.ip().is_loopback() || token.is_some();
@@ -66,10 +82,43 @@ pub(crate) fn serve(
     }
     let view = router::View::new(place, fleet);
     let router = router::router(view, open.then_some(token));
-    tokio::spawn(async move {
-        let served = axum::serve(listener, router).with_graceful_shutdown(over.cancelled_owned());
-        if let Err(error) = served.await {
-            tracing::error!(%error, "http");
-        }
-    })
+    tokio::spawn(accept(listener, router, over))
+}
+
+async fn accept(listener: TcpListener, router: Router, over: CancellationToken) {
+    let (room, mut all) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), JoinSet::new());
+    loop {
+        let place = tokio::select! {
+            place = room.clone().acquire_owned() => place,
+            () = over.cancelled() => break,
+        };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "http");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            },
+            () = over.cancelled() => break,
+        };
+        all.spawn(answer(stream, router.clone(), over.clone(), place));
+        while all.try_join_next().is_some() {}
+    }
+    drop(listener);
+    while all.join_next().await.is_some() {}
+}
+
+/// Answers one connection until it is closed, or until the answer that is being made is out.
+async fn answer<P>(stream: TcpStream, router: Router, over: CancellationToken, _place: P) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    let service = TowerToHyperService::new(router);
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        ended = connection.as_mut() => return drop(ended),
+        () = over.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
 }

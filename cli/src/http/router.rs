@@ -41,7 +41,9 @@ impl Token {
 
     /// Does this header carry it? Takes as long for a wrong one as for the right one.
     fn is_in(&self, header: Option<&[u8]>) -> bool {
-        let given = header.and_then(|header| header.strip_prefix(b"Bearer ")).unwrap_or_default();
+        let scheme =
+            |header: &&[u8]| header.get(..7).is_some_and(|s| s.eq_ignore_ascii_case(b"bearer "));
+        let given = header.filter(scheme).map_or(&[][..], |header| &header[7..]);
         let (own, mut differ) = (self.0.as_bytes(), self.0.len() ^ given.len());
         for (at, byte) in own.iter().enumerate() {
             differ |= usize::from(byte ^ given.get(at).copied().unwrap_or(0));
@@ -169,6 +171,7 @@ mod tests {
     fn only_the_whole_token_is_let_through() {
         let token = Token("0123456789abcdef".into());
         assert!(token.is_in(Some(b"Bearer 0123456789abcdef")));
+        assert!(token.is_in(Some(b"bearer 0123456789abcdef")));
         for wrong in ["", "Bearer ", "Bearer 0123456789abcdeX", "0123456789abcdef"] {
             assert!(!token.is_in(Some(wrong.as_bytes())), "{wrong:?}");
         }

@@ -165,6 +165,8 @@ fn off_loopback_only_numbers_need_no_token() {
     for (address, words) in [
         ("nowhere", "--http nowhere is no address"),
         ("127.0.0.1:99999", "is no address"),
+        ("::1", "is no address"),
+        ("http://127.0.0.1:9", "is no address"),
         (port.as_str(), "cannot listen on 127.0.0.1:"),
         ("256.1.1.1:80", "cannot listen on 256.1.1.1:80"),
     ] {
@@ -173,6 +175,26 @@ fn off_loopback_only_numbers_need_no_token() {
         let screen = member.stderr();
         assert!(screen.contains(words) && screen.contains("hint: "), "{screen}");
     }
+}
+
+/// Whoever connects and says nothing takes no room for long, and cannot keep others out.
+#[test]
+fn silent_clients_do_not_keep_others_out() {
+    let server = Server::any();
+    let url = server.url();
+    let mut member = Program::start(artel(), &["run", "--redis", &url, "--http", "0"]);
+    let port = port_of(&member);
+    let silent: Vec<TcpStream> = (0..140)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            stream.write_all(b"GET /livez HT").expect("half a request");
+            stream
+        })
+        .collect();
+    assert_eq!(get(port, "/livez", "").0, 200);
+    drop(silent);
+    member.terminate();
+    assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
 }
 
 /// A program in another language sets what a shell waits for.
