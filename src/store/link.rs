@@ -16,9 +16,10 @@ use tokio::time::Instant;
 use super::{Call, StoreError, Switchboard};
 use crate::clock::Moment;
 
-/// How long one attempt to connect may take: short, because what hangs may be a way that is gone,
-/// and longer each time it was too short, up to what a first connection gets.
-const CONNECT_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// How long a first attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// And later ones: short, because what hangs may be a way that is gone; longer if that was too short.
+const RECONNECT_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 /// An attempt that is older than this has lost the runtime it ran on.
 const ATTEMPT_MAX: Duration = Duration::from_secs(7);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -323,8 +324,11 @@ impl Link {
 
 /// How long the next attempt may take, after so many that failed in a row (it counts as one).
 fn connect_timeout(first: bool, failures: u32) -> Duration {
-    let (min, max) = CONNECT_TIMEOUT;
-    if first { max } else { (min * 2u32.saturating_pow(failures.clamp(1, 8) - 1)).min(max) }
+    match failures {
+        _ if first => CONNECT_TIMEOUT,
+        0..=2 => RECONNECT_TIMEOUT.0,
+        _ => RECONNECT_TIMEOUT.1,
+    }
 }
 
 async fn send(
@@ -361,9 +365,9 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_hangs_is_given_up_soon_and_later_each_time() {
+    fn an_attempt_that_hangs_is_given_up_soon() {
         let seconds = |failures| connect_timeout(false, failures).as_secs();
-        assert_eq!([1, 2, 3, 4, 20].map(seconds), [1, 2, 4, 5, 5]);
+        assert_eq!([1, 2, 3, 20].map(seconds), [1, 1, 2, 2]);
         assert_eq!(connect_timeout(true, 1).as_secs(), 5);
     }
 
