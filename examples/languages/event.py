@@ -4,14 +4,18 @@ import sys
 
 import redis
 
-what, url, fleet, name = sys.argv[1:5]
+if len(sys.argv) != 5 or sys.argv[1] not in ("set", "clear", "wait"):
+    sys.exit("usage: event.py set|clear|wait URL FLEET NAME")
+what, url, fleet, name = sys.argv[1:]
 key = "artel:{%s}:event:%s" % (fleet, name)
 r = redis.Redis.from_url(url, decode_responses=True)
 
 
 def read():
-    flag, gen = r.hmget(key, "flag", "gen")
-    return flag == "1", int(gen or 0)
+    flag, gen, until = r.hmget(key, "flag", "gen", "until")
+    seconds, micros = r.time()
+    over = 0 < int(until or 0) <= seconds * 1000 + micros // 1000
+    return flag == "1" and not over, int(gen or 0)
 
 
 if what == "set":

@@ -12,7 +12,10 @@ if redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 'taken' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local fields = {'lease_ms', 'grace_ms', 'attempts_max'}
-local alive = redis.call('ZCOUNT', KEYS[1], string.format('(%.0f', now), '+inf') > 0
+local alive = false -- somebody who works or leads: observers (`o…`) take what they find, and pin nothing
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf')) do
+  if string.sub(id, 1, 1) ~= 'o' then alive = true; break end
+end
 local set = {}
 for i, field in ipairs(fields) do
   local wanted, stored = ARGV[2 + i], redis.call('HGET', KEYS[5], field)

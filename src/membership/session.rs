@@ -188,10 +188,11 @@ impl Session {
     }
 
     /// Until when what hangs on it may be relied on without hearing from Redis again. Without
-    /// presence, whose end Redis sees as soon as we do, that is not much longer than the grace.
+    /// presence, whose end Redis sees as soon as we do, that is not even the grace; unless Redis itself
+    /// is away, which judges nobody, and nobody for a lease once it is back.
     pub(crate) fn secure_until(&self, link: &Link) -> Moment {
         let trusted = self.trusted_until();
-        if link.epoch() == self.present_in.load(Ordering::Acquire) {
+        if link.epoch() == self.present_in.load(Ordering::Acquire) || link.is_refused() {
             return trusted;
         }
         secure_until(trusted, link.ended_at().max(self.refreshed_at()), self.grace)

@@ -155,9 +155,13 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
     let round = set_flag(redis, &key, ROUND_TTL).await?;
     let call = COLLECT.call(&[store.keys.members(), store.keys.stats(round)]);
     let mut pause = PAUSE.0;
-    let collected = loop {
+    let mut asked = BTreeMap::new();
+    let mut collected = loop {
         let value = store.once(&call).await?;
         let collected = Collected::parse(value).map_err(|error| store.explain(error))?;
+        if asked.is_empty() {
+            asked.clone_from(&collected.members);
+        }
         if collected.is_complete() || began.elapsed() >= PATIENCE {
             break collected;
         }
@@ -165,6 +169,12 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
         pause = (pause * 2).min(PAUSE.1);
     };
     clear_flag(redis, &key, round).await?;
+    // Whoever was asked and was judged dead meanwhile has not answered, either.
+    for (id, deadline) in asked {
+        if !collected.answers.contains_key(&id) {
+            collected.members.entry(id).or_insert(deadline);
+        }
+    }
     let mut stats = FleetStats {
         v: 1,
         time: rfc3339(collected.now_ms as u64),
@@ -186,8 +196,13 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
         collected.answers.get(id).cloned().into_iter().for_each(|answer| stats.add(answer));
     }
     stats.members.sort_by(|a, b| (&a.label, &a.id).cmp(&(&b.label, &b.id)));
-    stats.took_ms = began.elapsed().as_secs_f64() * 1e3;
+    stats.took_ms = millis(began.elapsed());
     Ok(stats)
+}
+
+/// Milliseconds, to the microsecond.
+fn millis(took: Duration) -> f64 {
+    took.as_micros() as f64 / 1e3
 }
 
 impl FleetStats {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::MemberStats;
+use super::{MemberStats, millis};
 use crate::fleet::Role;
 use crate::membership::{Exercise, Session};
 use crate::store::{Call, Link, Script, Store, StoreError};
@@ -87,7 +87,6 @@ impl Reporter {
     }
 
     fn numbers(&self, session: &Session, rtt: Duration) -> MemberStats {
-        let ms = |took: Duration| took.as_secs_f64() * 1e3;
         let term = match session.exercise() {
             Exercise::Leading(term, _) => Some(term.get()),
             _ => None,
@@ -109,9 +108,9 @@ impl Reporter {
             in_flight: session.in_flight.load(Ordering::Relaxed),
             uptime_ms: self.began.elapsed().as_millis() as u64,
             memory_bytes: memory_bytes(),
-            handler_p50_ms: session.timings.percentile(50).map(ms),
-            handler_p99_ms: session.timings.percentile(99).map(ms),
-            redis_rtt_ms: ms(rtt),
+            handler_p50_ms: session.timings.percentile(50).map(millis),
+            handler_p99_ms: session.timings.percentile(99).map(millis),
+            redis_rtt_ms: millis(rtt),
         }
     }
 }

@@ -50,6 +50,8 @@ struct State {
     last_answer: Instant,
     /// When the last one was over.
     ended_at: Moment,
+    /// The last attempt found nobody there.
+    refused: bool,
     failures: u32,
     next_try: Instant,
     /// Each has a number of its own, also those that came to nothing.
@@ -113,6 +115,7 @@ impl Shared {
             return Err(StoreError::Unconnected("another connection is being made".to_owned()));
         }
         state.connecting = None;
+        state.refused = connection.as_ref().is_err_and(is_refused);
         let connection = connection?;
         state.failures = 0;
         state.next_try = Instant::now();
@@ -149,6 +152,7 @@ impl Link {
             generation: 0,
             last_answer: now,
             ended_at: Moment::now(),
+            refused: false,
             failures: 0,
             next_try: now,
             attempts: 0,
@@ -233,6 +237,12 @@ impl Link {
     /// When the connection was over that was there before the present epoch.
     pub(crate) fn ended_at(&self) -> Moment {
         self.shared.state().ended_at
+    }
+
+    /// Was nobody there when we last tried? Then it is Redis that is away, and not only our way to it.
+    pub(crate) fn is_refused(&self) -> bool {
+        let state = self.shared.state();
+        state.live.is_none() && state.refused
     }
 
     /// Drops the connection, and whatever is being made; Redis forgets what it was waiting for on it.
@@ -322,6 +332,10 @@ impl Link {
     }
 }
 
+fn is_refused(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unconnected(reason) if reason.contains("connection refused"))
+}
+
 /// How long the next attempt may take, after so many that failed in a row (it counts as one).
 fn connect_timeout(first: bool, failures: u32) -> Duration {
     match failures {
@@ -380,6 +394,7 @@ mod tests {
             assert!(matches!(answer, Err(StoreError::Unconnected(_))), "{answer:?}");
         }
         assert_eq!(link.shared.state().attempts, 1, "one attempt for both");
+        assert!(link.is_refused());
         assert_eq!(link.epoch(), 0);
     }
 }

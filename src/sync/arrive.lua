@@ -6,29 +6,32 @@
 -- Returns {'through', gen}, {'waiting', gen} (wait for a later generation), 'late' (n went through some time ago, or went away), 'gone',
 --         {'parties', stored} (others wait at a barrier of another size)
 -- Why the number: a repeat finds what the first copy did, and a late copy does not arrive again.
+-- Why the overdue do not count: they are dead, or will be heard of; whoever waits asks again until then.
 local me, n = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local mine = me .. ':' .. n
-local all, here, stored = redis.call('HGETALL', KEYS[2]), {}, false
+local all, here, stored, waits = redis.call('HGETALL', KEYS[2]), {}, false, false
 local gen, last, old = '0', 0, {}
 for i = 1, #all, 2 do
   local kind, member = string.match(all[i], '^([apr]):([^:]+)')
+  local deadline = kind and redis.call('ZSCORE', KEYS[1], member)
   if all[i] == 'parties' then stored = all[i + 1]
   elseif all[i] == 'gen' then gen = all[i + 1]
-  elseif kind and not redis.call('ZSCORE', KEYS[1], member) then old[#old + 1] = all[i]
+  elseif kind and not deadline then old[#old + 1] = all[i]
   elseif all[i] == 'p:' .. mine then return {'through', gen}
-  elseif all[i] == 'a:' .. mine then return {'waiting', gen}
-  elseif kind == 'a' then here[#here + 1] = string.sub(all[i], 3)
+  elseif all[i] == 'a:' .. mine then waits = true
+  elseif kind == 'a' and tonumber(deadline) >= now then here[#here + 1] = string.sub(all[i], 3)
   elseif all[i] == 'r:' .. me then last = tonumber(all[i + 1]) end
 end
-if tonumber(n) <= last then return 'late' end
-if stored and stored ~= ARGV[3] and #here > 0 then return {'parties', stored} end
-for _, field in ipairs(old) do redis.call('HDEL', KEYS[2], field) end
-redis.call('HSET', KEYS[2], 'parties', ARGV[3], 'r:' .. me, n)
-if #here + 1 < tonumber(ARGV[3]) then
-  redis.call('HSET', KEYS[2], 'a:' .. mine, '1')
-  return {'waiting', gen}
+if not waits then
+  if tonumber(n) <= last then return 'late' end
+  if stored and stored ~= ARGV[3] and #here > 0 then return {'parties', stored} end
 end
+for _, field in ipairs(old) do redis.call('HDEL', KEYS[2], field) end
+if not waits then redis.call('HSET', KEYS[2], 'parties', ARGV[3], 'r:' .. me, n, 'a:' .. mine, '1') end
+if #here + 1 < tonumber(ARGV[3]) then return {'waiting', gen} end
 for i = 1, #all, 2 do
   if string.sub(all[i], 1, 2) == 'p:' then redis.call('HDEL', KEYS[2], all[i]) end
 end
@@ -37,7 +40,6 @@ for _, one in ipairs(here) do
   redis.call('HDEL', KEYS[2], 'a:' .. one)
   redis.call('HSET', KEYS[2], 'p:' .. one, '1')
 end
-local t = redis.call('TIME')
 gen = string.format('%.0f', math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2]))
 redis.call('HSET', KEYS[2], 'gen', gen)
 redis.call('SPUBLISH', KEYS[2], gen)

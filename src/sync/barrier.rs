@@ -98,26 +98,33 @@ impl Arrival<'_> {
     async fn go_through(&mut self) -> Result<bool, Error> {
         let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
         let explain = |error| redis.explain(&barrier.key, error);
-        // In a row: a number that comes behind a higher one would count as one of before.
-        let turn = barrier.smith.line(&barrier.key).lock_owned().await;
+        // In a row: a number that comes behind a higher one would count as one of before; and who
+        // goes away must be gone before the next arrives.
+        let line = barrier.smith.line(&barrier.key);
+        line.all_left().await;
+        let turn = line.turn.clone().lock_owned().await;
         self.n = ARRIVALS.fetch_add(1, Ordering::Relaxed) + 1;
         self.open = true;
-        let reply = self.arrive().await?;
+        let mut reply = self.arrive().await?;
         drop(turn);
-        let Some(reply) = reply else { return Ok(false) };
-        if reply.tag == "waiting" {
-            let since = reply.number(0).map_err(explain)? as u64;
-            tokio::select! {
-                opened = barrier.flag.wait_past(since, CONSUMER_TIMEOUT) => opened.map_err(explain)?,
-                () = self.session.over.cancelled() => return Ok(false),
+        loop {
+            let since = match reply {
+                None => return Ok(false),
+                Some(reply) if reply.tag == "waiting" => reply.number(0).map_err(explain)? as u64,
+                // It opened; for us, too, because we were not judged dead before.
+                Some(_) => {
+                    self.open = false;
+                    return Ok(true);
+                }
             };
-            // It opened; for us, too, unless we were judged dead before.
-            let reply = self.arrive().await?;
-            self.open = false;
-            return Ok(reply.is_some());
+            tokio::select! {
+                opened = barrier.flag.wait_past(since, CONSUMER_TIMEOUT) => drop(opened.map_err(explain)?),
+                // Somebody who was overdue may have been heard of.
+                () = tokio::time::sleep(CONSUMER_TIMEOUT) => {}
+                () = self.session.over.cancelled() => return Ok(false),
+            }
+            reply = self.arrive().await?;
         }
-        self.open = false;
-        Ok(true)
     }
 
     /// Says that we are here, again and again until it is answered: `waiting`, `through`, or `late`,
@@ -164,14 +171,16 @@ impl Drop for Arrival<'_> {
         let (ear, session) = (self.barrier.smith.ear.clone(), self.session.clone());
         let keys = [self.barrier.smith.redis.store.keys.members(), self.barrier.key.to_string()];
         let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
+        let leaving = self.barrier.smith.line(&self.barrier.key).leave();
         self.barrier.smith.ear.spawn(async move {
             // Until it is answered, if it can be.
             while !session.over.is_cancelled() {
                 match ear.link.call(&call, session.call_timeout()).await {
                     Err(error) if error.is_passing() => tokio::time::sleep(RETRY).await,
-                    _ => return,
+                    _ => break,
                 }
             }
+            drop(leaving);
         });
     }
 }

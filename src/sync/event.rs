@@ -80,9 +80,11 @@ pub struct EventState {
 /// EXEC
 /// ```
 ///
-/// To clear it: `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for
-/// the confirmation, read `flag` and `gen`, and read them again after every message, every few
-/// seconds and after every reconnect: it was set if `flag` is `1` or `gen` has grown.
+/// (Setting an event that is set is no new generation for us; here it is one, which does no harm.) To
+/// clear it: `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for the
+/// confirmation, read `flag`, `gen` and `until`, and read them again after every message, every few
+/// seconds and after every reconnect: it was set if `gen` has grown, or `flag` is `1` and `until` is
+/// `0` or later than Redis's `TIME`.
 #[derive(Clone)]
 pub struct DistributedEvent {
     consumer_timeout: Duration,
@@ -246,7 +248,8 @@ impl DistributedEvent {
     }
 
     /// Waits for a generation after this one, and returns it: whoever goes on from what it saw last
-    /// misses nothing between two waits. Several sets in a row may be seen as the last of them.
+    /// misses nothing between two waits. Several sets in a row may be seen as the last of them; setting
+    /// an event that is set is no new generation: whoever signals again clears it first.
     ///
     /// ```
     /// # let server = artel_testkit::Server::any();

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Lock;
 use super::guarded::{GuardedScript, json};
+use super::smith::Line;
 use crate::Error;
 use crate::membership::{Session, release_call};
 use crate::store::{Link, Reply, StoreError};
@@ -52,6 +53,7 @@ pub(super) async fn give_up(
 #[must_use = "dropping it releases the lock"]
 pub struct LockGuard {
     lock: Lock,
+    line: Arc<Line>,
     session: Arc<Session>,
     token: Token,
     lost: CancellationToken,
@@ -61,13 +63,14 @@ pub struct LockGuard {
 impl LockGuard {
     pub(super) fn new(
         lock: Lock,
+        line: Arc<Line>,
         session: Arc<Session>,
         token: Token,
         place: Option<OwnedMutexGuard<()>>,
     ) -> LockGuard {
         let lost = session.over.child_token();
         session.rights.hold(&lock.name, token, &lost);
-        LockGuard { lock, session, token, lost, place }
+        LockGuard { lock, line, session, token, lost, place }
     }
 
     /// The fencing token: higher than that of every holder before, also after Redis lost its data
@@ -78,7 +81,9 @@ impl LockGuard {
     }
 
     /// Until when it may be relied on without hearing from Redis again; usually it is moved on long
-    /// before. Past it, somebody else may soon have the lock.
+    /// before: two thirds of a lease after the last answered call was sent. It moves closer, to two
+    /// thirds of the fleet's grace, while the connection that shows our presence is broken and Redis is
+    /// not known to be away. Past it, somebody else may soon have the lock.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.lock.smith.time_left(&self.session)
     }
@@ -183,10 +188,11 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(place) = self.place.take() else { return };
         let (lock, session, token) = (self.lock.clone(), self.session.clone(), self.token);
+        let leaving = self.line.leave();
         self.lock.smith.ear.spawn(async move {
             let _ = give_up(&lock, &lock.smith.ear.link, &session, Some(token)).await;
             session.rights.forget(&lock.name);
-            drop(place);
+            drop((place, leaving));
         });
     }
 }

@@ -16,6 +16,9 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 
 /// A latch of a fleet, by its name: some wait, others count it down.
 ///
+/// It is closed until its first round was counted down to zero, stays open then, and is closed again
+/// by the next [`set_count`](Self::set_count).
+///
 /// ```
 /// # let server = artel_testkit::Server::any();
 /// # let url = server.url();

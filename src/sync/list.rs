@@ -41,6 +41,9 @@ pub struct LockStatus {
     pub held_ms: u64,
     /// Processes that wait for it.
     pub waiting: u64,
+    /// Milliseconds until its holder's session ends unless it is refreshed; negative: it is overdue,
+    /// dead or about to be heard of.
+    pub left_ms: i64,
 }
 
 impl Redis {
@@ -115,9 +118,7 @@ impl Redis {
         let Some((member, token)) = right.split_once('|') else { return Ok(None) };
         let (id, token) = (MemberId::from_redis(member), Token::parse(token).map_or(0, Token::get));
         let alive = store.once(&Call::plain("ZSCORE").arg(keys.members()).arg(member)).await?;
-        if alive == redis::Value::Nil {
-            return Ok(None);
-        }
+        let Ok(deadline) = number(&alive) else { return Ok(None) };
         let Card { label, host, pid, .. } = store.card(&id).await?;
         let waiting = store.once(&Call::plain("ZCARD").arg(keys.waiters(name))).await?;
         let waiting = number(&waiting).map_err(|error| store.explain(error))? as u64;
@@ -131,6 +132,7 @@ impl Redis {
             token,
             held_ms: now_ms.saturating_sub(token / 1000),
             waiting,
+            left_ms: deadline - now_ms as i64,
         }))
     }
 }

@@ -18,11 +18,13 @@
 //! holds is given back after the next heartbeat.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::guard::give_up;
+use super::smith::Line;
 use super::{LockGuard, Locksmith, check_name};
 use crate::Error;
 use crate::election::lock_call;
@@ -81,24 +83,34 @@ impl Lock {
     /// Safe: dropped before it returns, it leaves the queue, and a lock that was granted meanwhile
     /// is given back.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
+        self.contend(&AtomicBool::new(false)).await
+    }
+
+    /// As [`acquire`](Self::acquire), and notes whether the holder was overdue when last heard of.
+    async fn contend(&self, overdue: &AtomicBool) -> Result<LockGuard, Error> {
+        let line = self.smith.line(&self.name);
         let place = tokio::select! {
-            place = self.smith.line(&self.name).lock_owned() => place,
+            place = line.turn.clone().lock_owned() => place,
             () = self.smith.stopped() => return Err(Error::Stopping),
         };
-        let mut contender = Contender::new(self.clone(), place);
+        let mut contender = Contender::new(self.clone(), line, place);
         loop {
             let session = self.smith.session().await?;
             match contender.attempt(&session, true).await? {
                 Attempt::Won(token) => return Ok(contender.won(session, token)),
                 // Not queued yet: that needs a bell, which a free lock does not.
                 Attempt::Held(_) if contender.bell.is_none() => contender.hang_up_bell(),
-                Attempt::Held(left) => contender.wait(&session, left).await,
+                Attempt::Held(left) => {
+                    overdue.store(left.is_zero(), Ordering::Release);
+                    contender.wait(&session, left).await;
+                }
                 Attempt::Unheard(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }
 
-    /// Takes it if it is free at this moment; `None` if somebody has it.
+    /// Takes it if it is free at this moment; `None` if somebody has it. A holder that is overdue, and
+    /// may be dead, is waited for until that is decided: a lease and a little.
     ///
     /// # Errors
     ///
@@ -108,17 +120,27 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        let (session, store) = (self.smith.session_now()?, &self.smith.redis.store);
-        let Ok(place) = self.smith.line(&self.name).try_lock_owned() else { return Ok(None) };
-        let mut contender = Contender::new(self.clone(), place);
-        match contender.attempt(&session, false).await? {
-            Attempt::Won(token) => Ok(Some(contender.won(session, token))),
-            Attempt::Held(_) => Ok(None),
-            Attempt::Unheard(error) => Err(store.explain(error)),
+        let session = self.smith.session_now()?;
+        let line = self.smith.line(&self.name);
+        line.all_left().await;
+        let Ok(place) = line.turn.clone().try_lock_owned() else { return Ok(None) };
+        let mut contender = Contender::new(self.clone(), line, place);
+        let began = Instant::now();
+        loop {
+            match contender.attempt(&session, false).await? {
+                Attempt::Won(token) => return Ok(Some(contender.won(session, token))),
+                // Its holder is overdue: dead, unless a judge hears of it. That takes a lease.
+                Attempt::Held(Duration::ZERO) if began.elapsed() < session.lease * 2 => {
+                    tokio::time::sleep(POLL_MIN).await;
+                }
+                Attempt::Held(_) => return Ok(None),
+                Attempt::Unheard(error) => return Err(self.smith.redis.store.explain(error)),
+            }
         }
     }
 
-    /// Waits until it is ours, but not longer than this: then `None`. With a time of 0 it tries once.
+    /// Waits until it is ours, but not longer than this: then `None`. With a time of 0 it tries once. A
+    /// holder that is overdue then is waited for as [`try_acquire`](Self::try_acquire) does.
     ///
     /// # Errors
     ///
@@ -131,8 +153,10 @@ impl Lock {
         if timeout.is_zero() {
             return self.try_acquire().await;
         }
-        match tokio::time::timeout(timeout, self.acquire()).await {
+        let overdue = AtomicBool::new(false);
+        match tokio::time::timeout(timeout, self.contend(&overdue)).await {
             Ok(guard) => guard.map(Some),
+            Err(_) if overdue.into_inner() => self.try_acquire().await,
             Err(_) => Ok(None),
         }
     }
@@ -174,6 +198,7 @@ impl Drop for Bell {
 /// The one task of this process that asks for the lock. Dropped, it leaves nothing behind.
 struct Contender {
     lock: Lock,
+    line: Arc<Line>,
     /// Its place at the head of the line inside this process.
     place: Option<OwnedMutexGuard<()>>,
     /// There once it has had to wait.
@@ -185,8 +210,8 @@ struct Contender {
 }
 
 impl Contender {
-    fn new(lock: Lock, place: OwnedMutexGuard<()>) -> Contender {
-        Contender { lock, place: Some(place), bell: None, ticket: String::new(), asked: None }
+    fn new(lock: Lock, line: Arc<Line>, place: OwnedMutexGuard<()>) -> Contender {
+        Contender { lock, line, place: Some(place), bell: None, ticket: String::new(), asked: None }
     }
 
     /// Before it has a place in the queue: whoever is told and does not hear passes it on.
@@ -269,7 +294,7 @@ impl Contender {
 
     fn won(mut self, session: Arc<Session>, token: Token) -> LockGuard {
         self.asked = None;
-        LockGuard::new(self.lock.clone(), session, token, self.place.take())
+        LockGuard::new(self.lock.clone(), self.line.clone(), session, token, self.place.take())
     }
 }
 
@@ -280,7 +305,7 @@ impl Drop for Contender {
         if unanswered.is_none() && self.ticket.is_empty() {
             return;
         }
-        let (lock, place) = (self.lock.clone(), self.place.take());
+        let (lock, place, leaving) = (self.lock.clone(), self.place.take(), self.line.leave());
         self.lock.smith.ear.spawn(async move {
             let link = &lock.smith.ear.link;
             let mut token = None;
@@ -297,7 +322,7 @@ impl Drop for Contender {
                 }
             }
             let _ = give_up(&lock, link, &session, token).await;
-            drop(place);
+            drop((place, leaving));
         });
     }
 }

@@ -3,19 +3,23 @@
 -- KEYS[1] members ZSET   KEYS[2] semaphore:<name> HASH, and channel: permits, gen, `h:<member>:<n>` (held),
 --         `r:<member>` (the highest number it gave back)
 -- ARGV    me, n (number of this attempt, rising), permits
--- Returns 'ok', {'full', gen} (wait for a later generation), 'late' (n was given back), 'gone',
+-- Returns 'ok', {'full', gen, overdue holders} (wait for a later generation), 'late' (n was given back), 'gone',
 --         {'permits', stored} (others hold permits of a semaphore of another size)
 -- Why the number: a repeat finds what the first copy got, and a late copy of it gets nothing.
 local me, n = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
 local all, held, stored = redis.call('HGETALL', KEYS[2]), 0, false
-local gen, back, dead = '0', 0, {}
+local gen, back, dead, overdue = '0', 0, {}, 0
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
 for i = 1, #all, 2 do
   local kind, member = string.match(all[i], '^([hr]):([^:]+)')
   if all[i] == 'permits' then stored = all[i + 1]
   elseif all[i] == 'gen' then gen = all[i + 1]
   elseif kind and not redis.call('ZSCORE', KEYS[1], member) then dead[#dead + 1] = all[i]
-  elseif kind == 'h' then held = held + 1
+  elseif kind == 'h' then
+    held = held + 1
+    if tonumber(redis.call('ZSCORE', KEYS[1], member)) < now then overdue = overdue + 1 end
   elseif all[i] == 'r:' .. me then back = tonumber(all[i + 1]) end
 end
 local mine = 'h:' .. me .. ':' .. n
@@ -23,6 +27,6 @@ if redis.call('HEXISTS', KEYS[2], mine) == 1 then return 'ok' end
 if tonumber(n) <= back then return 'late' end
 if stored and stored ~= ARGV[3] and held > 0 then return {'permits', stored} end
 for _, field in ipairs(dead) do redis.call('HDEL', KEYS[2], field) end
-if held >= tonumber(ARGV[3]) then return {'full', gen} end
+if held >= tonumber(ARGV[3]) then return {'full', gen, overdue} end
 redis.call('HSET', KEYS[2], 'permits', ARGV[3], mine, '1')
 return 'ok'

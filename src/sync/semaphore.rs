@@ -4,8 +4,8 @@
 //! with its holder's session, and one that was given up is nobody's however late a copy arrives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::{Flag, Locksmith, check_count, check_name};
 use crate::Error;
@@ -72,22 +72,32 @@ impl Semaphore {
     ///
     /// Safe: a permit that was taken meanwhile is given back.
     pub async fn acquire(&self) -> Result<Permit, Error> {
+        self.contend(&AtomicBool::new(false)).await
+    }
+
+    /// As [`acquire`](Self::acquire), and notes whether a holder was overdue when last heard of.
+    async fn contend(&self, a_holder_is_overdue: &AtomicBool) -> Result<Permit, Error> {
         loop {
             let mut attempt = self.attempt(self.smith.session().await?);
             match attempt.take().await? {
                 Taken::Ours => return Ok(attempt.won()),
-                Taken::Full(generation) => tokio::select! {
-                    waited = self.flag.wait_past(generation, POLL) => {
-                        waited.map_err(|error| self.smith.redis.explain(&self.key, error))?;
+                Taken::Full { generation, overdue } => {
+                    a_holder_is_overdue.store(overdue, Ordering::Release);
+                    let poll = POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+                    tokio::select! {
+                        waited = self.flag.wait_past(generation, POLL) => {
+                            waited.map_err(|error| self.smith.redis.explain(&self.key, error))?;
+                        }
+                        () = tokio::time::sleep(poll) => {}
                     }
-                    () = tokio::time::sleep(POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>())) => {}
-                },
+                }
                 Taken::Again(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }
 
-    /// Takes a permit if one is free at this moment.
+    /// Takes a permit if one is free at this moment. A holder that is overdue, and may be dead, is waited
+    /// for until that is decided: a lease and a little.
     ///
     /// # Errors
     ///
@@ -97,11 +107,20 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
-        let mut attempt = self.attempt(self.smith.session_now()?);
-        match attempt.take().await? {
-            Taken::Ours => Ok(Some(attempt.won())),
-            Taken::Full(_) => Ok(None),
-            Taken::Again(error) => Err(self.smith.redis.explain(&self.key, error)),
+        let session = self.smith.session_now()?;
+        self.smith.line(&self.key).all_left().await;
+        let began = Instant::now();
+        loop {
+            let mut attempt = self.attempt(session.clone());
+            match attempt.take().await? {
+                Taken::Ours => return Ok(Some(attempt.won())),
+                // A holder is overdue: dead, unless a judge hears of it. That takes a lease.
+                Taken::Full { overdue: true, .. } if began.elapsed() < session.lease * 2 => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                Taken::Full { .. } => return Ok(None),
+                Taken::Again(error) => return Err(self.smith.redis.explain(&self.key, error)),
+            }
         }
     }
 
@@ -118,8 +137,10 @@ impl Semaphore {
         if timeout.is_zero() {
             return self.try_acquire().await;
         }
-        match tokio::time::timeout(timeout, self.acquire()).await {
+        let overdue = AtomicBool::new(false);
+        match tokio::time::timeout(timeout, self.contend(&overdue)).await {
             Ok(permit) => permit.map(Some),
+            Err(_) if overdue.into_inner() => self.try_acquire().await,
             Err(_) => Ok(None),
         }
     }
@@ -138,7 +159,11 @@ impl std::fmt::Debug for Semaphore {
 
 enum Taken {
     Ours,
-    Full(u64),
+    /// None is free; wait for a later generation. Is one of the holders overdue?
+    Full {
+        generation: u64,
+        overdue: bool,
+    },
     /// Unheard, or in vain: under another number it may work.
     Again(StoreError),
 }
@@ -172,7 +197,10 @@ impl Hold {
         }
         self.open = false;
         match reply.tag.as_str() {
-            "full" => Ok(Taken::Full(reply.number(0).map_err(explain)? as u64)),
+            "full" => Ok(Taken::Full {
+                generation: reply.number(0).map_err(explain)? as u64,
+                overdue: reply.number(1).map_err(explain)? > 0,
+            }),
             "late" => Ok(Taken::Again(StoreError::odd("a late copy was answered"))),
             "gone" => {
                 self.session.end(End::Gone);
@@ -219,11 +247,15 @@ impl Drop for Hold {
             return;
         }
         let (semaphore, session, n) = (self.semaphore.clone(), self.session.clone(), self.n);
-        let ear = self.semaphore.smith.ear.clone();
+        let (ear, leaving) = (
+            self.semaphore.smith.ear.clone(),
+            self.semaphore.smith.line(&self.semaphore.key).leave(),
+        );
         self.semaphore.smith.ear.spawn(async move {
             let hold = Hold { semaphore, session, n, open: false };
             // Until it is answered or the session is over: nothing else would ever give it back.
             let _ = hold.give_back(&ear.link, u32::MAX).await;
+            drop(leaving);
         });
     }
 }

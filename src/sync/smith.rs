@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as Line, watch};
+use tokio::sync::{Mutex as Turn, watch};
 
 use super::Redis;
 use crate::Error;
@@ -15,6 +15,8 @@ use crate::clock::Moment;
 use crate::membership::Session;
 use crate::store::{Ear, StoreError};
 
+/// How long those are waited for who give something back.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// How often a holder checks that it still is one.
 const CHECK: Duration = Duration::from_millis(50);
 
@@ -24,7 +26,39 @@ pub(crate) struct Locksmith {
     pub(super) ear: Arc<Ear>,
     pub(super) sessions: watch::Receiver<Option<Arc<Session>>>,
     /// Who waits inside this process, by name.
-    lines: Mutex<HashMap<String, Arc<Line<()>>>>,
+    lines: Mutex<HashMap<String, Arc<Line>>>,
+}
+
+/// Where the tasks of this process that want the same thing wait for each other.
+#[derive(Default)]
+pub(super) struct Line {
+    /// Whose turn it is to ask Redis.
+    pub(super) turn: Arc<Turn<()>>,
+    /// Those who are about to give something back, in the background.
+    leaving: watch::Sender<usize>,
+}
+
+/// Somebody gives something back, until this is dropped.
+pub(super) struct Leaving(Arc<Line>);
+
+impl Line {
+    pub(super) fn leave(self: &Arc<Line>) -> Leaving {
+        self.leaving.send_modify(|count| *count += 1);
+        Leaving(self.clone())
+    }
+
+    /// Waits until nobody of this process is about to give something back; for a bounded time,
+    /// because Redis may be away.
+    pub(super) async fn all_left(&self) {
+        let mut leaving = self.leaving.subscribe();
+        let _ = tokio::time::timeout(LEAVING_MAX, leaving.wait_for(|count| *count == 0)).await;
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leaving.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Locksmith {
@@ -60,7 +94,7 @@ impl Locksmith {
     }
 
     /// Where the tasks of this process wait for each other, by name.
-    pub(super) fn line(&self, name: &str) -> Arc<Line<()>> {
+    pub(super) fn line(&self, name: &str) -> Arc<Line> {
         let mut lines = self.lines.lock().expect("never poisoned");
         if lines.len().is_power_of_two() {
             lines.retain(|_, line| Arc::strong_count(line) > 1);

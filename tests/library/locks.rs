@@ -83,6 +83,12 @@ async fn a_held_lock_is_not_had_and_a_released_one_at_once() {
     guard.release().await.expect("releases");
     let guard = soon(waiting).await.expect("no panic").expect("acquires");
     assert!(mine.try_acquire().await.expect("asks").is_none());
+    // What this process is about to give back is waited for.
+    for _ in 0..20 {
+        let other = one.lock("other").expect("a name");
+        drop(other.acquire().await.expect("free"));
+        assert!(other.try_acquire().await.expect("asks").is_some());
+    }
     // Leaving the fleet frees what is held.
     stop([two]).await;
     soon(mine.acquire()).await.expect("acquires").release().await.expect("releases");

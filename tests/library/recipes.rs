@@ -161,6 +161,10 @@ async fn nobody_goes_through_before_all_are_there() {
         (one.barrier("c", 2).expect("a name"), two.barrier("c", 2).expect("a name"));
     let gave_up = tokio::time::timeout(Duration::from_millis(30), mine.wait()).await;
     assert!(gave_up.is_err(), "nobody else was there");
+    for round in 0..20 {
+        let gave_up = tokio::time::timeout(Duration::from_millis(10), mine.wait()).await;
+        assert!(gave_up.is_err(), "alone, in round {round}");
+    }
     let arrived = |n: usize| {
         let here = || fields(&server, "barrier:c").iter().filter(|f| f.starts_with("a:")).count();
         eventually("arrivals", || here() == n);

@@ -1,6 +1,6 @@
 //! Permits, latches and barriers: each rule, and what happens without it.
 
-use crate::lab::{Answer, Lab, Late, on_each_server, proves};
+use crate::lab::{Answer, Lab, Late, NOBODY, on_each_server, proves};
 
 impl Lab {
     fn permit(&self, script: &'static str, me: &str, n: u64) -> Late {
@@ -50,7 +50,8 @@ impl Lab {
 fn the_permits_of_the_dead_are_free() {
     let rule =
         "elseif kind and not redis.call('ZSCORE', KEYS[1], member) then dead[#dead + 1] = all[i]";
-    proves("permit_take", rule, "elseif false then", |lab| {
+    let off = "elseif all[i] == 'h:a:1' or all[i] == 'h:a:2' then held = held + 1";
+    proves("permit_take", rule, off, |lab| {
         lab.join("a");
         lab.join("b");
         assert_eq!((lab.take("a", 1), lab.take("a", 2)), (answer("ok"), answer("ok")));
@@ -164,9 +165,9 @@ fn an_arrival_counts_once() {
         lab.arrive("b", 3) == "waiting"
     });
     // Whoever died or went away does not count.
-    let rule =
-        "elseif kind and not redis.call('ZSCORE', KEYS[1], member) then old[#old + 1] = all[i]";
-    proves("arrive", rule, "elseif false then", |lab| {
+    let rule = "elseif kind and not deadline then old[#old + 1] = all[i]";
+    let off = "elseif kind == 'a' and not deadline then here[#here + 1] = string.sub(all[i], 3)";
+    proves("arrive", rule, off, |lab| {
         for id in ["a", "b", "c"] {
             lab.join(id);
         }
@@ -175,5 +176,17 @@ fn an_arrival_counts_once() {
         lab.arrive("b", 1);
         let here = lab.call("withdraw", &["members", "barrier:b"], &["b", "1"]) == "ok";
         lab.arrive("c", 1) == "waiting" && here
+    });
+    // Nor does whoever is overdue; heard of again, it does.
+    let rule = "elseif kind == 'a' and tonumber(deadline) >= now then";
+    proves("arrive", rule, "elseif kind == 'a' then", |lab| {
+        lab.join("a");
+        lab.join("b");
+        lab.arrive("a", 1);
+        let members = lab.key("members");
+        let () = lab.redis(&["ZADD", &members, "1", "a"]);
+        let alone = lab.arrive("b", 1) == "waiting";
+        lab.heartbeat("a", NOBODY, "0");
+        alone && lab.arrive("b", 1) == "through"
     });
 }

@@ -9,11 +9,12 @@ use super::values;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum EventCommand {
-    /// Set it, and wake everybody who waits for it; setting it twice is setting it once
+    /// Set it, and wake everybody who waits for it; it stays set until it is cleared, and setting it
+    /// twice is setting it once
     Set {
         /// The event
         name: String,
-        /// Clear it by itself after this time
+        /// Clear it by itself after this time, unless somebody set it for longer
         #[arg(long, value_name = "TIME", value_parser = values::time)]
         ttl: Option<Duration>,
     },
@@ -79,14 +80,19 @@ pub(crate) struct LockRunArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) wait: Option<Duration>,
 
-    /// What happens to the command when the lock is lost: Redis was away for too long, or this
-    /// process was judged dead
+    /// What happens to the command when the lock is lost: Redis was away for two thirds of a lease, or
+    /// cut off from us for a moment, or this process was frozen and judged dead
     #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
     pub(crate) on_lost: OnLost,
 
     /// Exit code when the lock cannot be had in time, instead of 4
     #[arg(long, value_name = "N")]
     pub(crate) conflict_exit: Option<u8>,
+
+    /// How long a silent holder counts as alive, and for two thirds of which it goes on without Redis; one
+    /// value for the fleet [default: the fleet's, else 3s]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    pub(crate) lease: Option<Duration>,
 
     /// What others see as its holder [default: lock- and the process id]
     #[arg(long, value_name = "NAME")]

@@ -18,6 +18,9 @@ use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table};
 
+/// As a shell says that a command is not there, or cannot be run.
+const NO_COMMAND: u8 = 127;
+const NO_START: u8 = 126;
 /// How long it may take to find out who has a lock that could not be had.
 const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a command whose lock is lost may take to end by itself.
@@ -42,14 +45,18 @@ pub(crate) async fn lock(place: &Place, command: &LockCommand) -> Result<u8, Fai
         (false, _) => rows(&locks),
     };
     printer::data(&text)?;
-    Ok(if wanted.is_some() && locks.is_empty() { NOT_FOUND } else { OK })
+    let is_held = locks.iter().any(|lock| lock.left_ms >= 0);
+    Ok(if wanted.is_some() && !is_held { NOT_FOUND } else { OK })
 }
 
 fn rows(locks: &[LockStatus]) -> String {
     let rows = locks.iter().map(|lock| {
         [
             lock.name.clone(),
-            lock.label.clone(),
+            match lock.left_ms {
+                ..0 => format!("{} (overdue)", lock.label),
+                _ => lock.label.clone(),
+            },
             format!("{}:{}", lock.host, lock.pid),
             lock.token.to_string(),
             humantime::format_duration(Duration::from_millis(lock.held_ms)).to_string(),
@@ -62,6 +69,7 @@ fn rows(locks: &[LockStatus]) -> String {
 async fn run(place: &Place, args: &LockRunArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut config = Config::default();
+    config.lease = args.lease;
     config.label = args.label.clone().unwrap_or_else(|| format!("lock-{}", std::process::id()));
     let member = Fleet::builder().redis(&place.redis).name(&place.fleet).config(config);
     let fleet = match signals.unless(member.start()).await {
@@ -96,8 +104,15 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
         let holder = holder.map_or_else(String::new, |lock| {
             format!(": {} ({}:{}) has it", lock.label, lock.host, lock.pid)
         });
-        let code = args.conflict_exit.unwrap_or(TIMED_OUT);
-        return Err(Failure::new(code, format!("lock {:?} could not be had{holder}", args.name)));
+        let error = format!("lock {:?} could not be had{holder}", args.name);
+        return match args.conflict_exit {
+            // It is expected, so it is no error: `-q` silences it.
+            Some(code) => {
+                tracing::info!("{error}");
+                Ok(code)
+            }
+            None => Err(Failure::new(TIMED_OUT, error)),
+        };
     };
     let ended = under(&guard, args, signals).await;
     if !guard.is_held() {
@@ -160,13 +175,18 @@ impl Job {
         let mut command = Command::new(program);
         command.args(words).kill_on_drop(true);
         command.env("ARTEL_LOCK_TOKEN", guard.token().to_string());
+        command.env("ARTEL_LOCK_NAME", &args.name);
         let foreground = in_foreground();
         if !foreground {
             command.process_group(0);
         }
         let child = command.spawn().map_err(|error| {
             let program = program.to_string_lossy();
-            Failure::new(FAILURE, format!("cannot run {program}: {error}"))
+            let code = match error.kind() {
+                std::io::ErrorKind::NotFound => NO_COMMAND,
+                _ => NO_START,
+            };
+            Failure::new(code, format!("cannot run {program}: {error}"))
                 .hint("is its path right, and is it executable?")
         })?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));

@@ -80,12 +80,14 @@ pub(super) fn router(view: View, api: Option<Option<Token>>) -> Router {
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/gather_stats", get(gather_stats));
-    if let Some(token) = api {
-        let api = Router::new()
-            .route("/api/v1/status", get(status))
-            .route_layer(middleware::from_fn_with_state(token, authorized));
-        router = router.merge(api);
-    }
+    router = match api {
+        Some(token) => router.merge(
+            Router::new()
+                .route("/api/v1/status", get(status))
+                .route_layer(middleware::from_fn_with_state(token, authorized)),
+        ),
+        None => router.route("/api/v1/{*path}", get(not_served)),
+    };
     router.fallback(unknown).method_not_allowed_fallback(only_get).with_state(view)
 }
 
@@ -146,6 +148,11 @@ fn answer_with(code: StatusCode, text: String) -> Response {
 async fn unknown() -> Response {
     let known = "no such path: try /livez, /readyz, /gather_stats or /api/v1/status";
     refuse(StatusCode::NOT_FOUND, known)
+}
+
+async fn not_served() -> Response {
+    let why = "this is not served off loopback without a token: set ARTEL_HTTP_TOKEN";
+    refuse(StatusCode::FORBIDDEN, why)
 }
 
 async fn only_get() -> Response {
