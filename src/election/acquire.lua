@@ -11,10 +11,7 @@
 -- reply must find what the first copy got, and a late copy must not change the token under its own holder.
 local me, name = ARGV[1], ARGV[3]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local function text(x) return string.format('%.0f', x) end
-local right = redis.call('GET', KEYS[2])
+local right, t = redis.call('GET', KEYS[2]), redis.call('TIME')
 if right then
   local holder = string.match(right, '^([^|]+)|%d+$')
   if name and not holder then return 'strange' end
@@ -22,10 +19,11 @@ if right then
   if deadline then
     local ticket = ARGV[5]
     if name and ticket ~= '-' then
-      if ticket == '' then ticket = text(t[1] * 1000000 + t[2]) end
+      if ticket == '' then ticket = string.format('%.0f', t[1] * 1000000 + t[2]) end
       redis.call('ZADD', KEYS[5], 'NX', ticket, me)
     end
-    return {'held', right, text(deadline - now), ticket or ''}
+    local left = deadline - t[1] * 1000 - math.floor(t[2] / 1000)
+    return {'held', right, string.format('%.0f', left), ticket or ''}
   end
   if name and holder == me then
     local token, attempt = string.match(redis.call('HGET', KEYS[4], name) or '', '^(%d+):(%d+)$')
@@ -33,7 +31,8 @@ if right then
     if attempt == ARGV[4] and right == me .. '|' .. token then return {'won', token} end
   end
 end
-local token = text(math.max(tonumber(redis.call('GET', KEYS[3]) or '0') + 1, t[1] * 1000000 + t[2]))
+local token = math.max((redis.call('GET', KEYS[3]) or 0) + 1, t[1] * 1000000 + t[2])
+token = string.format('%.0f', token)
 if name then
   -- First: if one of our keys is of another type, no lock is taken.
   if ARGV[5] ~= '-' then redis.call('ZREM', KEYS[5], me) end
@@ -43,7 +42,8 @@ redis.call('SET', KEYS[3], token)
 redis.call('SET', KEYS[2], me .. '|' .. token)
 if name then return {'won', token} end
 redis.call('SET', KEYS[4], token .. '-0')
-redis.call('ZADD', KEYS[1], 'XX', text(now + ARGV[2]), me)
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + ARGV[2]), me)
 redis.call('SPUBLISH', KEYS[5], 'lead|' .. me .. '|' .. token)
-return {'won', token, text(now), redis.call('HGET', KEYS[6], 'generated') or '0',
+return {'won', token, string.format('%.0f', now), redis.call('HGET', KEYS[6], 'generated') or '0',
   redis.call('HGET', KEYS[6], 'pushed_ms') or '0'}
