@@ -25,7 +25,7 @@ use crate::store::{Call, Ear, Link, Listener, Reply, Script, StoreError, Switchb
 static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
 
 /// How long a subscription outlives the last who waited.
-const LINGER: Duration = Duration::from_secs(30);
+const LINGER: Duration = Duration::from_secs(10);
 /// Longer than this nobody goes without a read: it also notices when the last who waited is gone.
 const EVERY_MAX: Duration = Duration::from_secs(60);
 /// Pause after Redis did not answer.

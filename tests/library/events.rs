@@ -256,6 +256,28 @@ async fn many_who_wait_share_one_read() {
     }
 }
 
+/// The subscription outlives the last who waited for a while, and is dropped then; whoever comes
+/// later gets a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_is_dropped_when_nobody_waits_any_more() {
+    let server = Server::any();
+    let redis = Redis::open(server.url(), NAME).expect("an address");
+    let event = DistributedEvent::new(&redis, "e").expect("a name");
+    let event = event.with_consumer_timeout(Duration::from_millis(100)).expect("a time");
+    let channels = || -> Vec<String> {
+        redis::cmd("PUBSUB").arg("SHARDCHANNELS").query(&mut server.connect()).expect("answers")
+    };
+    for _ in 0..2 {
+        assert!(!event.wait_timeout(Duration::from_millis(50)).await.expect("waits"));
+        assert_eq!(channels(), [format!("artel:{{{NAME}}}:event:e")], "for whoever comes next");
+        eventually("it to be dropped", || channels().is_empty());
+    }
+    let waits = event.clone();
+    let waiting = tokio::spawn(async move { waits.wait().await });
+    event.set().await.expect("sets");
+    assert!(crate::soon(waiting).await.expect("no panic").expect("waits"));
+}
+
 /// An event that went back was lost by Redis; what is set after that counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_lost_its_data_does_not_hold_anybody_up() {
