@@ -189,26 +189,31 @@ fn a_command_whose_lock_is_lost_is_ended() {
     assert_eq!(holds.stdout(), "in\nout\n");
 }
 
-/// The only one who ever held it is dead, and nobody is there to judge: whoever asks next, and be it
-/// for a moment only, finds that out.
+/// The only one who ever held it is dead, and nobody was there to judge: whoever asks next, if only
+/// for a moment and long after, finds that out.
 #[test]
 fn the_lock_of_the_dead_is_had_although_nobody_else_is_there() {
     let shell = Shell::new();
-    let mut holds = shell.start(&["lock", "run", "l", "--", "sh", "-c", "echo in; exec sleep 600"]);
+    let script = "echo in; exec sleep 20";
+    let mut holds = shell.start(&["lock", "run", "l", "--lease", "1s", "--", "sh", "-c", script]);
     eventually("the command", || holds.stdout() == "in\n");
     holds.kill();
-    eventually("the lock of the dead", || {
-        let (code, said, _) = shell.run(&["lock", "run", "l", "--wait", "0", "--", "echo", "mine"]);
-        assert!(matches!(code, Some(0 | 4)), "{code:?}");
-        said == "mine\n"
+    eventually("its holder to be overdue", || {
+        let (seconds, _): (u64, u64) = shell.ask(&["TIME"]);
+        let members = ["ZRANGE", "artel:{artel}:members", "0", "-1", "WITHSCORES"];
+        let members: Vec<(String, f64)> = shell.ask(&members);
+        members[0].1 / 1000.0 < seconds as f64
     });
+    let (code, said, _) = shell.run(&["lock", "status", "l"]);
+    assert!(code == Some(5) && said.contains("(overdue)"), "{said}");
+    shell.says(&["lock", "run", "l", "--wait", "0", "--", "echo", "mine"], 0, "mine\n", "");
 }
 
 /// A lock that somebody happens to hold does not keep a fleet from having the lease it wants.
 #[test]
 fn a_lock_pins_nothing() {
     let shell = Shell::new();
-    let holds = shell.start(&["lock", "run", "l", "--", "sh", "-c", "echo in; exec sleep 600"]);
+    let holds = shell.start(&["lock", "run", "l", "--", "sh", "-c", "echo in; exec sleep 20"]);
     eventually("the command", || holds.stdout() == "in\n");
     let mut member = shell.start(&["run", "--lease", "10s"]);
     member.says("joined the fleet");
