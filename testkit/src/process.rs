@@ -78,9 +78,20 @@ impl Program {
         self.signal(Signal::SIGINT);
     }
 
-    /// `SIGSTOP`.
+    /// `SIGSTOP`, and waits until every thread of it stands still: on a busy machine that takes a while.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            // A thread that has ended meanwhile does nothing any more, either.
+            stat.map_or(true, |stat| {
+                stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+            })
+        };
+        wait_for("a process to stand still", || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).ok()?;
+            tasks.into_iter().all(stopped).then_some(())
+        });
     }
 
     /// `SIGCONT`.
