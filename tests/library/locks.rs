@@ -259,6 +259,36 @@ async fn a_holder_that_is_cut_off_is_told() {
     stop([here, there]).await;
 }
 
+/// A Redis that is down judges nobody: what is held is held when it comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_redis_costs_no_lock() {
+    let mut server = Server::any();
+    let mut config = artel::Config::default();
+    config.lease = Some(Duration::from_secs(60));
+    config.grace = Some(Duration::from_secs(3));
+    let fleet = Fleet::builder().redis(server.url()).name(NAME).config(config);
+    let fleet = fleet.start().await.expect("joins");
+    let guard = Arc::new(fleet.lock("l").expect("a name").acquire().await.expect("free"));
+    let watched = guard.clone();
+    let lost = tokio::spawn(async move { watched.lost().await });
+    server.kill();
+    tokio::time::sleep(Duration::from_secs(3)).await; // the outage, longer than two thirds of the grace
+    server.restart();
+    let ping = GuardedScript::new("return 'held'").expect("lua");
+    let none: [&str; 0] = [];
+    crate::until("Redis to answer", async || match guard.run(&ping, &none, &none).await {
+        Ok(answer) => answer == "held",
+        Err(error) => {
+            assert!(!error.is_lock_lost(), "{error}");
+            false
+        }
+    })
+    .await;
+    assert!(!lost.is_finished() && guard.is_held());
+    lost.abort();
+    stop([fleet]).await;
+}
+
 /// A member whose session connection cannot be made anew lives on, refreshed over the other one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_without_its_session_connection_lives_on() {
