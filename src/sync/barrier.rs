@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Flag, Locksmith, check_count, check_name};
+use super::{Flag, Locksmith, RETRY, check_count, check_name};
 use crate::Error;
 use crate::membership::{End, Session};
 use crate::store::{Reply, Script};
@@ -15,7 +15,6 @@ use crate::store::{Reply, Script};
 static ARRIVE: Script = Script::new("arrive", include_str!("arrive.lua"));
 static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
 
-const RETRY: Duration = Duration::from_millis(50);
 /// How often is looked whether it has opened, whatever is heard.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
 

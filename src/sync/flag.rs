@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use super::jittered;
 use crate::store::{Call, Ear, Link, Listener, Reply, Script, StoreError, Switchboard};
 
 static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
@@ -257,10 +258,7 @@ impl Flag {
             let idle = self.waiting.load(Ordering::Acquire) == 0;
             let pause = match () {
                 () if idle => LINGER,
-                // Never longer than promised, and not all processes at once.
-                () if answered && (on.is_some() || denied) => {
-                    every.mul_f64(0.8 + 0.2 * rand::random::<f64>())
-                }
+                () if answered && (on.is_some() || denied) => jittered(every),
                 () => RETRY.min(every),
             };
             let broken = async {

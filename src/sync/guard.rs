@@ -4,21 +4,19 @@
 //! in this process comes next before that.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::Lock;
 use super::guarded::{GuardedScript, json};
 use super::smith::Line;
+use super::{Lock, RETRY};
 use crate::Error;
 use crate::membership::{Session, release_call};
 use crate::store::{Link, Reply, StoreError};
 use crate::term::Token;
 
-/// Pause after Redis did not answer.
-const RETRY: Duration = Duration::from_millis(50);
 /// How often a release is repeated that nobody answers; then the heartbeat gives the lock back.
 const RELEASE_TRIES: u32 = 5;
 

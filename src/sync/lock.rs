@@ -25,7 +25,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::guard::give_up;
 use super::smith::Line;
-use super::{LockGuard, Locksmith, check_name};
+use super::{LockGuard, Locksmith, RETRY, check_name, jittered};
 use crate::Error;
 use crate::election::lock_call;
 use crate::membership::{End, Session};
@@ -37,8 +37,6 @@ const POLL: Duration = Duration::from_secs(1);
 const POLL_MIN: Duration = Duration::from_millis(150);
 /// A holder's deadline is given this much before it counts as missed.
 const SLACK: Duration = Duration::from_millis(20);
-/// Pause after Redis did not answer.
-const RETRY: Duration = Duration::from_millis(50);
 
 /// A lock of a fleet, by its name. Made by [`Fleet::lock`](crate::Fleet::lock).
 ///
@@ -275,7 +273,7 @@ impl Contender {
     /// Waits for a reason to try again.
     async fn wait(&self, session: &Session, left: Duration) {
         let link = &self.lock.smith.ear.link;
-        let poll = POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+        let poll = jittered(POLL);
         let rung = async {
             match &self.bell {
                 Some(bell) => bell.rung.notified().await,

@@ -19,6 +19,7 @@ mod smith;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 pub use barrier::Barrier;
 pub use event::{DistributedEvent, EventState};
@@ -109,6 +110,14 @@ impl std::fmt::Debug for Redis {
             .field("fleet", &self.store.fleet())
             .finish()
     }
+}
+
+/// Pause after Redis did not answer.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Never longer than this, and not all processes at once.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.8 + 0.2 * rand::random::<f64>())
 }
 
 /// Checks the size of a semaphore, a barrier or a latch: what they hold is looked through in one call.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Flag, Locksmith, check_count, check_name};
+use super::{Flag, Locksmith, RETRY, check_count, check_name, jittered};
 use crate::Error;
 use crate::membership::{End, Session};
 use crate::store::{Link, Reply, Script, StoreError};
@@ -17,7 +17,6 @@ static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua")
 
 /// Whoever waits asks at least this often: a dead holder tells nobody.
 const POLL: Duration = Duration::from_millis(500);
-const RETRY: Duration = Duration::from_millis(50);
 const BACK_TRIES: u32 = 5;
 
 /// So many permits of a fleet, by name. Made by [`Fleet::semaphore`](crate::Fleet::semaphore).
@@ -83,7 +82,7 @@ impl Semaphore {
                 Taken::Ours => return Ok(attempt.won()),
                 Taken::Full { generation, overdue } => {
                     a_holder_is_overdue.store(overdue, Ordering::Release);
-                    let poll = POLL.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+                    let poll = jittered(POLL);
                     tokio::select! {
                         waited = self.flag.wait_past(generation, POLL) => {
                             waited.map_err(|error| self.smith.redis.explain(&self.key, error))?;
