@@ -18,7 +18,7 @@ if not name then
   if held then redis.call('SPUBLISH', KEYS[3], 'free|' .. me) end
   return held and 'ok' or 'fenced'
 end
-local listed = held or redis.call('HGET', KEYS[4], name)
+local listed = not held and redis.call('HGET', KEYS[4], name)
 if held or listed and (string.match(listed, '^%d+') or token) == token then redis.call('HDEL', KEYS[4], name) end
 if not held then redis.call('ZREM', KEYS[5], whose) end
 if held or not right or not redis.call('ZSCORE', KEYS[1], string.match(right, '^[^|]*')) then

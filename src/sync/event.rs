@@ -348,7 +348,7 @@ async fn meant(
     call: impl Fn(Known) -> Call,
 ) -> Result<Known, Error> {
     let mut state = *known.lock().expect("never poisoned");
-    for attempt in 0.. {
+    for attempt in 0..MEANT_MAX {
         let value = redis.store.repeat_raw(&call(state)).await;
         let reply = value.and_then(Reply::parse).and_then(|reply| {
             let present = Known::parse(&reply.text(0)?);
@@ -358,9 +358,11 @@ async fn meant(
         let passed = attempt > 0 && present.generation > state.generation;
         state = present;
         *known.lock().expect("never poisoned") = state;
-        if tag != "moved" || passed || attempt >= MEANT_MAX {
-            break;
+        if tag != "moved" || passed {
+            return Ok(state);
         }
     }
-    Ok(state)
+    let reason =
+        format!("{key} was in another state each of {MEANT_MAX} times, so it was left alone");
+    Err(Error::Refused { reason })
 }

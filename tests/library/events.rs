@@ -174,6 +174,23 @@ async fn without_faults_the_message_wakes() {
     }
 }
 
+/// What other programs write need not look as ours does.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_somebody_else_wrote_oddly_can_be_set() {
+    let server = Server::any();
+    let key = format!("artel:{{{NAME}}}:event:e");
+    for (generation, until) in [("07", "0"), ("1.0", "00"), ("word", "word"), ("", "")] {
+        let fields = ["flag", "0", "gen", generation, "until", until];
+        let () =
+            redis::cmd("HSET").arg(&key).arg(&fields).query(&mut server.connect()).expect("sets");
+        let event = event(&server.url(), "e");
+        event.set().await.expect("sets");
+        assert!(event.is_set().await.expect("reads"), "{generation:?}");
+        event.clear().await.expect("clears");
+        assert!(!event.is_set().await.expect("reads"), "{generation:?}");
+    }
+}
+
 /// The timer is out of the way: only hearing of the break can bring these back.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_goes_on_after_a_restart_a_kill_and_a_flush() {
