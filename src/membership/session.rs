@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// The end of trust, unless the session is refreshed before.
-    pub(crate) fn trusted_until(&self) -> Moment {
+    pub(super) fn trusted_until(&self) -> Moment {
         Moment::from_micros(self.trusted_until.load(Ordering::Acquire))
     }
 

@@ -1,4 +1,50 @@
-use crate::lab::{Lab, NOBODY, on_each_server, proves};
+use crate::lab::{Lab, Late, NOBODY, on_each_server, proves};
+
+impl Lab {
+    pub fn take_call(&self, token: &str, from: &str) -> Late {
+        let (drain, old) = (format!("drain:{token}"), format!("drain:{from}"));
+        let mut keys = vec!["errors", "drains", &drain];
+        if !from.is_empty() {
+            keys.push(&old);
+        }
+        self.late("take", &keys, &[token, "lab", "60000", from])
+    }
+
+    pub fn confirm_call(&self, token: &str, life: &str, ids: &[&str]) -> Late {
+        let drain = format!("drain:{token}");
+        let mut args = vec![token, "lab", life];
+        args.extend(ids);
+        self.late("confirm", &["drains", &drain, "counts"], &args)
+    }
+
+    pub fn pick_call(&self, token: &str, positions: &[&str]) -> Late {
+        let drain = format!("drain:{token}");
+        let mut args = vec![token, "lab", "60000"];
+        args.extend(positions);
+        self.late("pick", &["errors", "drains", &drain], &args)
+    }
+
+    pub fn restore_call(&self, token: &str, own: bool, chunk: u64) -> Late {
+        let drain = format!("drain:{token}");
+        let (own, chunk) = (if own { "1" } else { "0" }, chunk.to_string());
+        self.late("restore", &["errors", "drains", &drain], &[token, own, &chunk])
+    }
+
+    pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
+        let (sent, from) = (format!("sent:{sender}"), from.to_string());
+        let keys = ["errors", &sent, "counts", "wake", "lane:high", "lane:normal", "lane:low"];
+        let mut args = vec![sender, &from, lane, "5"];
+        args.extend(positions);
+        self.late("requeue", &keys, &args)
+    }
+
+    /// The positions in the error store.
+    pub fn stored(&mut self) -> Vec<String> {
+        let errors = self.key("errors");
+        let entries: Vec<(String, Vec<String>)> = self.redis(&["XRANGE", &errors, "-", "+"]);
+        entries.into_iter().map(|(position, _)| position).collect()
+    }
+}
 
 /// ⚑ A repeated take must not put newer errors over the ones that are not printed yet.
 #[test]

@@ -248,43 +248,6 @@ impl Lab {
         self.late("push", &keys, &args)
     }
 
-    /// `lane` by its name; `made_ms` is now unless given; `key` deduplicates.
-    pub fn send_call(
-        &mut self,
-        sender: &str,
-        from: u64,
-        lane: &str,
-        payloads: &[&str],
-        key: Option<&str>,
-    ) -> Late {
-        let now = self.now_ms();
-        self.send_call_made(now, sender, from, lane, payloads, key)
-    }
-
-    pub fn send_call_made(
-        &self,
-        made_ms: u64,
-        sender: &str,
-        from: u64,
-        lane: &str,
-        payloads: &[&str],
-        key: Option<&str>,
-    ) -> Late {
-        let letter = &lane[..1];
-        let envelopes: Vec<String> = (from..)
-            .zip(payloads)
-            .map(|(seq, payload)| format!("1{letter}-|s{sender}-{seq}|1|{made_ms}|{payload}"))
-            .collect();
-        let (sent, lane) = (format!("sent:{sender}"), format!("lane:{lane}"));
-        let dedup = key.map(|key| format!("dedup:{key}"));
-        let mut keys = vec![sent.as_str(), &lane, "counts", "wake"];
-        keys.extend(dedup.as_deref());
-        let (from, made_ms) = (from.to_string(), made_ms.to_string());
-        let mut args = vec![sender, &from, &made_ms, "5", "60000"];
-        args.extend(envelopes.iter().map(String::as_str));
-        self.late("send", &keys, &args)
-    }
-
     pub fn now_ms(&mut self) -> u64 {
         let (seconds, micros): (u64, u64) = self.redis(&["TIME"]);
         seconds * 1000 + micros / 1000
@@ -376,50 +339,6 @@ impl Lab {
         ];
         let (n, chunk) = (n.to_string(), chunk.to_string());
         self.late("adopt", &keys, &[me, dead, &n, "3", &chunk, "-1"])
-    }
-
-    pub fn take_call(&self, token: &str, from: &str) -> Late {
-        let (drain, old) = (format!("drain:{token}"), format!("drain:{from}"));
-        let mut keys = vec!["errors", "drains", &drain];
-        if !from.is_empty() {
-            keys.push(&old);
-        }
-        self.late("take", &keys, &[token, "lab", "60000", from])
-    }
-
-    pub fn confirm_call(&self, token: &str, life: &str, ids: &[&str]) -> Late {
-        let drain = format!("drain:{token}");
-        let mut args = vec![token, "lab", life];
-        args.extend(ids);
-        self.late("confirm", &["drains", &drain, "counts"], &args)
-    }
-
-    pub fn pick_call(&self, token: &str, positions: &[&str]) -> Late {
-        let drain = format!("drain:{token}");
-        let mut args = vec![token, "lab", "60000"];
-        args.extend(positions);
-        self.late("pick", &["errors", "drains", &drain], &args)
-    }
-
-    pub fn restore_call(&self, token: &str, own: bool, chunk: u64) -> Late {
-        let drain = format!("drain:{token}");
-        let (own, chunk) = (if own { "1" } else { "0" }, chunk.to_string());
-        self.late("restore", &["errors", "drains", &drain], &[token, own, &chunk])
-    }
-
-    pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
-        let (sent, from) = (format!("sent:{sender}"), from.to_string());
-        let keys = ["errors", &sent, "counts", "wake", "lane:high", "lane:normal", "lane:low"];
-        let mut args = vec![sender, &from, lane, "5"];
-        args.extend(positions);
-        self.late("requeue", &keys, &args)
-    }
-
-    /// The positions in the error store.
-    pub fn stored(&mut self) -> Vec<String> {
-        let errors = self.key("errors");
-        let entries: Vec<(String, Vec<String>)> = self.redis(&["XRANGE", &errors, "-", "+"]);
-        entries.into_iter().map(|(position, _)| position).collect()
     }
 
     /// A copy of all there is, to be put back later.

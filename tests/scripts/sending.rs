@@ -1,4 +1,43 @@
-use crate::lab::{Lab, NOBODY, on_each_server, proves};
+use crate::lab::{Lab, Late, NOBODY, on_each_server, proves};
+
+impl Lab {
+    /// `lane` by its name; `made_ms` is now unless given; `key` deduplicates.
+    pub fn send_call(
+        &mut self,
+        sender: &str,
+        from: u64,
+        lane: &str,
+        payloads: &[&str],
+        key: Option<&str>,
+    ) -> Late {
+        let now = self.now_ms();
+        self.send_call_made(now, sender, from, lane, payloads, key)
+    }
+
+    pub fn send_call_made(
+        &self,
+        made_ms: u64,
+        sender: &str,
+        from: u64,
+        lane: &str,
+        payloads: &[&str],
+        key: Option<&str>,
+    ) -> Late {
+        let letter = &lane[..1];
+        let envelopes: Vec<String> = (from..)
+            .zip(payloads)
+            .map(|(seq, payload)| format!("1{letter}-|s{sender}-{seq}|1|{made_ms}|{payload}"))
+            .collect();
+        let (sent, lane) = (format!("sent:{sender}"), format!("lane:{lane}"));
+        let dedup = key.map(|key| format!("dedup:{key}"));
+        let mut keys = vec![sent.as_str(), &lane, "counts", "wake"];
+        keys.extend(dedup.as_deref());
+        let (from, made_ms) = (from.to_string(), made_ms.to_string());
+        let mut args = vec![sender, &from, &made_ms, "5", "60000"];
+        args.extend(envelopes.iter().map(String::as_str));
+        self.late("send", &keys, &args)
+    }
+}
 
 /// Sends and hears nothing: the same bytes again, and again after the next batch.
 #[test]
