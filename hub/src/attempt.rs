@@ -1,0 +1,238 @@
+//! How one attempt to publish goes: who has room, who is to be waited for, and who gets it.
+//!
+//! **Invariant:** an attempt delivers to everybody or to nobody. All logs are locked, always in the
+//! same order, before the first is written to; no lock is held while user code runs or anybody is
+//! woken.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::error::Refusal;
+use crate::event::AnyEvent;
+use crate::group::queue_of;
+use crate::heart::Heart;
+use crate::log::{Full, Log, Writer};
+use crate::overflow::Overflow;
+use crate::publish::Receipt;
+use crate::queue::{Pushed, Queue};
+use crate::route::Routes;
+use crate::signal::Signal;
+use crate::subscriber::Subscriber;
+use crate::topic::Channel;
+
+/// What an attempt that finds no room is to do.
+#[derive(Clone, Copy)]
+pub(crate) enum Patience<'a> {
+    /// Say so; queues that block for a time do not block.
+    None,
+    /// Say so.
+    Some,
+    /// Say so, and have the signal woken when there is room. Waiting began then.
+    Wait { signal: &'a Arc<Signal>, since: Instant },
+}
+
+/// What one attempt came to.
+pub(crate) enum Attempt {
+    /// The first of the events are published, as many as the receipt says.
+    Done(Receipt),
+    Refused(Refusal),
+    /// This one is full; a deadline, if that is not to last.
+    Wait {
+        whom: u64,
+        until: Option<Instant>,
+    },
+}
+
+/// Publishes the first of these events, or finds out who is in the way.
+pub(crate) fn attempt(
+    heart: &Heart,
+    channel: &Channel,
+    events: &[AnyEvent],
+    patience: Patience<'_>,
+) -> Attempt {
+    let routes = channel.routes.load();
+    if heart.is_closed() {
+        return Attempt::Refused(Refusal::Closed);
+    }
+    let simple = routes.queues.is_empty() && routes.groups.is_empty() && routes.inlines.is_empty();
+    let mut members = Vec::new();
+    if !simple {
+        if let Some(wait) = queues_full(&routes, &events[0], patience) {
+            return wait;
+        }
+        match choose(&routes, &events[0], patience) {
+            Ok(chosen) => members = chosen,
+            Err(attempt) => return attempt,
+        }
+    }
+    let mut receipt = Receipt::default();
+    let most = if simple { events.len() } else { 1 };
+    if let Some(attempt) = write(&routes.logs, &events[..most], patience, &mut receipt) {
+        return attempt;
+    }
+    receipt.sequence = events[receipt.events as usize - 1].sequence();
+    if !simple {
+        spread(heart, channel, &routes, members, &events[0], &mut receipt);
+    }
+    Attempt::Done(receipt)
+}
+
+/// Writes as many events as there is room for into every log, all at once.
+fn write(
+    logs: &[Arc<Log<AnyEvent>>],
+    events: &[AnyEvent],
+    patience: Patience<'_>,
+    receipt: &mut Receipt,
+) -> Option<Attempt> {
+    let mut first = logs.first().map(|log| log.lock());
+    let mut others: Vec<Writer<'_, AnyEvent>> = logs.iter().skip(1).map(|log| log.lock()).collect();
+    for event in events {
+        let (bytes, lane) = (event.bytes.into(), event.priority().lane());
+        for writer in first.iter_mut().chain(&mut others) {
+            let cursor = match writer.room(bytes) {
+                Ok(()) => continue,
+                Err(Full::Closed) if receipt.events == 0 => {
+                    return Some(Attempt::Refused(Refusal::Closed));
+                }
+                Err(Full::By(cursor)) if receipt.events == 0 => cursor,
+                Err(_) => return finish(first, others),
+            };
+            match patience {
+                Patience::Wait { signal, .. } if !writer.wait(&cursor, bytes, signal) => {}
+                _ => return Some(Attempt::Wait { whom: cursor.owner, until: None }),
+            }
+        }
+        for writer in first.iter_mut().chain(&mut others) {
+            let readers = writer.readers() as u64;
+            receipt.matched += readers;
+            receipt.queued += readers;
+            writer.push(lane, event.clone(), bytes);
+        }
+        receipt.events += 1;
+    }
+    finish(first, others)
+}
+
+fn finish(
+    first: Option<Writer<'_, AnyEvent>>,
+    others: Vec<Writer<'_, AnyEvent>>,
+) -> Option<Attempt> {
+    // All locks are given back before anybody is woken.
+    let first = first.map(Writer::finish);
+    let others: Vec<_> = others.into_iter().map(Writer::finish).collect();
+    first.into_iter().chain(others).for_each(|wakes| wakes.wake());
+    None
+}
+
+/// A queue that blocks for a time and has no room yet.
+fn queues_full(routes: &Routes, event: &AnyEvent, patience: Patience<'_>) -> Option<Attempt> {
+    let full = |one: &Arc<Subscriber>| wait_for(queue_of(one)?, event, patience);
+    routes.queues.iter().find_map(full)
+}
+
+/// Whether this queue is worth waiting for.
+fn wait_for(queue: &Queue<AnyEvent>, event: &AnyEvent, patience: Patience<'_>) -> Option<Attempt> {
+    let time = match queue.bounds.overflow {
+        Overflow::Block => None,
+        Overflow::BlockFor(time) if !matches!(patience, Patience::None) => Some(time),
+        _ => return None,
+    };
+    let (bytes, whom) = (event.bytes.into(), queue.owner);
+    let Patience::Wait { signal, since } = patience else {
+        let full = time != Some(Duration::ZERO) && !queue.has_room(bytes);
+        return full.then_some(Attempt::Wait { whom, until: None });
+    };
+    let until = time.and_then(|time| since.checked_add(time));
+    let late = until.is_some_and(|until| Instant::now() >= until);
+    (!late && queue.wait(bytes, signal)).then_some(Attempt::Wait { whom, until })
+}
+
+/// Whose turn it is in every group; or whom to wait for.
+fn choose(
+    routes: &Routes,
+    event: &AnyEvent,
+    patience: Patience<'_>,
+) -> Result<Vec<Arc<Subscriber>>, Attempt> {
+    let mut members = Vec::with_capacity(routes.groups.len());
+    for group in &routes.groups {
+        let chosen = catch_unwind(AssertUnwindSafe(|| group.choose(event)));
+        let Ok(chosen) = chosen else {
+            let group = group.name.to_string();
+            return Err(Attempt::Refused(Refusal::ShareFailed { group }));
+        };
+        let Some(member) = chosen else { continue };
+        if let Some(wait) = queue_of(&member).and_then(|queue| wait_for(queue, event, patience)) {
+            return Err(wait);
+        }
+        members.push(member);
+    }
+    Ok(members)
+}
+
+/// Gives the event to queues, groups and inline handlers. Nothing here waits.
+fn spread(
+    heart: &Heart,
+    channel: &Channel,
+    routes: &Routes,
+    members: Vec<Arc<Subscriber>>,
+    event: &AnyEvent,
+    receipt: &mut Receipt,
+) {
+    for subscriber in &routes.queues {
+        push(heart, channel, subscriber, event, receipt);
+    }
+    for member in members {
+        let group = member.group.clone();
+        let mut next = Some(member);
+        // A member that has just left is passed over; soon nobody is left or somebody takes it.
+        while let Some(member) = next.take() {
+            if !push(heart, channel, &member, event, receipt) {
+                let chosen = group.as_ref().map(|group| {
+                    group.leave(&member);
+                    catch_unwind(AssertUnwindSafe(|| group.choose(event)))
+                });
+                next = chosen.and_then(Result::ok).flatten();
+            }
+        }
+    }
+    for subscriber in &routes.inlines {
+        receipt.matched += 1;
+        receipt.queued += u64::from(crate::context::inline::call(heart, subscriber, event));
+    }
+}
+
+/// `false` if the subscriber is leaving.
+fn push(
+    heart: &Heart,
+    channel: &Channel,
+    subscriber: &Arc<Subscriber>,
+    event: &AnyEvent,
+    receipt: &mut Receipt,
+) -> bool {
+    let Some(queue) = queue_of(subscriber) else { return true };
+    let lost = match queue.push(event.priority().lane(), event.clone(), event.bytes.into()) {
+        Pushed::Queued => {
+            receipt.queued += 1;
+            Vec::new()
+        }
+        Pushed::Instead { dropped, queued } => {
+            receipt.queued += u64::from(queued);
+            dropped
+        }
+        Pushed::Dropped(event) => vec![event],
+        Pushed::Detach(event) => {
+            heart.detach(subscriber);
+            vec![event]
+        }
+        Pushed::Closed(_) => return false,
+    };
+    receipt.matched += 1;
+    if !lost.is_empty() {
+        receipt.dropped += lost.len() as u64;
+        channel.dropped.fetch_add(lost.len() as u64, Ordering::Relaxed);
+        heart.lost(subscriber, lost);
+    }
+    true
+}

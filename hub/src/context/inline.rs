@@ -1,0 +1,242 @@
+//! Inline: the publisher calls the handler itself.
+//!
+//! **Invariant:** a handler is never called from two threads at once, nor from within itself:
+//! events that inline handlers publish are handed to inline handlers after the one that runs has
+//! returned, first come first served.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use crate::current::{Current, current, within};
+use crate::event::AnyEvent;
+use crate::filter::Filters;
+use crate::handler::{Delivery, Handler};
+use crate::heart::Heart;
+use crate::restart::{Record, Verdict};
+use crate::stats::count;
+use crate::subscriber::{Phase, Post, Subscriber};
+use crate::work::{Failure, Sampler, discard, failed, letter, panicked, span, wanted};
+
+/// How many events may wait on one thread for the inline handler that runs there.
+const DEFERRED_MAX: usize = 1024;
+
+/// Who is to be called with what.
+type Calls = VecDeque<(Arc<Subscriber>, AnyEvent)>;
+
+thread_local! {
+    /// Events for inline handlers, while one runs on this thread.
+    static DEFERRED: RefCell<Option<Calls>> = const { RefCell::new(None) };
+}
+
+/// What an inline subscriber does. `false`: its budget is spent.
+pub(crate) trait Work: Send {
+    fn work(&mut self, me: &Arc<Subscriber>, event: &AnyEvent) -> bool;
+}
+
+struct Cell {
+    worker: Option<Box<dyn Work>>,
+    /// On whose behalf it runs now.
+    runs_for: Option<u64>,
+    closed: bool,
+}
+
+pub(crate) struct Inline {
+    cell: Mutex<Cell>,
+    freed: Condvar,
+}
+
+impl Inline {
+    pub(crate) fn new(worker: Box<dyn Work>) -> Inline {
+        let cell = Cell { worker: Some(worker), runs_for: None, closed: false };
+        Inline { cell: Mutex::new(cell), freed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cell> {
+        self.cell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn busy(&self) -> u64 {
+        u64::from(self.lock().runs_for.is_some())
+    }
+
+    /// It is not called again. What it holds is dropped, by whoever runs it if somebody does.
+    pub(crate) fn close(&self) {
+        let worker = {
+            let mut cell = self.lock();
+            cell.closed = true;
+            cell.worker.take()
+        };
+        discard(worker);
+    }
+}
+
+/// Calls the handler, or has it called once the one that runs here has returned. `false` if it was
+/// not and will not be.
+pub(crate) fn call(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
+    let deferred = DEFERRED.with_borrow_mut(|deferred| match deferred {
+        Some(line) if line.len() < DEFERRED_MAX => {
+            line.push_back((subscriber.clone(), event.clone()));
+            Some(true)
+        }
+        Some(_) => Some(false),
+        None => {
+            *deferred = Some(VecDeque::new());
+            None
+        }
+    });
+    if let Some(deferred) = deferred {
+        if !deferred {
+            heart.lost(subscriber, vec![event.clone()]);
+        }
+        return deferred;
+    }
+    let called = call_now(heart, subscriber, event);
+    loop {
+        let next = DEFERRED.with_borrow_mut(|deferred| {
+            let next = deferred.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *deferred = None;
+            }
+            next
+        });
+        let Some((subscriber, event)) = next else { return called };
+        call_now(heart, &subscriber, &event);
+    }
+}
+
+fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
+    let Post::Inline(inline) = &subscriber.post else { return false };
+    let outer = current(heart.id());
+    let mut cell = inline.lock();
+    let mut worker = loop {
+        if let Some(worker) = cell.worker.take() {
+            break worker;
+        }
+        let Some(other) = cell.runs_for.filter(|_| !cell.closed) else { return false };
+        // Another thread runs it. That is worth waiting for unless it waits for us.
+        let _waits = match outer {
+            Some(at) => match heart.waits.begin(at.subscriber, other) {
+                Some(waits) => Some(waits),
+                None => {
+                    drop(cell);
+                    heart.lost(subscriber, vec![event.clone()]);
+                    return false;
+                }
+            },
+            None => None,
+        };
+        cell = inline.freed.wait(cell).unwrap_or_else(PoisonError::into_inner);
+    };
+    let behalf = outer.map_or(subscriber.id, |at| at.subscriber);
+    cell.runs_for = Some(behalf);
+    drop(cell);
+    let at = Current {
+        hub: heart.id(),
+        subscriber: behalf,
+        depth: event.depth,
+        shared: outer.is_some_and(|at| at.shared),
+    };
+    let alive = within(at, || worker.work(subscriber, event));
+    let mut cell = inline.lock();
+    cell.runs_for = None;
+    let over = cell.closed || !alive;
+    let worker = if over { Some(worker) } else { cell.worker.replace(worker) };
+    drop(cell);
+    inline.freed.notify_all();
+    if over {
+        discard(worker);
+        if !alive {
+            heart.end(subscriber, false);
+        }
+        subscriber.life.end();
+    }
+    heart.caught_up();
+    true
+}
+
+/// A handler that is called by publishers, with all that belongs to a subscriber.
+pub(crate) struct Worker<T, H, F> {
+    pub(crate) heart: Weak<Heart>,
+    pub(crate) filters: Filters<T>,
+    pub(crate) record: Record,
+    pub(crate) factory: F,
+    pub(crate) handler: Option<H>,
+    pub(crate) sampler: Sampler,
+}
+
+impl<T, H, F> Work for Worker<T, H, F>
+where
+    T: Send + Sync + 'static,
+    H: Handler<T>,
+    F: FnMut() -> H + Send,
+{
+    fn work(&mut self, me: &Arc<Subscriber>, event: &AnyEvent) -> bool {
+        let Some(heart) = self.heart.upgrade() else { return true };
+        loop {
+            let Err(failure) = self.attempt(me, event) else { return true };
+            let attempt = self.record.attempt();
+            failed(&heart, me, event, &failure, attempt);
+            let verdict = self.record.failed(failure.remedy, Instant::now(), rand::random());
+            let last = matches!(verdict, Verdict::Letter | Verdict::Anew { letter: true, .. });
+            if last || verdict == Verdict::End {
+                letter(&heart, me, event, attempt, &failure);
+                self.record.next_event();
+            }
+            // A publisher is not kept waiting: what others do after a pause is done at once.
+            match verdict {
+                Verdict::Again(_) => count(&me.counts.retries),
+                Verdict::Letter => return true,
+                Verdict::Anew { letter, .. } => {
+                    discard(self.handler.take());
+                    count(&me.counts.restarts);
+                    if letter {
+                        return true;
+                    }
+                }
+                Verdict::End => {
+                    me.enter(Phase::Failed);
+                    let notice = crate::notice::HubNotice::Stopped {
+                        subscriber: me.name.to_string(),
+                        reason: failure.reason,
+                        leftovers: 0,
+                    };
+                    heart.say(notice, Some(me));
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+impl<T, H, F> Worker<T, H, F>
+where
+    T: Send + Sync + 'static,
+    H: Handler<T>,
+    F: FnMut() -> H + Send,
+{
+    fn attempt(&mut self, me: &Subscriber, event: &AnyEvent) -> Result<(), Failure> {
+        if self.handler.is_none() {
+            let made = catch_unwind(AssertUnwindSafe(&mut self.factory));
+            self.handler = Some(made.map_err(|panic| panicked(me, panic))?);
+        }
+        let Some(handler) = &mut self.handler else { return Ok(()) };
+        let Some(payload) = wanted(me, &mut self.filters, event)? else {
+            count(&me.counts.filtered);
+            return Ok(());
+        };
+        let attempt = self.record.attempt();
+        let delivery = Delivery { event, payload, attempt, lagged: 0 };
+        let span = span(me, event);
+        let _entered = span.as_ref().map(|span| span.enter());
+        let sampled = self.sampler.begin();
+        let done = catch_unwind(AssertUnwindSafe(|| handler.immediate(delivery)));
+        self.sampler.end(sampled, me);
+        done.map_err(|panic| panicked(me, panic))??;
+        count(&me.counts.processed);
+        self.record.handled();
+        Ok(())
+    }
+}

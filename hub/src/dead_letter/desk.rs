@@ -1,0 +1,195 @@
+//! [`Desk`]: letters in memory, or on their way to a disk.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Letter, LetterError, LetterFilter, LetterStore};
+
+/// How many letters are kept in memory, or wait for the disk, unless the builder says otherwise.
+pub(crate) const LETTERS_MAX: usize = 4096;
+/// How long a disk that refused is left alone.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+struct State {
+    letters: VecDeque<Letter>,
+    next: u64,
+    ended: bool,
+    /// Written down and not yet in the store.
+    writing: usize,
+    failure: Option<String>,
+}
+
+/// Where letters go.
+pub(crate) struct Desk {
+    most: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+    store: Option<Mutex<Box<dyn LetterStore>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    lost: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk {
+    pub(crate) fn new(
+        most: usize,
+        store: Option<Box<dyn LetterStore>>,
+    ) -> std::io::Result<Arc<Desk>> {
+        let desk = Arc::new(Desk {
+            most,
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+            store: store.map(Mutex::new),
+            writer: Mutex::new(None),
+            lost: AtomicU64::new(0),
+        });
+        if desk.store.is_some() {
+            let clerk = desk.clone();
+            let thread = std::thread::Builder::new().name("artel-hub-letters".into());
+            *lock(&desk.writer) = Some(thread.spawn(move || clerk.write())?);
+        }
+        Ok(desk)
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Takes letters. Without room the oldest go (memory) or the new ones (disk), counted.
+    pub(crate) fn keep(&self, letters: Vec<Letter>) -> Result<(), (u64, String)> {
+        let mut gone = Vec::new();
+        let mut state = lock(&self.state);
+        for mut letter in letters {
+            if self.store.is_some() {
+                if state.letters.len() + state.writing >= self.most || state.ended {
+                    gone.push(letter);
+                    continue;
+                }
+            } else {
+                state.next += 1;
+                letter.id = state.next;
+                if state.letters.len() >= self.most {
+                    gone.extend(state.letters.pop_front());
+                }
+            }
+            state.letters.push_back(letter);
+        }
+        let reason = state.failure.clone();
+        drop(state);
+        self.changed.notify_all();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let many = gone.len() as u64;
+        drop(gone); // the user's payloads, without the lock
+        self.lost.fetch_add(many, Ordering::Relaxed);
+        Err((many, reason.unwrap_or_else(|| format!("more than {} are waiting", self.most))))
+    }
+
+    pub(crate) fn list(&self, filter: &LetterFilter) -> Result<Vec<Letter>, LetterError> {
+        let mut letters = match &self.store {
+            None => lock(&self.state).letters.iter().cloned().collect(),
+            Some(store) => {
+                self.flush(Duration::from_secs(5));
+                lock(store).read()?
+            }
+        };
+        letters.retain(|letter| filter.fits(letter));
+        letters.iter_mut().for_each(Letter::encode);
+        Ok(letters)
+    }
+
+    pub(crate) fn remove(&self, filter: &LetterFilter) -> Result<usize, LetterError> {
+        match &self.store {
+            None => {
+                let mut state = lock(&self.state);
+                let all = std::mem::take(&mut state.letters);
+                let (gone, kept): (VecDeque<_>, VecDeque<_>) =
+                    all.into_iter().partition(|letter| filter.fits(letter));
+                state.letters = kept;
+                drop(state);
+                Ok(gone.len())
+            }
+            Some(store) => {
+                let ids: Vec<u64> = self.list(filter)?.iter().map(|letter| letter.id).collect();
+                lock(store).remove(&ids)?;
+                Ok(ids.len())
+            }
+        }
+    }
+
+    /// Waits until all letters are in the store.
+    pub(crate) fn flush(&self, time: Duration) -> bool {
+        let due = Instant::now() + time;
+        let mut state = lock(&self.state);
+        while self.store.is_some() && (!state.letters.is_empty() || state.writing > 0) {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Writes what is left, for this long at most, and ends. What the disk refused is lost.
+    pub(crate) fn end(&self, time: Duration) {
+        self.flush(time);
+        let left = {
+            let mut state = lock(&self.state);
+            state.ended = true;
+            if self.store.is_some() { std::mem::take(&mut state.letters) } else { VecDeque::new() }
+        };
+        self.lost.fetch_add(left.len() as u64, Ordering::Relaxed);
+        self.changed.notify_all();
+        if let Some(writer) = lock(&self.writer).take() {
+            let _ = writer.join();
+        }
+    }
+
+    /// The clerk: one thread, one batch after the other.
+    fn write(&self) {
+        let Some(store) = &self.store else { return };
+        loop {
+            let mut batch: Vec<Letter> = {
+                let mut state = lock(&self.state);
+                while state.letters.is_empty() {
+                    if state.ended {
+                        return;
+                    }
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                state.writing = state.letters.len();
+                state.letters.drain(..).collect()
+            };
+            batch.iter_mut().for_each(Letter::encode);
+            while let Err(error) = lock(store).append(&mut batch) {
+                tracing::error!(target: "artel_hub", "{error}");
+                let mut state = lock(&self.state);
+                state.failure = Some(error.to_string());
+                if state.ended {
+                    self.lost.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                    break;
+                }
+                let waited = self.changed.wait_timeout(state, PAUSE);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+            lock(&self.state).writing = 0;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("most", &self.most).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,231 @@
+//! [`DeadLetters`]: events that could not be handled, kept until somebody looks at them.
+//!
+//! **Invariant:** an event that a subscriber gave up, never came to or (if it asked for that) lost
+//! is kept with the reason, or counted as lost. Keeping one never waits for a disk.
+
+mod desk;
+mod jsonl;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub(crate) use desk::{Desk, LETTERS_MAX};
+pub use jsonl::JsonLinesLetters;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteLetters;
+
+use crate::event::{AnyEvent, Meta};
+use crate::handler::Severity;
+use crate::heart::Heart;
+use crate::key::{KeyError, Pattern};
+use crate::lane::Priority;
+
+/// One event that could not be handled.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Letter {
+    /// Its number in the store.
+    #[serde(default)]
+    pub id: u64,
+    /// The key it was published under.
+    pub key: String,
+    /// Its number under that key.
+    pub sequence: u64,
+    /// When it was published, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// When it was given up, in milliseconds since 1970.
+    pub failed_at_ms: u64,
+    /// Whose letter it is.
+    pub subscriber: String,
+    /// How often it was tried; 0 if the subscriber never came to it.
+    pub attempts: u32,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What went wrong.
+    pub reason: String,
+    /// How urgent the event was.
+    pub priority: Priority,
+    /// The payload, if its topic can be encoded.
+    pub payload: Option<Value>,
+    #[serde(skip)]
+    event: Option<AnyEvent>,
+}
+
+impl Letter {
+    pub(crate) fn new(
+        event: &AnyEvent,
+        subscriber: &str,
+        attempts: u32,
+        severity: Severity,
+        reason: &str,
+    ) -> Letter {
+        Letter {
+            id: 0,
+            key: event.key().into(),
+            sequence: event.sequence(),
+            at_ms: millis(event.at()),
+            failed_at_ms: millis(SystemTime::now()),
+            subscriber: subscriber.into(),
+            attempts,
+            severity,
+            reason: reason.into(),
+            priority: event.priority(),
+            payload: None,
+            event: Some(event.clone()),
+        }
+    }
+
+    /// Writes the payload down. What does not encode, or panics, stays without.
+    pub(crate) fn encode(&mut self) {
+        if let (None, Some(event)) = (&self.payload, &self.event) {
+            let json = std::panic::AssertUnwindSafe(|| event.json().cloned());
+            self.payload = std::panic::catch_unwind(json).ok().flatten();
+        }
+    }
+}
+
+pub(crate) fn millis(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Which letters are meant. By default all.
+#[derive(Clone, Debug, Default)]
+pub struct LetterFilter {
+    key: Option<Pattern>,
+    subscriber: Option<String>,
+    ids: Option<Vec<u64>>,
+}
+
+impl LetterFilter {
+    /// All of them.
+    pub fn all() -> LetterFilter {
+        LetterFilter::default()
+    }
+
+    /// Those with a key like this.
+    pub fn key(mut self, pattern: &str) -> Result<LetterFilter, KeyError> {
+        self.key = Some(Pattern::new(pattern)?);
+        Ok(self)
+    }
+
+    /// Those of this subscriber.
+    pub fn subscriber(mut self, name: impl Into<String>) -> LetterFilter {
+        self.subscriber = Some(name.into());
+        self
+    }
+
+    /// Those with these numbers.
+    pub fn ids(mut self, ids: impl IntoIterator<Item = u64>) -> LetterFilter {
+        self.ids = Some(ids.into_iter().collect());
+        self
+    }
+
+    pub(crate) fn fits(&self, letter: &Letter) -> bool {
+        self.key.as_ref().is_none_or(|key| key.matches(&letter.key))
+            && self.subscriber.as_ref().is_none_or(|name| *name == letter.subscriber)
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&letter.id))
+    }
+}
+
+/// Why letters could not be read, written or delivered.
+#[derive(Debug, thiserror::Error)]
+#[error("dead letters: {what}: {reason}")]
+pub struct LetterError {
+    what: &'static str,
+    reason: String,
+}
+
+impl LetterError {
+    pub(crate) fn new(what: &'static str, reason: impl std::fmt::Display) -> LetterError {
+        LetterError { what, reason: reason.to_string() }
+    }
+}
+
+/// Where letters are kept beyond the life of the process. Called from one thread at a time.
+pub trait LetterStore: Send + 'static {
+    /// Adds letters and gives each its number.
+    fn append(&mut self, letters: &mut [Letter]) -> Result<(), LetterError>;
+    /// All letters, oldest first.
+    fn read(&mut self) -> Result<Vec<Letter>, LetterError>;
+    /// Removes those with these numbers.
+    fn remove(&mut self, ids: &[u64]) -> Result<(), LetterError>;
+}
+
+/// What became of letters that were delivered again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Redelivered {
+    /// Letters given to their subscriber again, and removed.
+    pub delivered: u64,
+    /// Letters whose subscriber is not there, or whose payload cannot be read; they stay.
+    pub kept: u64,
+}
+
+/// The letters of one hub.
+#[derive(Clone, Debug)]
+pub struct DeadLetters {
+    pub(crate) heart: Arc<Heart>,
+}
+
+impl DeadLetters {
+    /// How many there are.
+    pub fn count(&self) -> Result<usize, LetterError> {
+        Ok(self.list(&LetterFilter::all())?.len())
+    }
+
+    /// The letters meant, oldest first. Reads from the disk if they are kept there.
+    pub fn list(&self, filter: &LetterFilter) -> Result<Vec<Letter>, LetterError> {
+        self.heart.desk.list(filter)
+    }
+
+    /// Forgets the letters meant, and says how many they were.
+    pub fn remove(&self, filter: &LetterFilter) -> Result<usize, LetterError> {
+        self.heart.desk.remove(filter)
+    }
+
+    /// Gives each letter meant to its subscriber again, which must be running under the same name;
+    /// nobody else sees it. A letter goes when its subscriber has it, so that after a crash between
+    /// the two it is there twice rather than not at all. Letters read from a disk need a topic of
+    /// their key that was published, subscribed or [opened](crate::EventHub::publisher) with
+    /// [`Topic::json`](crate::Topic::json).
+    pub fn redeliver(&self, filter: &LetterFilter) -> Result<Redelivered, LetterError> {
+        let mut result = Redelivered::default();
+        for letter in self.heart.desk.list(filter)? {
+            let Some(event) = self.event(&letter) else {
+                result.kept += 1;
+                continue;
+            };
+            let named = self.heart.registry().by_name(&letter.subscriber);
+            let asks = |one: &&Arc<crate::subscriber::Subscriber>| {
+                one.selection.matches(event.key(), event.meta().channel.payload)
+            };
+            let given = named.iter().find(asks).is_some_and(|one| one.deliver(vec![event.clone()]));
+            if given {
+                self.heart.desk.remove(&LetterFilter::all().ids([letter.id]))?;
+                result.delivered += 1;
+            } else {
+                result.kept += 1;
+            }
+        }
+        Ok(result)
+    }
+
+    fn event(&self, letter: &Letter) -> Option<AnyEvent> {
+        if let Some(event) = &letter.event {
+            return Some(event.clone());
+        }
+        let channel = self.heart.registry().channel(&letter.key)?.clone();
+        let decode = channel.codec()?.decode;
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(letter.at_ms);
+        let mut meta = Meta::new(channel, at, 0, letter.priority);
+        meta.sequence = letter.sequence;
+        let payload = letter.payload.clone()?;
+        let decode = std::panic::AssertUnwindSafe(|| decode(meta, payload).ok());
+        std::panic::catch_unwind(decode).ok().flatten()
+    }
+}

@@ -1,0 +1,337 @@
+//! [`Heart`]: what everything in one hub shares; [`Handle`]: what its users hold.
+//!
+//! **Invariant:** runners hold the heart, users hold the handle. When the last handle is gone
+//! nobody can publish any more, so everything drains and ends; when the last runner is gone the
+//! heart ends its threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::task::Waker;
+use std::time::SystemTime;
+
+use crate::attempt::{Attempt, Patience, attempt};
+use crate::context::pool::Pool;
+use crate::current::Waits;
+use crate::dead_letter::{Desk, Letter};
+use crate::error::Refusal;
+use crate::event::{AnyEvent, Meta, drop_panics};
+use crate::handler::Severity;
+use crate::key::check_key;
+use crate::lane::Priority;
+use crate::notice::{HubNotice, NOTICES};
+use crate::route::{Registry, same_type};
+use crate::stats::{Stats, TopicStats};
+use crate::subscriber::{Found, Phase, Post, Subscriber};
+use crate::sync::Mutex;
+use crate::timer::{LOOK, Timer};
+use crate::topic::{Channel, Topic};
+
+pub(crate) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// What the builder decided.
+pub(crate) struct Settings {
+    pub(crate) depth_max: u16,
+    pub(crate) payload_bytes_max: u64,
+    pub(crate) channels_max: usize,
+    pub(crate) pool_threads: usize,
+    pub(crate) runtime: Option<tokio::runtime::Handle>,
+    pub(crate) clock: Option<Clock>,
+}
+
+pub(crate) struct Heart {
+    pub(crate) settings: Settings,
+    registry: RwLock<Registry>,
+    pub(crate) timer: Timer,
+    pub(crate) waits: Waits,
+    pub(crate) desk: Arc<Desk>,
+    closed: AtomicBool,
+    faults_said: AtomicU64,
+    notices_lost: AtomicU64,
+    next_id: AtomicU64,
+    pool: Mutex<Option<Arc<Pool>>>,
+    idle: Idle,
+}
+
+/// Those who wait until nothing is left to do.
+#[derive(Default)]
+struct Idle {
+    waiting: AtomicUsize,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Heart {
+    pub(crate) fn new(settings: Settings, desk: Arc<Desk>) -> Arc<Heart> {
+        Arc::new(Heart {
+            settings,
+            registry: RwLock::new(Registry::default()),
+            timer: Timer::default(),
+            waits: Waits::default(),
+            desk,
+            closed: AtomicBool::new(false),
+            faults_said: AtomicU64::new(drop_panics()),
+            notices_lost: AtomicU64::new(0),
+            next_id: AtomicU64::new(1),
+            pool: Mutex::new(None),
+            idle: Idle::default(),
+        })
+    }
+
+    /// Which hub this is, for handlers that publish.
+    pub(crate) fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        self.settings.clock.as_ref().map_or_else(SystemTime::now, |clock| clock())
+    }
+
+    pub(crate) fn registry(&self) -> RwLockReadGuard<'_, Registry> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Starts the thread that keeps time and looks after subscribers.
+    pub(crate) fn start_timer(self: &Arc<Heart>) -> std::io::Result<()> {
+        let heart: Weak<Heart> = Arc::downgrade(self);
+        self.timer.start(move || {
+            if let Some(heart) = heart.upgrade() {
+                heart.look_around();
+            }
+        })
+    }
+
+    pub(crate) fn pool(self: &Arc<Heart>) -> std::io::Result<Arc<Pool>> {
+        let mut pool = self.pool.lock();
+        match &*pool {
+            Some(pool) => Ok(pool.clone()),
+            None => Ok(pool.insert(Pool::start(self.settings.pool_threads)?).clone()),
+        }
+    }
+
+    pub(crate) fn take_pool(&self) -> Option<Arc<Pool>> {
+        self.pool.lock().take()
+    }
+
+    pub(crate) fn channel<T: Send + Sync + 'static>(
+        &self,
+        topic: &Topic<T>,
+    ) -> Result<Arc<Channel>, Refusal> {
+        check_key(topic.key())?;
+        let known = self.registry().channel(topic.key()).cloned();
+        match known {
+            Some(channel) => same_type::<T>(channel, topic.codec),
+            None => {
+                let most = self.settings.channels_max;
+                self.registry_mut().open::<T>(topic.key(), topic.codec, most)
+            }
+        }
+    }
+
+    /// Says something about the hub, or about one of its subscribers. Never waits.
+    pub(crate) fn say(&self, notice: HubNotice, about: Option<&Subscriber>) {
+        match notice.severity() {
+            Severity::Warning => tracing::warn!(target: "artel_hub", "{notice}"),
+            Severity::Error | Severity::Critical => {
+                tracing::error!(target: "artel_hub", "{notice}")
+            }
+        }
+        if about.is_some_and(|about| about.hears_notices) || self.is_closed() {
+            return;
+        }
+        let Ok(channel) = self.channel(&NOTICES) else { return };
+        let mut meta = Meta::new(channel.clone(), self.now(), 0, Priority::Normal);
+        meta.sequence = channel.next_sequence();
+        let event = AnyEvent::new(meta, notice);
+        if !matches!(attempt(self, &channel, &[event], Patience::None), Attempt::Done(_)) {
+            self.notices_lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A subscriber's queue was full, and these had to go.
+    pub(crate) fn lost(&self, subscriber: &Subscriber, events: Vec<AnyEvent>) {
+        let many = events.len() as u64;
+        let dropped = subscriber.counts.dropped.fetch_add(many, Ordering::Relaxed) + many;
+        if subscriber.keeps_dropped {
+            let letters = events.into_iter().map(|event| {
+                Letter::new(&event, &subscriber.name, 0, Severity::Error, "its queue was full")
+            });
+            self.keep(letters.collect());
+        }
+        if !subscriber.lagging.swap(true, Ordering::Relaxed) {
+            let subscriber_name = subscriber.name.to_string();
+            let notice = HubNotice::Lagging { subscriber: subscriber_name, dropped };
+            self.say(notice, Some(subscriber));
+        }
+    }
+
+    /// Puts letters on the desk; says so if there is no room.
+    pub(crate) fn keep(&self, letters: Vec<Letter>) {
+        if let Err((letters, reason)) = self.desk.keep(letters) {
+            self.say(HubNotice::LettersLost { letters, reason }, None);
+        }
+    }
+
+    /// What a member of a group leaves is for the others, as far as they have room.
+    pub(crate) fn hand_on(&self, from: &Subscriber, events: Vec<AnyEvent>) -> Vec<AnyEvent> {
+        let Some(group) = &from.group else { return events };
+        group.leave(from);
+        let mut rest = Vec::new();
+        for event in events {
+            let chosen = catch_unwind(AssertUnwindSafe(|| group.choose(&event))).ok().flatten();
+            let given = chosen.is_some_and(|member| member.deliver(vec![event.clone()]));
+            if !given {
+                rest.push(event);
+            }
+        }
+        rest
+    }
+
+    /// A subscriber whose queue overflowed, and that is to be stopped then.
+    pub(crate) fn detach(&self, subscriber: &Arc<Subscriber>) {
+        subscriber.enter(Phase::Failed);
+        self.end(subscriber, false);
+    }
+
+    /// Takes a subscriber out of the routes and tells it to end, after a drain or at once.
+    pub(crate) fn end(&self, subscriber: &Subscriber, drain: bool) {
+        subscriber.shut(drain);
+        match drain {
+            true => subscriber.life.drain(),
+            false => subscriber.life.stop(),
+        }
+        self.registry_mut().remove(subscriber);
+        subscriber.wake();
+        if let Post::Inline(inline) = &subscriber.post {
+            subscriber.enter_if(Phase::Running, Phase::Stopped);
+            if inline.busy() == 0 {
+                subscriber.life.end(); // else whoever runs it does so
+            }
+        }
+    }
+
+    /// Refuses every publish from now on, and tells those that wait.
+    pub(crate) fn close(&self) -> Vec<Arc<Subscriber>> {
+        self.closed.store(true, Ordering::SeqCst);
+        let registry = self.registry_mut();
+        let subscribers: Vec<_> = registry.subscribers().cloned().collect();
+        for channel in registry.channels() {
+            channel.routes.load().logs.iter().for_each(|log| log.close());
+        }
+        subscribers
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.registry().subscribers().all(|subscriber| subscriber.behind() == 0)
+    }
+
+    /// Somebody waits for the hub to be idle from here on.
+    pub(crate) fn await_idle(&self, waker: &Waker) {
+        let mut wakers = self.idle.wakers.lock();
+        if !wakers.iter().any(|one| one.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+        self.idle.waiting.store(wakers.len(), Ordering::SeqCst);
+    }
+
+    /// A subscriber has nothing to do.
+    pub(crate) fn caught_up(&self) {
+        if self.idle.waiting.load(Ordering::SeqCst) > 0 {
+            let wakers = {
+                let mut wakers = self.idle.wakers.lock();
+                self.idle.waiting.store(0, Ordering::SeqCst);
+                std::mem::take(&mut *wakers)
+            };
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Once a second: who does not get on?
+    fn look_around(&self) {
+        let subscribers: Vec<_> = self.registry().subscribers().cloned().collect();
+        for subscriber in subscribers {
+            if let Post::Log { log, .. } = &subscriber.post {
+                log.tidy();
+            }
+            let name = || subscriber.name.to_string();
+            let notice = match subscriber.look() {
+                Found::Fine => continue,
+                Found::GoesOn => HubNotice::Unstuck { subscriber: name() },
+                // Said when it begins, and then ever more rarely.
+                Found::StuckSince(looks) if !looks.is_power_of_two() => continue,
+                Found::StuckSince(looks) => {
+                    let for_ms = u64::from(looks) * LOOK.as_millis() as u64;
+                    let lag = subscriber.behind();
+                    HubNotice::Stuck { subscriber: name(), for_ms, lag }
+                }
+            };
+            self.say(notice, Some(&subscriber));
+        }
+        let faults = drop_panics();
+        if self.faults_said.swap(faults, Ordering::Relaxed) != faults {
+            self.say(HubNotice::DropPanicked { times: faults }, None);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let registry = self.registry();
+        let mut subscribers: Vec<_> = registry.subscribers().map(|one| one.stats()).collect();
+        let mut topics: Vec<_> = registry
+            .channels()
+            .map(|channel| TopicStats {
+                key: channel.key().into(),
+                payload: channel.payload.name,
+                published: channel.last_sequence(),
+                dropped: channel.dropped.load(Ordering::Relaxed),
+                subscribers: channel.routes.load().subscribers(),
+            })
+            .collect();
+        subscribers.sort_by(|a, b| a.name.cmp(&b.name));
+        topics.sort_by(|a, b| a.key.cmp(&b.key));
+        Stats {
+            subscribers,
+            topics,
+            drop_panics: drop_panics(),
+            notices_lost: self.notices_lost.load(Ordering::Relaxed),
+            letters_lost: self.desk.lost(),
+        }
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        drop(self.take_pool());
+        self.timer.end();
+    }
+}
+
+impl std::fmt::Debug for Heart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Heart").finish_non_exhaustive()
+    }
+}
+
+/// What a hub and its publishers hold.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) heart: Arc<Heart>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        for subscriber in self.heart.close() {
+            self.heart.end(&subscriber, true);
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! [`EventHub`]: where publishers and subscribers meet.
+
+use std::future::poll_fn;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::context::thread::block_on;
+use crate::dead_letter::{DeadLetters, Desk, LETTERS_MAX, LetterStore};
+use crate::error::{PublishError, Refusal};
+use crate::heart::{Clock, Handle, Heart, Settings};
+use crate::key::IntoKeys;
+use crate::publish::{Publisher, Receipt};
+use crate::stats::Stats;
+use crate::subscribe::Subscribe;
+use crate::subscriber::{Stage, Subscriber};
+use crate::subscription::stop;
+use crate::topic::Topic;
+
+/// How many handlers in a row may lead to an event.
+const DEPTH_MAX: u16 = 64;
+/// How many keys are remembered.
+const KEYS_MAX: usize = 65_536;
+
+/// What is to be true of a new hub.
+#[must_use = "nothing is made before `build`"]
+pub struct EventHubBuilder {
+    settings: Settings,
+    letters_max: usize,
+    store: Option<Box<dyn LetterStore>>,
+}
+
+/// Why no hub was made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A bound that lets nothing through.
+    #[error("{what} must be at least 1")]
+    Zero {
+        /// Which.
+        what: &'static str,
+    },
+    /// The system gave no thread.
+    #[error("no thread could be started: {reason}")]
+    NoThread {
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl EventHubBuilder {
+    /// Handlers in a row that may lead to an event, 64 unless said here. Beyond that a publish is
+    /// refused as [`Refusal::TooDeep`].
+    pub fn depth_max(mut self, depth: u16) -> EventHubBuilder {
+        self.settings.depth_max = depth;
+        self
+    }
+
+    /// The heaviest payload, by the [weight](Topic::weighed) of its topic.
+    pub fn payload_bytes_max(mut self, bytes: u64) -> EventHubBuilder {
+        self.settings.payload_bytes_max = bytes;
+        self
+    }
+
+    /// Keys the hub remembers, 65,536 unless said here. Those that nobody holds are forgotten first.
+    pub fn keys_max(mut self, keys: usize) -> EventHubBuilder {
+        self.settings.channels_max = keys;
+        self
+    }
+
+    /// Threads of the pool, as many as there are cores unless said here. They start with the first
+    /// subscriber there.
+    pub fn pool_threads(mut self, threads: usize) -> EventHubBuilder {
+        self.settings.pool_threads = threads;
+        self
+    }
+
+    /// The tokio runtime for tasks; else it is the one that `spawn` is called on.
+    pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> EventHubBuilder {
+        self.settings.runtime = Some(runtime);
+        self
+    }
+
+    /// What time it is, for tests.
+    pub fn clock(
+        mut self,
+        clock: impl Fn() -> SystemTime + Send + Sync + 'static,
+    ) -> EventHubBuilder {
+        let clock: Clock = Arc::new(clock);
+        self.settings.clock = Some(clock);
+        self
+    }
+
+    /// Dead letters that are kept in memory, or that may wait for the store: 4,096 unless said here.
+    pub fn letters_max(mut self, letters: usize) -> EventHubBuilder {
+        self.letters_max = letters;
+        self
+    }
+
+    /// Where dead letters are kept; in memory unless said here.
+    pub fn dead_letters(mut self, store: impl LetterStore) -> EventHubBuilder {
+        self.store = Some(Box::new(store));
+        self
+    }
+
+    /// Makes the hub.
+    pub fn build(self) -> Result<EventHub, BuildError> {
+        let bounds = [
+            ("the number of keys", self.settings.channels_max),
+            ("the number of pool threads", self.settings.pool_threads),
+            ("the number of dead letters", self.letters_max),
+        ];
+        for (what, bound) in bounds {
+            if bound == 0 {
+                return Err(BuildError::Zero { what });
+            }
+        }
+        if cfg!(panic = "abort") {
+            tracing::warn!(
+                target: "artel_hub",
+                "this program aborts when anything panics: a subscriber's panic ends it"
+            );
+        }
+        let desk = Desk::new(self.letters_max, self.store)
+            .map_err(|error| BuildError::NoThread { reason: error.to_string() })?;
+        let heart = Heart::new(self.settings, desk);
+        Ok(EventHub { handle: Arc::new(Handle { heart }) })
+    }
+}
+
+impl std::fmt::Debug for EventHubBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventHubBuilder").finish_non_exhaustive()
+    }
+}
+
+/// What became of the subscribers when the hub was shut down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// How many ended.
+    pub stopped: usize,
+    /// Events nobody came to in time; they are dead letters.
+    pub leftovers: u64,
+    /// Subscribers that are still inside their handlers; they are not called again.
+    pub stuck: Vec<String>,
+}
+
+/// Publish and subscribe inside one process. Clones share it.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Topic};
+///
+/// const GREETINGS: Topic<String> = Topic::new("greetings");
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let hub = EventHub::new();
+/// let (tell, told) = std::sync::mpsc::channel();
+/// let subscription = hub
+///     .subscribe(&GREETINGS)
+///     .name("listener")
+///     .spawn(move |text: Delivery<'_, String>| tell.send(text.to_uppercase()))?;
+///
+/// let receipt = hub.publish(&GREETINGS, "hello".into()).await?;
+/// assert_eq!((receipt.matched, receipt.queued), (1, 1));
+///
+/// hub.idle().await;
+/// assert_eq!(told.recv()?, "HELLO");
+/// subscription.stop(std::time::Duration::from_secs(1)).await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct EventHub {
+    handle: Arc<Handle>,
+}
+
+impl Default for EventHub {
+    fn default() -> EventHub {
+        EventHub::new()
+    }
+}
+
+impl EventHub {
+    /// A hub with the usual bounds. It starts no thread before it needs one.
+    pub fn new() -> EventHub {
+        EventHub::builder().build().expect("the usual bounds are fine and need no thread")
+    }
+
+    /// A hub with bounds of your own.
+    pub fn builder() -> EventHubBuilder {
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let settings = Settings {
+            depth_max: DEPTH_MAX,
+            payload_bytes_max: u64::MAX,
+            channels_max: KEYS_MAX,
+            pool_threads: cores,
+            runtime: None,
+            clock: None,
+        };
+        EventHubBuilder { settings, letters_max: LETTERS_MAX, store: None }
+    }
+
+    pub(crate) fn heart(&self) -> &Arc<Heart> {
+        &self.handle.heart
+    }
+
+    /// Begins to subscribe to a [`Topic`] or to [`Keys`](crate::Keys).
+    pub fn subscribe<T: Send + Sync + 'static>(&self, keys: impl IntoKeys<T>) -> Subscribe<T> {
+        Subscribe::new(self.heart().clone(), keys.into_keys())
+    }
+
+    /// A publisher that has looked its key up once and for all.
+    pub fn publisher<T>(&self, topic: &Topic<T>) -> Result<Publisher<T>, Refusal>
+    where
+        T: Send + Sync + 'static,
+    {
+        if self.heart().is_closed() {
+            return Err(Refusal::Closed);
+        }
+        Publisher::new(self.handle.clone(), topic)
+    }
+
+    /// [`Publisher::publish`], with the key looked up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropped before it is ready, nothing was published.
+    pub async fn publish<T>(&self, topic: &Topic<T>, payload: T) -> Result<Receipt, PublishError<T>>
+    where
+        T: Send + Sync + 'static,
+    {
+        match self.publisher(topic) {
+            Ok(publisher) => publisher.publish(payload).await,
+            Err(reason) => Err(PublishError::new(payload, reason)),
+        }
+    }
+
+    /// [`Publisher::try_publish`], with the key looked up.
+    pub fn try_publish<T>(&self, topic: &Topic<T>, payload: T) -> Result<Receipt, PublishError<T>>
+    where
+        T: Send + Sync + 'static,
+    {
+        match self.publisher(topic) {
+            Ok(publisher) => publisher.try_publish(payload),
+            Err(reason) => Err(PublishError::new(payload, reason)),
+        }
+    }
+
+    /// [`Publisher::blocking_publish`], with the key looked up.
+    pub fn blocking_publish<T>(
+        &self,
+        topic: &Topic<T>,
+        payload: T,
+    ) -> Result<Receipt, PublishError<T>>
+    where
+        T: Send + Sync + 'static,
+    {
+        match self.publisher(topic) {
+            Ok(publisher) => publisher.blocking_publish(payload),
+            Err(reason) => Err(PublishError::new(payload, reason)),
+        }
+    }
+
+    /// [`Publisher::publish_batch`], with the key looked up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: dropped before it is ready, the first ones may be published and the others gone.
+    pub async fn publish_batch<T>(
+        &self,
+        topic: &Topic<T>,
+        payloads: impl IntoIterator<Item = T>,
+    ) -> Result<Receipt, PublishError<Vec<T>>>
+    where
+        T: Send + Sync + 'static,
+    {
+        match self.publisher(topic) {
+            Ok(publisher) => publisher.publish_batch(payloads).await,
+            Err(reason) => Err(PublishError::new(payloads.into_iter().collect(), reason)),
+        }
+    }
+
+    /// How many subscribers an event under this key would reach. 0 for a key nobody has used.
+    pub fn subscriber_count(&self, key: &str) -> usize {
+        let registry = self.heart().registry();
+        match registry.channel(key) {
+            Some(channel) => channel.routes.load().subscribers(),
+            None => registry
+                .subscribers()
+                .filter(|one| one.selection.patterns.iter().any(|pattern| pattern.matches(key)))
+                .count(),
+        }
+    }
+
+    /// What everybody did so far.
+    pub fn stats(&self) -> Stats {
+        self.heart().stats()
+    }
+
+    /// The events that could not be handled.
+    pub fn dead_letters(&self) -> DeadLetters {
+        DeadLetters { heart: self.heart().clone() }
+    }
+
+    /// Waits until every subscriber has handled everything that was published. New events may keep
+    /// it waiting; a subscriber that pauses or is stuck does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub async fn idle(&self) {
+        let heart = self.heart();
+        poll_fn(|cx| {
+            heart.await_idle(cx.waker());
+            if heart.is_idle() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Whether it was shut down.
+    pub fn is_closed(&self) -> bool {
+        self.heart().is_closed()
+    }
+
+    /// Ends the hub, in this order: publishes are refused and those that wait are told so; the
+    /// users' subscribers handle what is left, for this long at most; what they do not come to
+    /// becomes dead letters; archives write what they have; alerts are sent; dead letters are
+    /// written; the hub's threads end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to drop, but then the rest goes on without anybody waiting for it.
+    pub async fn shutdown(&self, drain: Duration) -> Shutdown {
+        let heart = self.heart();
+        let due = Instant::now() + drain.min(Duration::from_secs(86_400 * 365));
+        let mut subscribers = heart.close();
+        subscribers.sort_by_key(|one| (one.stage, one.id));
+        let mut report = Shutdown::default();
+        for stage in [Stage::User, Stage::Archive, Stage::Alert] {
+            let these: Vec<&Arc<Subscriber>> =
+                subscribers.iter().filter(|one| one.stage == stage).collect();
+            // All of them drain at the same time.
+            these.iter().for_each(|one| {
+                one.keep_leftovers();
+                heart.end(one, true);
+            });
+            for one in these {
+                let left = due.saturating_duration_since(Instant::now());
+                match stop(heart, one, left).await {
+                    Ok(stopped) => {
+                        report.stopped += 1;
+                        report.leftovers += stopped.leftovers;
+                    }
+                    Err(_) => report.stuck.push(one.name.to_string()),
+                }
+            }
+        }
+        let left = due.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        let (desk, timer, pool) = (heart.desk.clone(), heart.timer.clone(), heart.take_pool());
+        let stuck = !report.stuck.is_empty();
+        let end = move || {
+            desk.end(left);
+            if stuck {
+                // Its thread is inside a handler that does not return: nobody waits for it.
+                std::mem::forget(pool);
+            } else {
+                drop(pool);
+            }
+            timer.end();
+        };
+        // These wait for threads; not on one of the runtime's.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(end).await),
+            Err(_) => end(),
+        }
+        report
+    }
+
+    /// [`EventHub::shutdown`] for programs without a runtime.
+    pub fn blocking_shutdown(&self, drain: Duration) -> Shutdown {
+        block_on(self.shutdown(drain))
+    }
+}

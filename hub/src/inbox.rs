@@ -1,0 +1,142 @@
+//! [`Inbox`]: where a runner gets its events from, whichever way they come.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::cursor::{Reader, Stretch};
+use crate::event::AnyEvent;
+use crate::queue::QueueReader;
+use crate::subscriber::Subscriber;
+
+/// The log or the queue, and before them what is for this subscriber alone.
+pub(crate) struct Inbox {
+    me: Arc<Subscriber>,
+    source: Source,
+    direct: VecDeque<AnyEvent>,
+}
+
+pub(crate) enum Source {
+    Log(Reader<AnyEvent>),
+    Queue(QueueReader<AnyEvent>),
+}
+
+impl Inbox {
+    pub(crate) fn new(me: Arc<Subscriber>, source: Source) -> Inbox {
+        Inbox { me, source, direct: VecDeque::new() }
+    }
+
+    /// The next event, the same one until [`Inbox::advance`].
+    #[inline]
+    pub(crate) fn current(&mut self) -> Option<&AnyEvent> {
+        if !self.direct.is_empty() {
+            return self.direct.front();
+        }
+        match &mut self.source {
+            Source::Log(reader) => reader.current(),
+            Source::Queue(reader) => reader.current(),
+        }
+    }
+
+    /// The event in hand is done with.
+    #[inline]
+    pub(crate) fn advance(&mut self, bytes: u64) {
+        if self.direct.pop_front().is_some() {
+            self.me.done_direct();
+            return;
+        }
+        match &mut self.source {
+            Source::Log(reader) => reader.advance(bytes),
+            Source::Queue(reader) => reader.advance(),
+        }
+    }
+
+    /// Events that can be handled one after the other without asking for each.
+    #[inline]
+    pub(crate) fn stretch(&mut self) -> Option<Stretch<'_, AnyEvent>> {
+        match &mut self.source {
+            Source::Log(reader) if self.direct.is_empty() => reader.stretch(),
+            _ => None,
+        }
+    }
+
+    /// The first so many of a stretch are done with.
+    pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
+        if let Source::Log(reader) = &mut self.source {
+            reader.passed(events, bytes, in_hand);
+        }
+    }
+
+    /// Events that were lost before the one in hand.
+    #[inline]
+    pub(crate) fn lagged(&mut self) -> u64 {
+        match &mut self.source {
+            Source::Log(_) => 0,
+            Source::Queue(reader) => reader.lagged(),
+        }
+    }
+
+    /// Whether it is time to let others run.
+    #[inline]
+    pub(crate) fn stretch_ended(&self) -> bool {
+        match &self.source {
+            Source::Log(reader) => reader.stretch_ended(),
+            Source::Queue(reader) => reader.stretch_ended(),
+        }
+    }
+
+    pub(crate) fn take_direct(&mut self) {
+        self.direct.extend(self.me.take_direct());
+    }
+
+    /// What was handled but not committed is to be handled again, first.
+    pub(crate) fn again(&mut self, events: Vec<AnyEvent>) {
+        self.me.again_direct(events.len() as u64);
+        for event in events.into_iter().rev() {
+            self.direct.push_front(event);
+        }
+    }
+
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.direct.is_empty()
+            && match &mut self.source {
+                Source::Log(reader) => reader.is_empty(),
+                Source::Queue(reader) => reader.is_empty(),
+            }
+    }
+
+    /// Whether an event is there, without any lock: for those who look again before they sleep.
+    pub(crate) fn peek(&mut self) -> bool {
+        match &mut self.source {
+            Source::Log(reader) => reader.peek(),
+            Source::Queue(_) => false,
+        }
+    }
+
+    /// How many readers there are to look again: with many of them nobody should.
+    pub(crate) fn crowd(&self) -> usize {
+        match &self.source {
+            Source::Log(reader) => reader.crowd(),
+            Source::Queue(_) => usize::MAX,
+        }
+    }
+
+    /// Goes to sleep, unless there is something to do. The waker is registered already.
+    pub(crate) fn sleep(&mut self) -> bool {
+        match &mut self.source {
+            Source::Log(reader) => reader.sleep(),
+            Source::Queue(reader) => reader.sleep(),
+        }
+    }
+
+    /// Everything that was not handled.
+    pub(crate) fn rest(&mut self) -> Vec<AnyEvent> {
+        self.take_direct();
+        let mut rest: Vec<AnyEvent> = self.direct.drain(..).collect();
+        rest.iter().for_each(|_| self.me.done_direct());
+        rest.extend(match &mut self.source {
+            Source::Log(reader) => reader.rest(),
+            Source::Queue(reader) => reader.rest(),
+        });
+        rest
+    }
+}

@@ -1,0 +1,345 @@
+//! Keys, patterns and [`Keys`]: what an event is published under and what a subscriber asks for.
+//!
+//! **Invariant:** a pattern matches a key by levels, which `/` separates: a literal matches itself,
+//! `*` exactly one level, `**` (at the end only) one or more. Nothing else is special.
+
+use std::any::TypeId;
+use std::marker::PhantomData;
+
+use crate::event::AnyEvent;
+use crate::topic::Topic;
+
+/// The longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// How many keys and patterns one subscriber may ask for.
+pub const KEYS_MAX: usize = 256;
+
+/// What is wrong with a key or a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// There is nothing in it.
+    #[error("the key is empty: give it a name such as \"orders/created\"")]
+    Empty,
+    /// It is longer than [`KEY_BYTES_MAX`].
+    #[error("the key has {bytes} bytes, {KEY_BYTES_MAX} at most")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It has a character that cannot be printed.
+    #[error("the key {key:?} has a control character at byte {at}")]
+    Control {
+        /// The key.
+        key: String,
+        /// Where.
+        at: usize,
+    },
+    /// A level is empty: it begins or ends with `/` or has two in a row.
+    #[error("the key {key:?} has an empty level: write names between single slashes")]
+    EmptyLevel {
+        /// The key.
+        key: String,
+    },
+    /// Events are published under plain keys.
+    #[error("the key {key:?} has a wildcard: only subscribers may use `*` and `**`")]
+    Wildcard {
+        /// The key.
+        key: String,
+    },
+    /// A star that is not a level of its own, or `**` before the end.
+    #[error(
+        "the pattern {pattern:?} is not one: `*` stands for a whole level, `**` only at the end"
+    )]
+    BadPattern {
+        /// The pattern.
+        pattern: String,
+    },
+    /// No key at all.
+    #[error("no key was given")]
+    NoKeys,
+    /// More than [`KEYS_MAX`].
+    #[error("{keys} keys are too many for one subscriber, {KEYS_MAX} at most: use a pattern")]
+    TooMany {
+        /// How many.
+        keys: usize,
+    },
+}
+
+fn check_text(key: &str) -> Result<(), KeyError> {
+    if key.is_empty() {
+        return Err(KeyError::Empty);
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err(KeyError::TooLong { bytes: key.len() });
+    }
+    if let Some((at, _)) = key.char_indices().find(|(_, c)| c.is_control()) {
+        return Err(KeyError::Control { key: key.into(), at });
+    }
+    if key.split('/').any(str::is_empty) {
+        return Err(KeyError::EmptyLevel { key: key.into() });
+    }
+    Ok(())
+}
+
+/// May events be published under it?
+pub(crate) fn check_key(key: &str) -> Result<(), KeyError> {
+    check_text(key)?;
+    match key.contains('*') {
+        true => Err(KeyError::Wildcard { key: key.into() }),
+        false => Ok(()),
+    }
+}
+
+/// A key, or a pattern of keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Pattern {
+    text: Box<str>,
+    wild: bool,
+}
+
+impl Pattern {
+    pub(crate) fn new(text: &str) -> Result<Pattern, KeyError> {
+        check_text(text)?;
+        let last = text.split('/').count() - 1;
+        for (level, name) in text.split('/').enumerate() {
+            let fine = match name {
+                "*" => true,
+                "**" => level == last,
+                _ => !name.contains('*'),
+            };
+            if !fine {
+                return Err(KeyError::BadPattern { pattern: text.into() });
+            }
+        }
+        Ok(Pattern { text: text.into(), wild: text.contains('*') })
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn is_wild(&self) -> bool {
+        self.wild
+    }
+
+    pub(crate) fn matches(&self, key: &str) -> bool {
+        if !self.wild {
+            return *self.text == *key;
+        }
+        let mut levels = key.split('/');
+        for name in self.text.split('/') {
+            match (name, levels.next()) {
+                ("**", Some(_)) => return true,
+                ("*", Some(_)) => {}
+                (name, Some(level)) if name == level => {}
+                _ => return false,
+            }
+        }
+        levels.next().is_none()
+    }
+
+    /// Is there a key that both match?
+    pub(crate) fn overlaps(&self, other: &Pattern) -> bool {
+        let (mut left, mut right) = (self.text.split('/'), other.text.split('/'));
+        loop {
+            match (left.next(), right.next()) {
+                (None, None) => return true,
+                (Some("**"), Some(_)) | (Some(_), Some("**")) => return true,
+                (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
+                _ => return false,
+            }
+        }
+    }
+}
+
+/// A type of payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Payload {
+    id: TypeId,
+    pub(crate) name: &'static str,
+}
+
+impl Payload {
+    pub(crate) fn of<T: 'static>() -> Payload {
+        Payload { id: TypeId::of::<T>(), name: std::any::type_name::<T>() }
+    }
+}
+
+/// What one subscriber asks for: sorted patterns, and the type of their payloads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Selection {
+    pub(crate) patterns: Box<[Pattern]>,
+    /// `None`: events of any type.
+    pub(crate) payload: Option<Payload>,
+}
+
+impl Selection {
+    pub(crate) fn matches(&self, key: &str, payload: Payload) -> bool {
+        self.payload.is_none_or(|wanted| wanted == payload)
+            && self.patterns.iter().any(|pattern| pattern.matches(key))
+    }
+
+    pub(crate) fn overlaps(&self, other: &Selection) -> bool {
+        self.patterns.iter().any(|mine| other.patterns.iter().any(|theirs| mine.overlaps(theirs)))
+    }
+}
+
+/// The keys and patterns of one subscriber, and the type of payload it takes.
+///
+/// ```
+/// use artel_hub::{AnyEvent, Keys};
+///
+/// struct Order;
+/// // Every `Order` published one level below `orders`, and under `returns`.
+/// let orders = Keys::<Order>::new(["orders/*", "returns"])?;
+/// // Whatever is published below `orders`, at any depth, of any type.
+/// let all = Keys::any(["orders/**"])?;
+/// # Ok::<(), artel_hub::KeyError>(())
+/// ```
+pub struct Keys<T> {
+    pub(crate) selection: Selection,
+    payload: PhantomData<fn() -> T>,
+}
+
+impl<T: 'static> Keys<T> {
+    /// Events with a payload of type `T` under any of these keys or patterns. Events of other types
+    /// under the same keys are not for this subscriber.
+    pub fn new<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Keys<T>, KeyError> {
+        Keys::of(patterns, Some(Payload::of::<T>()))
+    }
+
+    fn of<P: AsRef<str>>(
+        patterns: impl IntoIterator<Item = P>,
+        payload: Option<Payload>,
+    ) -> Result<Keys<T>, KeyError> {
+        let mut checked = Vec::new();
+        for pattern in patterns {
+            checked.push(Pattern::new(pattern.as_ref())?);
+            if checked.len() > KEYS_MAX {
+                return Err(KeyError::TooMany { keys: checked.len() });
+            }
+        }
+        if checked.is_empty() {
+            return Err(KeyError::NoKeys);
+        }
+        checked.sort();
+        checked.dedup();
+        let selection = Selection { patterns: checked.into(), payload };
+        Ok(Keys { selection, payload: PhantomData })
+    }
+}
+
+impl Keys<AnyEvent> {
+    /// Events of every type under any of these keys or patterns.
+    pub fn any<P: AsRef<str>>(
+        patterns: impl IntoIterator<Item = P>,
+    ) -> Result<Keys<AnyEvent>, KeyError> {
+        Keys::of(patterns, None)
+    }
+}
+
+impl<T> std::fmt::Debug for Keys<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let texts: Vec<&str> = self.selection.patterns.iter().map(Pattern::text).collect();
+        f.debug_tuple("Keys").field(&texts).finish()
+    }
+}
+
+impl<T> Clone for Keys<T> {
+    fn clone(&self) -> Keys<T> {
+        Keys { selection: self.selection.clone(), payload: PhantomData }
+    }
+}
+
+/// What can be subscribed to: a [`Topic`] or [`Keys`].
+pub trait IntoKeys<T> {
+    /// The keys it stands for.
+    fn into_keys(self) -> Result<Keys<T>, KeyError>;
+}
+
+impl<T> IntoKeys<T> for Keys<T> {
+    fn into_keys(self) -> Result<Keys<T>, KeyError> {
+        Ok(self)
+    }
+}
+
+impl<T: Send + Sync + 'static> IntoKeys<T> for &Topic<T> {
+    fn into_keys(self) -> Result<Keys<T>, KeyError> {
+        check_key(self.key())?;
+        Keys::new([self.key()])
+    }
+}
+
+impl<T: Send + Sync + 'static> IntoKeys<T> for Topic<T> {
+    fn into_keys(self) -> Result<Keys<T>, KeyError> {
+        (&self).into_keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, key: &str) -> bool {
+        Pattern::new(pattern).expect("a pattern").matches(key)
+    }
+
+    #[test]
+    fn a_star_is_one_level_and_two_are_the_rest() {
+        for (pattern, key, fits) in [
+            ("a/b", "a/b", true),
+            ("a/b", "a/b/c", false),
+            ("a/*", "a/b", true),
+            ("a/*", "a", false),
+            ("a/*", "a/b/c", false),
+            ("*/b", "a/b", true),
+            ("*/*", "a", false),
+            ("a/**", "a/b/c", true),
+            ("a/**", "a/b", true),
+            ("a/**", "a", false),
+            ("a/**", "ab/c", false),
+            ("**", "a/b", true),
+            ("a/*/c/**", "a/b/c/d/e", true),
+            ("a/*/c/**", "a/b/x/d", false),
+        ] {
+            assert_eq!(matches(pattern, key), fits, "{pattern} {key}");
+        }
+    }
+
+    #[test]
+    fn patterns_overlap_when_a_key_fits_both() {
+        let overlap = |a: &str, b: &str| {
+            let (a, b) = (Pattern::new(a).expect("one"), Pattern::new(b).expect("one"));
+            assert_eq!(a.overlaps(&b), b.overlaps(&a));
+            a.overlaps(&b)
+        };
+        assert!(overlap("a/*", "a/b"));
+        assert!(overlap("a/*", "*/b"));
+        assert!(overlap("a/**", "a/b/c"));
+        assert!(overlap("**", "a"));
+        assert!(!overlap("a/**", "a"));
+        assert!(!overlap("a/*", "a/b/c"));
+        assert!(!overlap("a/b", "a/c"));
+    }
+
+    #[test]
+    fn bad_keys_are_named() {
+        assert_eq!(check_key(""), Err(KeyError::Empty));
+        assert_eq!(check_key(&"k".repeat(513)), Err(KeyError::TooLong { bytes: 513 }));
+        assert!(check_key(&"k".repeat(512)).is_ok());
+        assert!(matches!(check_key("a\nb"), Err(KeyError::Control { at: 1, .. })));
+        assert!(matches!(check_key("a\u{7f}"), Err(KeyError::Control { .. })));
+        assert!(matches!(check_key("a/*"), Err(KeyError::Wildcard { .. })));
+        for empty in ["/a", "a/", "a//b", "/"] {
+            assert!(matches!(check_key(empty), Err(KeyError::EmptyLevel { .. })), "{empty}");
+        }
+        for bad in ["a/**/b", "a*", "a/b*/c", "***"] {
+            assert!(matches!(Pattern::new(bad), Err(KeyError::BadPattern { .. })), "{bad}");
+        }
+        assert!(matches!(Keys::<u8>::new(Vec::<String>::new()), Err(KeyError::NoKeys)));
+        let many = (0..300).map(|n| n.to_string());
+        assert!(matches!(Keys::<u8>::new(many), Err(KeyError::TooMany { .. })));
+    }
+}

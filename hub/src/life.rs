@@ -1,0 +1,101 @@
+//! [`Life`]: how a subscriber is told to stop, and how others learn that it has.
+//!
+//! **Invariant:** once [`Life::is_over`], the handler never runs again; whoever joins is woken.
+
+use std::task::Waker;
+
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+/// Handle what is waiting, then end.
+const DRAIN: u64 = 1;
+/// End now.
+const STOP: u64 = 2;
+/// Something waits outside the queue.
+const DIRECT: u64 = 4;
+
+/// What a subscriber is to do, and whether it is over.
+#[derive(Debug)]
+pub(crate) struct Life {
+    orders: AtomicU64,
+    over: Mutex<Over>,
+}
+
+#[derive(Debug)]
+struct Over {
+    is: bool,
+    joiners: Vec<Waker>,
+}
+
+/// What was ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Orders(u64);
+
+impl Orders {
+    pub(crate) fn none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn drain(self) -> bool {
+        self.0 & DRAIN != 0
+    }
+
+    pub(crate) fn stop(self) -> bool {
+        self.0 & STOP != 0
+    }
+
+    pub(crate) fn direct(self) -> bool {
+        self.0 & DIRECT != 0
+    }
+}
+
+impl Life {
+    pub(crate) fn new() -> Life {
+        let over = Mutex::new(Over { is: false, joiners: Vec::new() });
+        Life { orders: AtomicU64::new(0), over }
+    }
+
+    #[inline]
+    pub(crate) fn orders(&self) -> Orders {
+        Orders(self.orders.load(Ordering::Acquire))
+    }
+
+    /// To be followed by a wake-up of the subscriber, as all orders are.
+    pub(crate) fn drain(&self) {
+        self.orders.fetch_or(DRAIN, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.orders.fetch_or(STOP, Ordering::SeqCst);
+    }
+
+    pub(crate) fn direct(&self) {
+        self.orders.fetch_or(DIRECT, Ordering::SeqCst);
+    }
+
+    pub(crate) fn took_direct(&self) {
+        self.orders.fetch_and(!DIRECT, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.lock().is
+    }
+
+    /// The subscriber is gone; everybody who joins may go on.
+    pub(crate) fn end(&self) {
+        let joiners = {
+            let mut over = self.over.lock();
+            over.is = true;
+            std::mem::take(&mut over.joiners)
+        };
+        joiners.into_iter().for_each(Waker::wake);
+    }
+
+    /// Is it over? If not, the waker is woken when it is.
+    pub(crate) fn join(&self, waker: &Waker) -> bool {
+        let mut over = self.over.lock();
+        if !over.is && !over.joiners.iter().any(|one| one.will_wake(waker)) {
+            over.joiners.push(waker.clone());
+        }
+        over.is
+    }
+}

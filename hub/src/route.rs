@@ -1,0 +1,305 @@
+//! [`Registry`]: who asks for what, and the routes from every key to those who ask for it.
+//!
+//! **Invariant:** a publish that begins after `subscribe` returned finds the subscriber; one that
+//! begins after it left does not. Publishers read a snapshot and hold no lock of the registry while
+//! they deliver. Two subscribers of one name never both match one key.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Refusal, SubscribeError};
+use crate::event::AnyEvent;
+use crate::group::Group;
+use crate::key::{Payload, Selection};
+use crate::log::Log;
+use crate::subscriber::{Post, Subscriber};
+use crate::topic::{Channel, Codec};
+
+/// Everywhere an event of one key goes.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    /// In the order in which their locks are taken.
+    pub(crate) logs: Vec<Arc<Log<AnyEvent>>>,
+    pub(crate) queues: Vec<Arc<Subscriber>>,
+    pub(crate) groups: Vec<Arc<Group>>,
+    pub(crate) inlines: Vec<Arc<Subscriber>>,
+}
+
+impl Routes {
+    pub(crate) fn subscribers(&self) -> usize {
+        let logs: usize = self.logs.iter().map(|log| log.readers()).sum();
+        let groups: usize = self.groups.iter().map(|group| group.len()).sum();
+        logs + self.queues.len() + groups + self.inlines.len()
+    }
+}
+
+/// Those who ask for the same keys.
+#[derive(Debug, Default)]
+struct Outlets {
+    log: Option<Arc<Log<AnyEvent>>>,
+    queues: Vec<Arc<Subscriber>>,
+    inlines: Vec<Arc<Subscriber>>,
+    groups: Vec<Arc<Group>>,
+}
+
+impl Outlets {
+    fn is_empty(&self) -> bool {
+        let rest = self.queues.len() + self.inlines.len() + self.groups.len();
+        rest == 0 && self.log.is_none()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    channels: HashMap<Box<str>, Arc<Channel>>,
+    outlets: HashMap<Arc<Selection>, Outlets>,
+    /// Selections by the keys they name, and those with wildcards.
+    exact: HashMap<Box<str>, Vec<Arc<Selection>>>,
+    wild: Vec<Arc<Selection>>,
+    subscribers: HashMap<u64, Arc<Subscriber>>,
+    names: HashMap<Arc<str>, Vec<u64>>,
+    /// The last number of any key that was forgotten.
+    forgotten: u64,
+}
+
+impl Registry {
+    pub(crate) fn channel(&self, key: &str) -> Option<&Arc<Channel>> {
+        self.channels.get(key)
+    }
+
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &Arc<Channel>> {
+        self.channels.values()
+    }
+
+    pub(crate) fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
+        self.subscribers.values()
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Vec<Arc<Subscriber>> {
+        let ids = self.names.get(name).into_iter().flatten();
+        ids.filter_map(|id| self.subscribers.get(id)).cloned().collect()
+    }
+
+    /// The channel of a key, made if there is none. Keys that nobody holds and nobody asks for by
+    /// name are forgotten when there are too many.
+    pub(crate) fn open<T: 'static>(
+        &mut self,
+        key: &str,
+        codec: Option<Codec>,
+        channels_max: usize,
+    ) -> Result<Arc<Channel>, Refusal> {
+        if let Some(channel) = self.channels.get(key) {
+            let channel = channel.clone();
+            return same_type::<T>(channel, codec);
+        }
+        if self.channels.len() >= channels_max {
+            self.forget();
+            if self.channels.len() >= channels_max {
+                return Err(Refusal::TooManyKeys { keys: channels_max });
+            }
+        }
+        let asked = self.exact.get(key).into_iter().flatten().filter_map(|one| one.payload);
+        if let Some(expected) = asked.into_iter().find(|asked| *asked != Payload::of::<T>()) {
+            return Err(Refusal::WrongType {
+                key: key.into(),
+                expected: expected.name,
+                given: std::any::type_name::<T>(),
+            });
+        }
+        let channel = Arc::new(Channel::new::<T>(key, self.forgotten));
+        channel.learn(codec);
+        channel.routes.store(Arc::new(self.routes(&channel)));
+        self.channels.insert(key.into(), channel.clone());
+        Ok(channel)
+    }
+
+    fn forget(&mut self) {
+        let exact = &self.exact;
+        let mut last = self.forgotten;
+        self.channels.retain(|key, channel| {
+            let keep = Arc::strong_count(channel) > 1 || exact.contains_key(key);
+            if !keep {
+                last = last.max(channel.last_sequence());
+            }
+            keep
+        });
+        self.forgotten = last;
+    }
+
+    /// Is there already one of this name that some key would reach as well?
+    pub(crate) fn check_name(&self, name: &str, wanted: &Selection) -> Result<(), SubscribeError> {
+        for other in self.names.get(name).into_iter().flatten() {
+            let other = self.subscribers.get(other);
+            if other.is_some_and(|other| other.selection.overlaps(wanted)) {
+                return Err(SubscribeError::Duplicate { name: name.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Do the keys it names carry what it takes?
+    pub(crate) fn check_types(&self, wanted: &Selection) -> Result<(), SubscribeError> {
+        let Some(payload) = wanted.payload else { return Ok(()) };
+        for pattern in &wanted.patterns {
+            let channel = self.channels.get(pattern.text());
+            if let Some(channel) = channel.filter(|channel| channel.payload != payload) {
+                return Err(SubscribeError::WrongType {
+                    key: channel.key().into(),
+                    expected: channel.payload.name,
+                    given: payload.name,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// One copy of each selection, however many ask for it.
+    pub(crate) fn intern(&self, selection: Selection) -> Arc<Selection> {
+        match self.outlets.get_key_value(&selection) {
+            Some((known, _)) => known.clone(),
+            None => Arc::new(selection),
+        }
+    }
+
+    pub(crate) fn log(&self, selection: &Selection) -> Option<Arc<Log<AnyEvent>>> {
+        self.outlets.get(selection)?.log.clone()
+    }
+
+    pub(crate) fn group(&self, selection: &Selection, name: &str) -> Option<Arc<Group>> {
+        self.outlets.get(selection)?.groups.iter().find(|group| *group.name == *name).cloned()
+    }
+
+    /// From here on events reach it. A reader of a log has joined it before.
+    pub(crate) fn add(&mut self, subscriber: &Arc<Subscriber>) {
+        self.subscribers.insert(subscriber.id, subscriber.clone());
+        self.names.entry(subscriber.name.clone()).or_default().push(subscriber.id);
+        let selection = subscriber.selection.clone();
+        if !self.outlets.contains_key(&selection) {
+            self.outlets.insert(selection.clone(), Outlets::default());
+            self.index(&selection);
+        }
+        let Some(outlets) = self.outlets.get_mut(&selection) else { return };
+        match (&subscriber.group, &subscriber.post) {
+            (Some(group), _) => {
+                group.join(subscriber.clone());
+                if outlets.groups.iter().any(|one| Arc::ptr_eq(one, group)) {
+                    return;
+                }
+                outlets.groups.push(group.clone());
+            }
+            (None, Post::Log { log, .. }) => {
+                if outlets.log.is_some() {
+                    return; // the routes lead there already
+                }
+                outlets.log = Some(log.clone());
+            }
+            (None, Post::Queue(_)) => outlets.queues.push(subscriber.clone()),
+            (None, Post::Inline(_)) => outlets.inlines.push(subscriber.clone()),
+        }
+        self.reroute(&selection);
+    }
+
+    /// From here on no event reaches it. Removing twice changes nothing.
+    pub(crate) fn remove(&mut self, subscriber: &Subscriber) {
+        if self.subscribers.remove(&subscriber.id).is_none() {
+            return;
+        }
+        if let Some(ids) = self.names.get_mut(&subscriber.name) {
+            ids.retain(|id| *id != subscriber.id);
+            if ids.is_empty() {
+                self.names.remove(&subscriber.name);
+            }
+        }
+        let selection = subscriber.selection.clone();
+        let Some(outlets) = self.outlets.get_mut(&selection) else { return };
+        match (&subscriber.group, &subscriber.post) {
+            (Some(group), _) => {
+                if !group.leave(subscriber) {
+                    return;
+                }
+                outlets.groups.retain(|one| !Arc::ptr_eq(one, group));
+            }
+            (None, Post::Log { log, .. }) => {
+                if log.readers() > 0 {
+                    return;
+                }
+                outlets.log = None;
+            }
+            (None, Post::Queue(_)) => outlets.queues.retain(|one| one.id != subscriber.id),
+            (None, Post::Inline(_)) => outlets.inlines.retain(|one| one.id != subscriber.id),
+        }
+        if outlets.is_empty() {
+            self.outlets.remove(&selection);
+            self.unindex(&selection);
+        }
+        self.reroute(&selection);
+    }
+
+    fn index(&mut self, selection: &Arc<Selection>) {
+        for pattern in selection.patterns.iter().filter(|pattern| !pattern.is_wild()) {
+            self.exact.entry(pattern.text().into()).or_default().push(selection.clone());
+        }
+        if selection.patterns.iter().any(|pattern| pattern.is_wild()) {
+            self.wild.push(selection.clone());
+        }
+    }
+
+    fn unindex(&mut self, selection: &Arc<Selection>) {
+        for pattern in selection.patterns.iter().filter(|pattern| !pattern.is_wild()) {
+            if let Some(there) = self.exact.get_mut(pattern.text()) {
+                there.retain(|one| one != selection);
+                if there.is_empty() {
+                    self.exact.remove(pattern.text());
+                }
+            }
+        }
+        self.wild.retain(|one| one != selection);
+    }
+
+    /// The routes of every key this selection asks for, made anew.
+    fn reroute(&self, selection: &Selection) {
+        let renew = |channel: &Arc<Channel>| channel.routes.store(Arc::new(self.routes(channel)));
+        if selection.patterns.iter().any(|pattern| pattern.is_wild()) {
+            let matching =
+                |channel: &&Arc<Channel>| selection.matches(channel.key(), channel.payload);
+            self.channels.values().filter(matching).for_each(renew);
+        } else {
+            let named = selection.patterns.iter();
+            named.filter_map(|pattern| self.channels.get(pattern.text())).for_each(renew);
+        }
+    }
+
+    fn routes(&self, channel: &Channel) -> Routes {
+        let exact = self.exact.get(channel.key()).into_iter().flatten();
+        let mut routes = Routes::default();
+        let mut seen = HashSet::new();
+        for selection in exact.chain(&self.wild) {
+            let ours = selection.matches(channel.key(), channel.payload);
+            if !ours || !seen.insert(Arc::as_ptr(selection)) {
+                continue;
+            }
+            let Some(outlets) = self.outlets.get(selection) else { continue };
+            routes.logs.extend(outlets.log.clone());
+            routes.queues.extend(outlets.queues.iter().cloned());
+            routes.groups.extend(outlets.groups.iter().cloned());
+            routes.inlines.extend(outlets.inlines.iter().cloned());
+        }
+        routes.logs.sort_by_key(|log| Arc::as_ptr(log).addr());
+        routes
+    }
+}
+
+pub(crate) fn same_type<T: 'static>(
+    channel: Arc<Channel>,
+    codec: Option<Codec>,
+) -> Result<Arc<Channel>, Refusal> {
+    if channel.payload != Payload::of::<T>() {
+        return Err(Refusal::WrongType {
+            key: channel.key().into(),
+            expected: channel.payload.name,
+            given: std::any::type_name::<T>(),
+        });
+    }
+    channel.learn(codec);
+    Ok(channel)
+}

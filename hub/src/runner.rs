@@ -1,0 +1,450 @@
+//! [`Runner`]: one subscriber at work. It takes an event, filters it, has it handled, and decides
+//! what to do if that failed; wherever it runs, this is what runs.
+//!
+//! **Invariant:** an event leaves the inbox when it was handled, filtered or made a dead letter,
+//! and not before; whatever a handler, a filter, a factory or a `Drop` does, the runner goes on or
+//! ends as its budget says, and nobody else notices.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::current::{Current, within};
+use crate::dead_letter::Letter;
+use crate::event::AnyEvent;
+use crate::filter::Filters;
+use crate::handler::{Delivery, Handler, Remedy, Severity};
+use crate::heart::Heart;
+use crate::inbox::Inbox;
+use crate::life::Orders;
+use crate::notice::HubNotice;
+use crate::restart::{Record, Verdict};
+use crate::stats::count;
+use crate::subscriber::{Phase, Subscriber};
+use crate::sync::Slot;
+use crate::work::{
+    Failure, Guarded, Once, Sampler, failed, filter_failed, guard, letter, panicked, span, wanted,
+};
+
+/// An async handler that keeps its thread for longer than this is told of.
+const BLOCKING: Duration = Duration::from_millis(100);
+/// With at most this many readers of a log, each looks again before it sleeps.
+const CROWD: usize = 4;
+/// How often.
+const SPINS: u32 = 3;
+const YIELDS: u32 = 1;
+
+/// What became of an event.
+enum Step {
+    /// It was handled or filtered.
+    Done,
+    /// There is none.
+    Empty,
+    Failed(Failure),
+}
+
+/// How a runner ended.
+enum End {
+    Told,
+    Spent { reason: String },
+}
+
+pub(crate) struct Runner<T, F> {
+    pub(crate) heart: Arc<Heart>,
+    pub(crate) me: Arc<Subscriber>,
+    pub(crate) inbox: Inbox,
+    pub(crate) filters: Filters<T>,
+    pub(crate) record: Record,
+    pub(crate) factory: F,
+    /// The thread it runs on serves others as well.
+    pub(crate) shared: bool,
+    /// Handled, not yet committed.
+    pub(crate) held: Vec<AnyEvent>,
+    pub(crate) sampler: Sampler,
+    /// The longest time it kept the thread, of those measured and not yet told.
+    pub(crate) longest: Option<Duration>,
+}
+
+impl<T, H, F> Runner<T, F>
+where
+    T: Send + Sync + 'static,
+    H: Handler<T>,
+    F: FnMut() -> H + Send + 'static,
+{
+    /// Runs until told to end or until the budget is spent.
+    pub(crate) async fn run(mut self) {
+        let end = loop {
+            let handler = match catch_unwind(AssertUnwindSafe(&mut self.factory)) {
+                Ok(handler) => handler,
+                Err(panic) => {
+                    let failure = panicked(&self.me, panic);
+                    count(&self.me.counts.errors);
+                    let verdict = self.record.not_made(Instant::now(), rand::random());
+                    match self.act(verdict, &format!("its factory {}", failure.reason)).await {
+                        Some(end) => break end,
+                        None => continue,
+                    }
+                }
+            };
+            let mut handler = Guarded(Some(handler));
+            let end = self.serve(&mut handler).await;
+            drop(handler);
+            let held = std::mem::take(&mut self.held);
+            self.me.uncommitted.store(0, Ordering::Release);
+            self.inbox.again(held);
+            if let Some(end) = end {
+                break end;
+            }
+        };
+        self.finish(end);
+    }
+
+    /// One handler's life. `None`: a new one is to be made.
+    async fn serve(&mut self, handler: &mut Guarded<H>) -> Option<End> {
+        let collects = handler.get().collects();
+        loop {
+            let orders = self.me.life.orders();
+            if !orders.none() {
+                if orders.stop() {
+                    return Some(End::Told);
+                }
+                if orders.direct() {
+                    self.inbox.take_direct();
+                }
+            }
+            let done = match H::IMMEDIATE {
+                true => self.burst(handler.get(), orders),
+                false => self.step(handler.get(), collects > 0).await,
+            };
+            match done {
+                Step::Done if collects > 0 && self.held.len() >= collects => {
+                    if let Err(end) = self.commit(handler).await {
+                        return end;
+                    }
+                }
+                Step::Done => {}
+                Step::Failed(failure) => {
+                    if let Err(end) = self.fail(failure).await {
+                        return end;
+                    }
+                }
+                Step::Empty if !self.held.is_empty() => {
+                    if let Err(end) = self.commit(handler).await {
+                        return end;
+                    }
+                }
+                Step::Empty => {
+                    if orders.drain() && self.inbox.is_empty() && self.me.life.orders() == orders {
+                        return Some(End::Told);
+                    }
+                    self.rest(orders).await;
+                }
+            }
+            if self.inbox.stretch_ended() {
+                pause().await;
+            }
+        }
+    }
+
+    fn at(&self) -> Current {
+        let (hub, subscriber) = (self.heart.id(), self.me.id);
+        Current { hub, subscriber, depth: 0, shared: self.shared }
+    }
+
+    /// A handler that never waits: one event after the other, to the end of the stretch.
+    fn burst(&mut self, handler: &mut H, orders: Orders) -> Step {
+        let at = self.at();
+        let (mut stretched, mut passed, mut bytes) = (false, 0, 0);
+        let mut once = Once {
+            me: &self.me,
+            filters: &mut self.filters,
+            record: &mut self.record,
+            sampler: &mut self.sampler,
+            longest: &mut self.longest,
+            depth: 0,
+            filtering: false,
+        };
+        let inbox = &mut self.inbox;
+        let worked = within(at, || {
+            catch_unwind(AssertUnwindSafe(|| {
+                if let Some(stretch) = inbox.stretch() {
+                    stretched = true;
+                    for event in stretch.slots.iter().map_while(Slot::get) {
+                        if let Err(failure) = once.handle(handler, event, 0) {
+                            return Step::Failed(*failure);
+                        }
+                        passed += 1;
+                        bytes += u64::from(event.bytes);
+                        if stretch.passed(passed) || once.me.life.orders() != orders {
+                            break;
+                        }
+                    }
+                    return Step::Done;
+                }
+                if inbox.current().is_none() {
+                    return Step::Empty;
+                }
+                let lagged = inbox.lagged(); // known once the next event is in hand
+                let Some(event) = inbox.current() else { return Step::Empty };
+                let bytes = event.bytes.into();
+                if let Err(failure) = once.handle(handler, event, lagged) {
+                    return Step::Failed(*failure);
+                }
+                inbox.advance(bytes);
+                Step::Done
+            }))
+        });
+        let step = worked.unwrap_or_else(|panic| {
+            let failure = panicked(once.me, panic);
+            Step::Failed(if once.filtering { filter_failed(failure) } else { failure })
+        });
+        if stretched {
+            inbox.passed(passed, bytes, matches!(step, Step::Failed(_)));
+        }
+        self.say_blocked();
+        step
+    }
+
+    /// A handler that may wait: one event.
+    async fn step(&mut self, handler: &mut H, hold: bool) -> Step {
+        let at = self.at();
+        if self.inbox.current().is_none() {
+            return Step::Empty;
+        }
+        let lagged = self.inbox.lagged();
+        let Some(event) = self.inbox.current() else { return Step::Empty };
+        let bytes = event.bytes.into();
+        let at = Current { depth: event.depth, ..at };
+        match wanted(&self.me, &mut self.filters, event) {
+            Ok(None) => {
+                count(&self.me.counts.filtered);
+                self.next_event(bytes);
+                return Step::Done;
+            }
+            Ok(Some(payload)) => {
+                let attempt = self.record.attempt();
+                let delivery = Delivery { event, payload, attempt, lagged };
+                let sampled = self.sampler.begin();
+                let mut watch = (self.shared && sampled.is_some()).then_some(Duration::ZERO);
+                let span = span(&self.me, event);
+                let work = || handler.handle(delivery);
+                let result = guard(&self.me, at, span, &mut watch, work).await;
+                self.sampler.end(sampled, &self.me);
+                self.longest = watch.max(self.longest);
+                if let Err(failure) = result {
+                    self.say_blocked();
+                    return Step::Failed(failure);
+                }
+            }
+            Err(failure) => return Step::Failed(failure),
+        }
+        self.say_blocked();
+        if hold {
+            self.held.extend(self.inbox.current().cloned());
+            self.me.uncommitted.store(self.held.len() as u64, Ordering::Release);
+        }
+        count(&self.me.counts.processed);
+        self.record.handled();
+        self.inbox.advance(bytes);
+        Step::Done
+    }
+
+    /// Says so if the handler kept a thread that others run on as well.
+    fn say_blocked(&mut self) {
+        let Some(time) = self.longest.take().filter(|time| *time >= BLOCKING) else { return };
+        if self.shared {
+            let subscriber = self.me.name.to_string();
+            let notice = HubNotice::Blocking { subscriber, for_ms: time.as_millis() as u64 };
+            self.heart.say(notice, Some(&self.me));
+        }
+    }
+
+    fn next_event(&mut self, bytes: u64) {
+        self.record.next_event();
+        self.inbox.advance(bytes);
+    }
+
+    /// The event in hand failed.
+    async fn fail(&mut self, failure: Failure) -> Result<(), Option<End>> {
+        let attempt = self.record.attempt();
+        let Some(event) = self.inbox.current().cloned() else { return Ok(()) };
+        failed(&self.heart, &self.me, &event, &failure, attempt);
+        let verdict = self.record.failed(failure.remedy, Instant::now(), rand::random());
+        if matches!(verdict, Verdict::Letter | Verdict::Anew { letter: true, .. }) {
+            letter(&self.heart, &self.me, &event, attempt, &failure);
+            self.next_event(event.bytes.into());
+        }
+        drop(event);
+        match verdict {
+            Verdict::Letter => Ok(()),
+            Verdict::Again(pause) => {
+                count(&self.me.counts.retries);
+                self.sleep(pause).await;
+                Ok(())
+            }
+            verdict => Err(self.act(verdict, &failure.reason).await),
+        }
+    }
+
+    /// A handler that collects is asked to commit, again and again until it does or dies.
+    async fn commit(&mut self, handler: &mut Guarded<H>) -> Result<(), Option<End>> {
+        let at = self.at();
+        let mut tries = 0u32;
+        loop {
+            let handler = handler.get();
+            let result = guard(&self.me, at, None, &mut None, || handler.commit()).await;
+            let Err(failure) = result else {
+                self.held.clear();
+                self.me.uncommitted.store(0, Ordering::Release);
+                return Ok(());
+            };
+            tries += 1;
+            if let Some(event) = self.held.first().cloned() {
+                failed(&self.heart, &self.me, &event, &failure, tries);
+            }
+            let again = failure.remedy != Remedy::Fatal && !self.me.life.orders().stop();
+            if !again {
+                let verdict = self.record.not_made(Instant::now(), rand::random());
+                return Err(self.act(verdict, &failure.reason).await);
+            }
+            count(&self.me.counts.retries);
+            let wait = self.record.pause(tries, rand::random());
+            self.sleep(wait).await;
+        }
+    }
+
+    /// Waits before a new handler is made, or says that the budget is spent.
+    async fn act(&mut self, verdict: Verdict, reason: &str) -> Option<End> {
+        let Verdict::Anew { pause, .. } = verdict else {
+            return Some(End::Spent { reason: reason.into() });
+        };
+        count(&self.me.counts.restarts);
+        let notice = HubNotice::Restarting {
+            subscriber: self.me.name.to_string(),
+            reason: reason.into(),
+            pause_ms: pause.as_millis() as u64,
+        };
+        self.heart.say(notice, Some(&self.me));
+        self.sleep(pause).await;
+        None
+    }
+
+    /// Pauses, unless it is told to stop. Being told to drain does not shorten it.
+    async fn sleep(&mut self, time: Duration) {
+        self.me.enter_if(Phase::Running, Phase::Pausing);
+        self.heart.timer.sleep(time).await;
+        self.me.enter_if(Phase::Pausing, Phase::Running);
+    }
+
+    /// Waits for the next event: by looking again for a moment if only few do, then asleep.
+    async fn rest(&mut self, orders: Orders) {
+        if self.me.lagging.load(Ordering::Relaxed) {
+            self.me.lagging.store(false, Ordering::Relaxed);
+        }
+        if self.inbox.crowd() <= CROWD {
+            // Ever longer between two looks, so that what comes comes in numbers.
+            for round in 0..SPINS + YIELDS {
+                match round < SPINS {
+                    true => (0..1u32 << round).for_each(|_| std::hint::spin_loop()),
+                    false => pause().await,
+                }
+                if self.inbox.peek() || self.me.life.orders() != orders {
+                    return;
+                }
+            }
+        }
+        let (me, inbox, heart) = (&self.me, &mut self.inbox, &self.heart);
+        poll_fn(|_| {
+            // Orders come before their wake-up, and the waker was registered before this poll.
+            if me.life.orders() != orders || !inbox.sleep() {
+                return Poll::Ready(());
+            }
+            heart.caught_up();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
+    fn finish(mut self, end: End) {
+        let spent = match end {
+            End::Spent { reason } => Some(reason),
+            End::Told => None,
+        };
+        self.me.shut(true);
+        self.leave(spent);
+    }
+
+    fn leave(&mut self, spent: Option<String>) {
+        let failed = spent.is_some() || self.me.has_failed();
+        let rest = self.inbox.rest();
+        leave(&self.heart, &self.me, rest, failed, spent);
+    }
+}
+
+/// Whatever ends a runner, nobody waits for it afterwards, and what it left is not lost.
+impl<T, F> Drop for Runner<T, F> {
+    fn drop(&mut self) {
+        if self.me.life.is_over() {
+            return;
+        }
+        self.me.shut(true);
+        let held = std::mem::take(&mut self.held);
+        self.me.uncommitted.store(0, Ordering::Release);
+        self.inbox.again(held);
+        let rest = self.inbox.rest();
+        let failed = self.me.has_failed();
+        leave(&self.heart, &self.me, rest, failed, None);
+    }
+}
+
+/// The last things: leftovers, notice, routes; and then it is over.
+fn leave(
+    heart: &Heart,
+    me: &Arc<Subscriber>,
+    rest: Vec<AnyEvent>,
+    failed: bool,
+    spent: Option<String>,
+) {
+    if me.life.is_over() {
+        return;
+    }
+    let rest = heart.hand_on(me, rest);
+    let leftovers = rest.len() as u64;
+    me.counts.abandoned.fetch_add(leftovers, Ordering::Relaxed);
+    let reason = spent.as_deref().unwrap_or(match failed {
+        true => "its queue overflowed",
+        false => "it was stopped before it came to it",
+    });
+    if failed || me.keeps_leftovers() {
+        let letter = |event| Letter::new(event, &me.name, 0, Severity::Error, reason);
+        heart.keep(rest.iter().map(letter).collect());
+    }
+    if failed {
+        me.enter(Phase::Failed);
+        let subscriber = me.name.to_string();
+        let notice = HubNotice::Stopped { subscriber, reason: reason.into(), leftovers };
+        heart.say(notice, Some(me));
+    } else {
+        me.enter(Phase::Stopped);
+    }
+    heart.registry_mut().remove(me);
+    me.life.end();
+    heart.caught_up();
+}
+
+/// Lets others run.
+async fn pause() {
+    let mut paused = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,361 @@
+//! [`Subscribe`]: what a new subscriber is to be like.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::context::inline::{Inline, Worker};
+use crate::context::thread::block_on;
+use crate::cursor::{Cursor, Reader};
+use crate::error::SubscribeError;
+use crate::event::AnyEvent;
+use crate::filter::{Filters, Hours, Rate};
+use crate::group::{Group, Share};
+use crate::handler::{Delivery, Handler, HandlerError, IntoOutcome};
+use crate::heart::Heart;
+use crate::inbox::{Inbox, Source};
+use crate::key::{KeyError, Keys, Selection};
+use crate::lived::Lived;
+use crate::log::Log;
+use crate::overflow::{Overflow, Queue};
+use crate::queue::{self, QueueReader};
+use crate::restart::{Record, Restart};
+use crate::route::Registry;
+use crate::runner::Runner;
+use crate::subscriber::{Post, Stage, Subscriber};
+use crate::subscription::Subscription;
+use crate::work::Sampler;
+
+/// How often an event is tried before it becomes a dead letter, unless the subscriber says so.
+const ATTEMPTS: u32 = 3;
+/// The longest name, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// A subscriber in the making. Ends with [`spawn`](Subscribe::spawn) or
+/// [`inline`](Subscribe::inline).
+#[must_use = "nobody is subscribed before `spawn` or `inline`"]
+pub struct Subscribe<T> {
+    heart: Arc<Heart>,
+    keys: Result<Keys<T>, KeyError>,
+    name: Option<String>,
+    context: Context,
+    queue: Option<Queue>,
+    restart: Restart,
+    attempts: u32,
+    filters: Filters<T>,
+    group: Option<(String, Share<T>)>,
+    keeps_dropped: bool,
+    stage: Stage,
+}
+
+impl<T: Send + Sync + 'static> Subscribe<T> {
+    pub(crate) fn new(heart: Arc<Heart>, keys: Result<Keys<T>, KeyError>) -> Subscribe<T> {
+        Subscribe {
+            heart,
+            keys,
+            name: None,
+            context: Context::Task,
+            queue: None,
+            restart: Restart::default(),
+            attempts: ATTEMPTS,
+            filters: Filters::new(),
+            group: None,
+            keeps_dropped: false,
+            stage: Stage::User,
+        }
+    }
+
+    /// What notices, statistics and dead letters call it. Two subscribers whose keys overlap cannot
+    /// have one name. Without a name it gets a number.
+    pub fn name(mut self, name: impl Into<String>) -> Subscribe<T> {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Where it runs: on a task unless said here.
+    pub fn on(mut self, context: Context) -> Subscribe<T> {
+        self.context = context;
+        self
+    }
+
+    /// How far it may fall behind, and what happens then: 1024 events, and publishers wait.
+    pub fn queue(mut self, queue: Queue) -> Subscribe<T> {
+        self.queue = Some(queue);
+        self
+    }
+
+    pub(crate) fn queue_unless_set(mut self, queue: Queue) -> Subscribe<T> {
+        self.queue.get_or_insert(queue);
+        self
+    }
+
+    /// How often its handler is made anew: five times within a minute unless said here.
+    pub fn restart(mut self, restart: Restart) -> Subscribe<T> {
+        self.restart = restart;
+        self
+    }
+
+    /// How often one event is tried before it becomes a dead letter: three times unless said here.
+    pub fn attempts(mut self, attempts: u32) -> Subscribe<T> {
+        self.attempts = attempts;
+        self
+    }
+
+    /// Events it loses because its queue is full become dead letters.
+    pub fn keep_dropped(mut self) -> Subscribe<T> {
+        self.keeps_dropped = true;
+        self
+    }
+
+    /// Shares the events of these keys with the others of the same group and the same keys: each
+    /// event goes to one of them. Their filters should agree.
+    pub fn group(mut self, name: impl Into<String>, share: Share<T>) -> Subscribe<T> {
+        self.group = Some((name.into(), share));
+        self
+    }
+
+    /// Only events for which this is true.
+    pub fn filter(mut self, mut check: impl FnMut(&T) -> bool + Send + 'static) -> Subscribe<T> {
+        self.filters.add(move |_, payload| Ok(check(payload)));
+        self
+    }
+
+    /// Only events for which this is true; an error makes the event a dead letter.
+    pub fn try_filter(
+        mut self,
+        mut check: impl FnMut(&T) -> Result<bool, HandlerError> + Send + 'static,
+    ) -> Subscribe<T> {
+        self.filters.add(move |_, payload| check(payload).map_err(Box::new));
+        self
+    }
+
+    /// Only events under keys like this.
+    pub fn only(mut self, pattern: &str) -> Subscribe<T> {
+        if let Err(error) = self.filters.add_pattern(pattern) {
+            self.keys = self.keys.and(Err(error));
+        }
+        self
+    }
+
+    /// Only events whose JSON has this value at this path, with dots between names:
+    /// `address.country`. Needs a topic declared with [`Topic::json`](crate::Topic::json).
+    pub fn field(mut self, path: &str, value: impl Into<Value>) -> Subscribe<T> {
+        self.filters.add_field(path, value.into());
+        self
+    }
+
+    /// Only events published within these hours of the day.
+    pub fn between(mut self, hours: Hours) -> Subscribe<T> {
+        self.filters.add_hours(hours);
+        self
+    }
+
+    /// Not more events than this; the others pass it by.
+    pub fn rate(mut self, rate: Rate) -> Subscribe<T> {
+        self.filters.add_rate(rate);
+        self
+    }
+
+    pub(crate) fn stage(mut self, stage: Stage) -> Subscribe<T> {
+        self.stage = stage;
+        self
+    }
+
+    /// Subscribes a handler. It is cloned when it has to be made anew.
+    pub fn spawn<H>(self, handler: H) -> Result<Subscription, SubscribeError>
+    where
+        H: Handler<T> + Clone,
+    {
+        self.spawn_with(move || handler.clone())
+    }
+
+    /// Subscribes a handler that is made by a factory: now, in its own context, and after every
+    /// panic or fatal error.
+    pub fn spawn_with<H, F>(self, factory: F) -> Result<Subscription, SubscribeError>
+    where
+        H: Handler<T>,
+        F: FnMut() -> H + Send + 'static,
+    {
+        let runtime = match self.context {
+            Context::Task => Some(self.runtime()?),
+            _ => None,
+        };
+        let pool = match self.context {
+            Context::Pool => Some(self.heart.pool().map_err(no_thread)?),
+            _ => None,
+        };
+        self.heart.start_timer().map_err(no_thread)?;
+        let selection = self.check()?;
+        let (context, shared) = match self.context {
+            Context::Task => ("task", true),
+            Context::Pool => ("pool", true),
+            Context::Thread => ("thread", false),
+        };
+        let (me, source) = self.register(selection, context)?;
+        let inbox = Inbox::new(me.clone(), source);
+        let runner = Runner {
+            heart: self.heart.clone(),
+            me: me.clone(),
+            inbox,
+            filters: self.filters,
+            record: Record::new(self.restart, self.attempts),
+            factory,
+            shared,
+            held: Vec::new(),
+            sampler: Sampler::default(),
+            longest: None,
+        };
+        let lived = Lived { me: me.clone(), runner: Some(Box::pin(runner.run())) };
+        match (runtime, pool) {
+            (Some(runtime), _) => drop(runtime.spawn(lived)),
+            (_, Some(pool)) => pool.spawn(lived),
+            _ => {
+                // The system's threads have short names.
+                let name = format!("hub:{}", me.name.chars().take(11).collect::<String>());
+                let thread = std::thread::Builder::new().name(name);
+                drop(thread.spawn(move || block_on(lived)).map_err(no_thread)?);
+            }
+        }
+        Ok(Subscription::new(self.heart, me))
+    }
+
+    /// Subscribes a closure that publishers call themselves, in their own thread, before `publish`
+    /// returns. It should be quick: everybody who publishes waits for it.
+    pub fn inline<F, R>(self, handler: F) -> Result<Subscription, SubscribeError>
+    where
+        F: FnMut(Delivery<'_, T>) -> R + Clone + Send + 'static,
+        R: IntoOutcome + 'static,
+    {
+        self.inline_with(move || handler.clone())
+    }
+
+    /// The same, made by a factory: with the first event, and after every panic or fatal error.
+    pub fn inline_with<H, F, R>(self, factory: F) -> Result<Subscription, SubscribeError>
+    where
+        H: FnMut(Delivery<'_, T>) -> R + Send + 'static,
+        R: IntoOutcome + 'static,
+        F: FnMut() -> H + Send + 'static,
+    {
+        self.heart.start_timer().map_err(no_thread)?;
+        let selection = self.check()?;
+        let worker = Worker {
+            heart: Arc::downgrade(&self.heart),
+            filters: self.filters,
+            record: Record::new(self.restart, self.attempts),
+            factory,
+            handler: None,
+            sampler: Sampler::default(),
+        };
+        let post = Post::Inline(Inline::new(Box::new(worker)));
+        let mut registry = self.heart.registry_mut();
+        let (id, name) = admit(&self.heart, &registry, self.name, &selection)?;
+        let selection = registry.intern(selection);
+        let me = Subscriber::new(id, name, selection, None, "inline", self.stage, post, false);
+        let me = Arc::new(me);
+        registry.add(&me);
+        drop(registry);
+        Ok(Subscription::new(self.heart, me))
+    }
+
+    fn runtime(&self) -> Result<tokio::runtime::Handle, SubscribeError> {
+        match &self.heart.settings.runtime {
+            Some(runtime) => Ok(runtime.clone()),
+            None => tokio::runtime::Handle::try_current().map_err(|_| SubscribeError::NoRuntime),
+        }
+    }
+
+    /// Everything that can be wrong with it, before anything is done.
+    fn check(&self) -> Result<Selection, SubscribeError> {
+        let keys = self.keys.as_ref().map_err(|error| SubscribeError::Key(error.clone()))?;
+        let group = self.group.as_ref().map(|(name, _)| name);
+        for name in self.name.iter().chain(group) {
+            let printable = !name.chars().any(char::is_control);
+            if name.is_empty() || name.len() > NAME_BYTES_MAX || !printable {
+                return Err(SubscribeError::BadName { name: name.clone() });
+            }
+        }
+        let queue = self.queue.unwrap_or_default();
+        if queue.events == 0 || queue.bytes == 0 {
+            let (events, bytes) = (queue.events, queue.bytes);
+            return Err(SubscribeError::NoRoom { events, bytes });
+        }
+        if self.attempts == 0 {
+            return Err(SubscribeError::NoAttempts);
+        }
+        Ok(keys.selection.clone())
+    }
+
+    /// Gives it a place in the routes. From here on events wait for it.
+    fn register(
+        &self,
+        selection: Selection,
+        context: &'static str,
+    ) -> Result<(Arc<Subscriber>, Source), SubscribeError> {
+        let mut registry = self.heart.registry_mut();
+        let (id, name) = admit(&self.heart, &registry, self.name.clone(), &selection)?;
+        let group = match &self.group {
+            None => None,
+            Some((name, share)) => Some(match registry.group(&selection, name) {
+                Some(group) if group.is_by_hash() != share.hash.is_some() => {
+                    return Err(SubscribeError::GroupDiffers { group: name.clone() });
+                }
+                Some(group) => group,
+                None => Arc::new(Group::new(name.as_str().into(), share.hash.clone())),
+            }),
+        };
+        let bounds = self.queue.unwrap_or_default();
+        let (post, source) = if bounds.overflow == Overflow::Block && group.is_none() {
+            let log = registry.log(&selection).unwrap_or_else(|| Arc::new(Log::new()));
+            let cursor = Cursor::new(id, bounds.events as u64, bounds.bytes);
+            let reader = Reader::new(log.clone(), cursor.clone());
+            (Post::Log { log, cursor }, Source::Log(reader))
+        } else {
+            let same: fn(&AnyEvent, &AnyEvent) -> bool = |a, b| a.key() == b.key();
+            let queue = Arc::new(queue::Queue::new(id, bounds, same));
+            (Post::Queue(queue.clone()), Source::Queue(QueueReader::new(queue)))
+        };
+        let selection = registry.intern(selection);
+        let me = Subscriber::new(
+            id,
+            name,
+            selection,
+            group,
+            context,
+            self.stage,
+            post,
+            self.keeps_dropped,
+        );
+        let me = Arc::new(me);
+        registry.add(&me);
+        Ok((me, source))
+    }
+}
+
+/// May one of this name have these keys?
+fn admit(
+    heart: &Heart,
+    registry: &Registry,
+    name: Option<String>,
+    selection: &Selection,
+) -> Result<(u64, Arc<str>), SubscribeError> {
+    if heart.is_closed() {
+        return Err(SubscribeError::Closed);
+    }
+    let id = heart.next_id();
+    let name = name.unwrap_or_else(|| format!("subscriber-{id}"));
+    registry.check_name(&name, selection)?;
+    registry.check_types(selection)?;
+    Ok((id, name.into()))
+}
+
+fn no_thread(error: std::io::Error) -> SubscribeError {
+    SubscribeError::NoThread { reason: error.to_string() }
+}
+
+impl<T> std::fmt::Debug for Subscribe<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut subscribe = f.debug_struct("Subscribe");
+        subscribe.field("keys", &self.keys).field("name", &self.name).finish_non_exhaustive()
+    }
+}

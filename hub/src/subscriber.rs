@@ -1,0 +1,276 @@
+//! [`Subscriber`]: what the hub, its publishers and its own runner know about one subscriber.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use crate::context::inline::Inline;
+use crate::cursor::Cursor;
+use crate::event::AnyEvent;
+use crate::group::Group;
+use crate::key::{Pattern, Selection};
+use crate::life::Life;
+use crate::log::Log;
+use crate::queue::Queue;
+use crate::stats::{Counts, State, SubscriberStats};
+use crate::sync::Mutex;
+
+/// Where events wait for a subscriber.
+pub(crate) enum Post {
+    /// It reads the log it shares with others.
+    Log { log: Arc<Log<AnyEvent>>, cursor: Arc<Cursor<AnyEvent>> },
+    /// It has a queue of its own.
+    Queue(Arc<Queue<AnyEvent>>),
+    /// Nowhere: the publisher calls it.
+    Inline(Inline),
+}
+
+/// In which order subscribers end when the hub does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// The user's.
+    User,
+    /// What writes down what the user's did.
+    Archive,
+    /// What tells somebody about it.
+    Alert,
+}
+
+/// What a subscriber is doing, as its runner says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    Running,
+    Pausing,
+    Stopped,
+    Failed,
+}
+
+pub(crate) struct Subscriber {
+    pub(crate) id: u64,
+    pub(crate) name: Arc<str>,
+    pub(crate) selection: Arc<Selection>,
+    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) context: &'static str,
+    pub(crate) stage: Stage,
+    pub(crate) life: Life,
+    pub(crate) counts: Counts,
+    pub(crate) post: Post,
+    /// It hears the hub's own notices, so the hub says nothing about it.
+    pub(crate) hears_notices: bool,
+    /// What it drops goes to the dead letters.
+    pub(crate) keeps_dropped: bool,
+    keeps_leftovers: AtomicBool,
+    phase: AtomicU8,
+    /// Handled, but not committed.
+    pub(crate) uncommitted: AtomicU64,
+    /// Events for this one alone: letters that are delivered again.
+    direct: Mutex<Vec<AnyEvent>>,
+    direct_count: AtomicU64,
+    /// It was said that it loses events, and it has not caught up since.
+    pub(crate) lagging: AtomicBool,
+    watched: Mutex<Watched>,
+}
+
+/// What the caretaker saw last time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    done: u64,
+    looks: u32,
+}
+
+/// What the caretaker found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Fine,
+    StuckSince(u32),
+    GoesOn,
+}
+
+impl Subscriber {
+    #[expect(clippy::too_many_arguments, reason = "made in one place")]
+    pub(crate) fn new(
+        id: u64,
+        name: Arc<str>,
+        selection: Arc<Selection>,
+        group: Option<Arc<Group>>,
+        context: &'static str,
+        stage: Stage,
+        post: Post,
+        keeps_dropped: bool,
+    ) -> Subscriber {
+        let notices = crate::notice::NOTICES;
+        let hears_notices = selection.patterns.iter().any(|pattern| pattern.matches(notices.key()));
+        Subscriber {
+            id,
+            name,
+            selection,
+            group,
+            context,
+            stage,
+            life: Life::new(),
+            counts: Counts::default(),
+            post,
+            hears_notices,
+            keeps_dropped,
+            keeps_leftovers: AtomicBool::new(false),
+            phase: AtomicU8::new(Phase::Running as u8),
+            uncommitted: AtomicU64::new(0),
+            direct: Mutex::new(Vec::new()),
+            direct_count: AtomicU64::new(0),
+            lagging: AtomicBool::new(false),
+            watched: Mutex::new(Watched::default()),
+        }
+    }
+
+    /// Events it is not done with, waiting or in hand.
+    pub(crate) fn behind(&self) -> u64 {
+        let queued = match &self.post {
+            Post::Log { log, cursor } if !cursor.is_gone() => {
+                // Its own progress first: the log only grows, so this is never less than true.
+                let (done, _) = cursor.progress();
+                log.pushed().saturating_sub(done)
+            }
+            Post::Log { cursor, .. } => cursor.remaining(),
+            Post::Queue(queue) => queue.behind(),
+            Post::Inline(inline) => inline.busy(),
+        };
+        let direct = self.direct_count.load(Ordering::Acquire);
+        queued + direct + self.uncommitted.load(Ordering::Acquire)
+    }
+
+    /// To be called after anything it should look at.
+    pub(crate) fn wake(&self) {
+        match &self.post {
+            Post::Log { cursor, .. } => cursor.signal.wake(),
+            Post::Queue(queue) => queue.signal.wake(),
+            Post::Inline(_) => {}
+        }
+    }
+
+    /// Nothing more comes in; what is waiting may still be read if it drains.
+    pub(crate) fn shut(&self, drain: bool) {
+        match &self.post {
+            Post::Log { log, cursor } => log.leave(cursor, drain),
+            Post::Queue(queue) => queue.close(),
+            Post::Inline(inline) => inline.close(),
+        }
+    }
+
+    /// Gives it events that nobody else gets. `false` if it is over.
+    pub(crate) fn deliver(&self, events: Vec<AnyEvent>) -> bool {
+        {
+            let mut direct = self.direct.lock();
+            if self.life.is_over() {
+                return false;
+            }
+            self.direct_count.fetch_add(events.len() as u64, Ordering::AcqRel);
+            direct.extend(events);
+        }
+        self.life.direct();
+        self.wake();
+        true
+    }
+
+    pub(crate) fn take_direct(&self) -> Vec<AnyEvent> {
+        self.life.took_direct();
+        std::mem::take(&mut *self.direct.lock())
+    }
+
+    pub(crate) fn done_direct(&self) {
+        self.direct_count.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Events it was given once already wait for it again.
+    pub(crate) fn again_direct(&self, events: u64) {
+        self.direct_count.fetch_add(events, Ordering::AcqRel);
+    }
+
+    /// What it leaves is to be kept: it was not simply dropped by its owner.
+    pub(crate) fn keep_leftovers(&self) {
+        self.keeps_leftovers.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn keeps_leftovers(&self) -> bool {
+        self.keeps_leftovers.load(Ordering::Acquire) || !self.life.orders().stop()
+    }
+
+    pub(crate) fn enter_if(&self, from: Phase, to: Phase) {
+        let (from, to) = (from as u8, to as u8);
+        let _ = self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == Phase::Failed as u8
+    }
+
+    fn pauses(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == Phase::Pausing as u8
+    }
+
+    fn done(&self) -> u64 {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        of(&counts.processed) + of(&counts.filtered) + of(&counts.errors) + of(&counts.letters)
+    }
+
+    /// Looks whether it has got on since last time, about a second ago.
+    pub(crate) fn look(&self) -> Found {
+        let done = self.done();
+        let mut watched = self.watched.lock();
+        let before = watched.looks;
+        if done != watched.done || self.pauses() || self.behind() == 0 {
+            *watched = Watched { done, looks: 0 };
+            return if before > 1 { Found::GoesOn } else { Found::Fine };
+        }
+        watched.looks += 1;
+        match watched.looks {
+            0 | 1 => Found::Fine,
+            looks => Found::StuckSince(looks - 1),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        let orders = self.life.orders();
+        match self.phase.load(Ordering::Acquire) {
+            phase if phase == Phase::Failed as u8 => State::Failed,
+            phase if phase == Phase::Stopped as u8 => State::Stopped,
+            _ if self.watched.lock().looks > 1 => State::Stuck,
+            _ if orders.drain() || orders.stop() => State::Draining,
+            phase if phase == Phase::Pausing as u8 => State::Pausing,
+            _ => State::Running,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> SubscriberStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        SubscriberStats {
+            name: self.name.to_string(),
+            keys: self.selection.patterns.iter().map(Pattern::text).map(String::from).collect(),
+            group: self.group.as_ref().map(|group| group.name.to_string()),
+            context: self.context,
+            state: self.state(),
+            processed: of(&counts.processed),
+            filtered: of(&counts.filtered),
+            errors: of(&counts.errors),
+            panics: of(&counts.panics),
+            retries: of(&counts.retries),
+            restarts: of(&counts.restarts),
+            letters: of(&counts.letters),
+            dropped: of(&counts.dropped),
+            abandoned: of(&counts.abandoned),
+            lag: self.behind(),
+            times: counts.times(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscriber").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,140 @@
+//! [`Subscription`]: the owner's end of a subscriber.
+//!
+//! **Invariant:** after [`Subscription::stop`] returned well, the handler never runs again; after a
+//! drop, at most the call in progress ends.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::context::thread::block_on;
+use crate::current::current;
+use crate::error::StopError;
+use crate::heart::Heart;
+use crate::stats::SubscriberStats;
+use crate::subscriber::{Post, Subscriber};
+
+/// How much longer than its time to drain a handler may take to notice that it has passed.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a subscriber that was stopped had done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// Events it handled in its life.
+    pub processed: u64,
+    /// Events it had not come to; they are dead letters.
+    pub leftovers: u64,
+    /// Events it lost because its queue was full.
+    pub dropped: u64,
+}
+
+/// A subscriber that is subscribed until this is dropped.
+#[must_use = "dropping it unsubscribes; keep it, or call `detach`"]
+pub struct Subscription {
+    heart: Arc<Heart>,
+    me: Arc<Subscriber>,
+    detached: bool,
+}
+
+impl Subscription {
+    pub(crate) fn new(heart: Arc<Heart>, me: Arc<Subscriber>) -> Subscription {
+        Subscription { heart, me, detached: false }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.me.name
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> SubscriberStats {
+        self.me.stats()
+    }
+
+    /// Whether it has ended, by itself or because it was told to.
+    pub fn is_over(&self) -> bool {
+        self.me.life.is_over()
+    }
+
+    /// Leaves it subscribed for as long as the hub lives.
+    pub fn detach(mut self) {
+        self.detached = true;
+    }
+
+    /// Takes it out of the hub, lets it handle what was published before, for this long at most,
+    /// and waits for its end. What is left then is made dead letters.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropped before it is ready, the subscriber drains and ends by itself.
+    pub async fn stop(mut self, drain: Duration) -> Result<Stopped, StopError> {
+        self.check()?;
+        self.detached = true; // what follows ends it, dropped or not
+        stop(&self.heart, &self.me, drain).await
+    }
+
+    /// [`Subscription::stop`] for threads that may block.
+    pub fn blocking_stop(self, drain: Duration) -> Result<Stopped, StopError> {
+        block_on(self.stop(drain))
+    }
+
+    fn check(&self) -> Result<(), StopError> {
+        match current(self.heart.id()) {
+            Some(at) if at.subscriber == self.me.id => {
+                Err(StopError::FromItself { name: self.me.name.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Drains it, then ends it.
+pub(crate) async fn stop(
+    heart: &Arc<Heart>,
+    me: &Arc<Subscriber>,
+    drain: Duration,
+) -> Result<Stopped, StopError> {
+    me.keep_leftovers();
+    heart.end(me, true);
+    if !joined(heart, me, drain).await {
+        me.life.stop();
+        me.wake();
+        if !joined(heart, me, GRACE).await {
+            let name = me.name.to_string();
+            return Err(StopError::StillRunning { name, waited: drain + GRACE });
+        }
+    }
+    let SubscriberStats { processed, abandoned: leftovers, dropped, .. } = me.stats();
+    Ok(Stopped { processed, leftovers, dropped })
+}
+
+/// Waits for its end, for this long at most.
+pub(crate) async fn joined(heart: &Heart, me: &Subscriber, time: Duration) -> bool {
+    let mut late = pin!(heart.timer.sleep(time));
+    poll_fn(|cx| {
+        if me.life.join(cx.waker()) {
+            return Poll::Ready(true);
+        }
+        late.as_mut().poll(cx).map(|()| me.life.is_over())
+    })
+    .await
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if !self.detached {
+            self.heart.end(&self.me, false);
+        }
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inline = matches!(self.me.post, Post::Inline(_));
+        let mut subscription = f.debug_struct("Subscription");
+        subscription.field("name", &self.me.name).field("inline", &inline).finish()
+    }
+}

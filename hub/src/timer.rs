@@ -1,0 +1,160 @@
+//! [`Timer`]: the hub's own clock hand, for programs that have no runtime.
+//!
+//! **Invariant:** a sleeper is woken once its time has come or the timer has ended, whichever is
+//! first; a sleep that is dropped leaves nothing behind.
+//!
+//! One thread, `artel-hub`, which also looks after the subscribers once a second. It starts with
+//! the first that needs it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the caretaker looks around.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+struct State {
+    sleepers: BTreeMap<(Instant, u64), Waker>,
+    next: u64,
+    ended: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Wakes sleepers. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Timer {
+    shared: Arc<Shared>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Timer {
+    /// Starts the thread unless it runs; `look` is called about once a second until the end.
+    pub(crate) fn start(&self, look: impl FnMut() + Send + 'static) -> std::io::Result<()> {
+        let mut state = self.shared.lock();
+        if state.thread.is_none() && !state.ended {
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new().name("artel-hub".into());
+            state.thread = Some(thread.spawn(move || run(&shared, look))?);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread, wakes every sleeper and waits for it, unless it is the one that calls.
+    pub(crate) fn end(&self) {
+        let thread = {
+            let mut state = self.shared.lock();
+            state.ended = true;
+            state.thread.take()
+        };
+        self.shared.changed.notify_all();
+        match thread {
+            Some(thread) if thread.thread().id() != std::thread::current().id() => {
+                let _ = thread.join();
+            }
+            _ => {}
+        }
+        let sleepers = std::mem::take(&mut self.shared.lock().sleepers);
+        sleepers.into_values().for_each(Waker::wake);
+    }
+
+    pub(crate) fn until(&self, due: Instant) -> Sleep {
+        Sleep { timer: self.clone(), due, entry: None }
+    }
+
+    pub(crate) fn sleep(&self, time: Duration) -> Sleep {
+        // Further ahead than anybody waits, and still a time that can be said.
+        self.until(Instant::now() + time.min(Duration::from_secs(86_400 * 365)))
+    }
+}
+
+fn run(shared: &Shared, mut look: impl FnMut()) {
+    let mut next_look = Instant::now() + LOOK;
+    loop {
+        let now = Instant::now();
+        if now >= next_look {
+            next_look = now + LOOK;
+            look();
+        }
+        let mut due = Vec::new();
+        let mut state = shared.lock();
+        if state.ended {
+            return;
+        }
+        while let Some(first) = state.sleepers.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            due.push(first.remove());
+        }
+        if due.is_empty() {
+            let first = state.sleepers.first_key_value().map_or(next_look, |(key, _)| key.0);
+            let wait = first.min(next_look).saturating_duration_since(now);
+            let waited = shared.changed.wait_timeout(state, wait);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        } else {
+            drop(state);
+            due.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Ready when its time has come, or when the timer ended.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    timer: Timer,
+    due: Instant,
+    entry: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.due {
+            return Poll::Ready(());
+        }
+        let shared = self.timer.shared.clone();
+        let mut state = shared.lock();
+        if state.ended {
+            return Poll::Ready(());
+        }
+        let number = self.entry.unwrap_or_else(|| {
+            state.next += 1;
+            state.next
+        });
+        self.entry = Some(number);
+        let key = (self.due, number);
+        let old = state.sleepers.insert(key, cx.waker().clone());
+        let first = state.sleepers.first_key_value().is_some_and(|(first, _)| *first == key);
+        drop(state);
+        if first && old.is_none() {
+            shared.changed.notify_all();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(number) = self.entry {
+            let old = self.timer.shared.lock().sleepers.remove(&(self.due, number));
+            drop(old);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What is done with one event: filtered, handed to the handler, timed, its failure told.
+//!
+//! **Invariant:** whatever the user's code does here, a panic included, comes back as a [`Failure`].
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::current::{Current, at_depth, within};
+use crate::dead_letter::Letter;
+use crate::event::AnyEvent;
+use crate::filter::Filters;
+use crate::handler::{Delivery, Handler, HandlerError, Remedy, Severity};
+use crate::heart::Heart;
+use crate::notice::HubNotice;
+use crate::restart::Record;
+use crate::stats::{count, sample_every};
+use crate::subscriber::Subscriber;
+
+/// A failure as the hub sees it.
+pub(crate) struct Failure {
+    pub(crate) remedy: Remedy,
+    pub(crate) severity: Severity,
+    pub(crate) reason: String,
+}
+
+impl From<HandlerError> for Failure {
+    fn from(error: HandlerError) -> Failure {
+        let (remedy, severity) = (error.remedy, error.severity);
+        Failure { remedy, severity, reason: error.to_string() }
+    }
+}
+
+/// What a panic said, as a failure that needs a new handler.
+pub(crate) fn panicked(me: &Subscriber, panic: Box<dyn std::any::Any + Send>) -> Failure {
+    count(&me.counts.panics);
+    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_string(),
+        (_, Some(text)) => text.clone(),
+        _ => "something that is no text".to_string(),
+    };
+    discard(panic);
+    let reason = format!("panicked: {text}");
+    Failure { remedy: Remedy::Fatal, severity: Severity::Error, reason }
+}
+
+/// Drops what belongs to the user, whatever its `Drop` does.
+pub(crate) fn discard<V>(value: V) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        std::mem::forget(panic);
+    }
+}
+
+/// What it takes to handle one event at once.
+pub(crate) struct Once<'a, T> {
+    pub(crate) me: &'a Subscriber,
+    pub(crate) filters: &'a mut Filters<T>,
+    pub(crate) record: &'a mut Record,
+    pub(crate) sampler: &'a mut Sampler,
+    pub(crate) longest: &'a mut Option<Duration>,
+    pub(crate) depth: u16,
+    /// If it panics now it was the filter.
+    pub(crate) filtering: bool,
+}
+
+impl<T: 'static> Once<'_, T> {
+    #[inline(always)]
+    pub(crate) fn handle<H: Handler<T>>(
+        &mut self,
+        handler: &mut H,
+        event: &AnyEvent,
+        lagged: u64,
+    ) -> Result<(), Box<Failure>> {
+        let me = self.me;
+        let mut payload = event.view::<T>();
+        if let Some(some) = payload.filter(|_| !self.filters.is_empty()) {
+            self.filtering = true;
+            match self.filters.pass(event, some) {
+                Ok(true) => {}
+                Ok(false) => payload = None,
+                Err(error) => return Err(Box::new(filter_failed((*error).into()))),
+            }
+            self.filtering = false;
+        }
+        let Some(payload) = payload else {
+            count(&me.counts.filtered);
+            self.record.next_event();
+            return Ok(());
+        };
+        if event.depth != self.depth {
+            self.depth = event.depth;
+            at_depth(event.depth);
+        }
+        let delivery = Delivery { event, payload, attempt: self.record.attempt(), lagged };
+        let result = match event.traced || self.sampler.is_due() {
+            false => handler.immediate(delivery),
+            true => {
+                let span = span(me, event);
+                let _entered = span.as_ref().map(|span| span.enter());
+                let sampled = self.sampler.begin();
+                let result = handler.immediate(delivery);
+                *self.longest = self.sampler.end(sampled, me).max(*self.longest);
+                result
+            }
+        };
+        match result {
+            Ok(()) => {
+                count(&me.counts.processed);
+                self.record.handled();
+                Ok(())
+            }
+            Err(error) => Err(Box::new(error.into())),
+        }
+    }
+}
+
+/// The payload, if the subscriber wants this event.
+pub(crate) fn wanted<'e, T: 'static>(
+    me: &Subscriber,
+    filters: &mut Filters<T>,
+    event: &'e AnyEvent,
+) -> Result<Option<&'e T>, Failure> {
+    let Some(payload) = event.view::<T>() else { return Ok(None) };
+    if filters.is_empty() {
+        return Ok(Some(payload));
+    }
+    match catch_unwind(AssertUnwindSafe(|| filters.pass(event, payload))) {
+        Ok(Ok(pass)) => Ok(pass.then_some(payload)),
+        Ok(Err(error)) => Err(filter_failed((*error).into())),
+        Err(panic) => Err(filter_failed(panicked(me, panic))),
+    }
+}
+
+/// A filter that fails will fail again: the event is a dead letter.
+pub(crate) fn filter_failed(failure: Failure) -> Failure {
+    let reason = format!("its filter: {}", failure.reason);
+    Failure { remedy: Remedy::Skip, reason, ..failure }
+}
+
+/// Counts a failed attempt and says so.
+pub(crate) fn failed(
+    heart: &Heart,
+    me: &Subscriber,
+    event: &AnyEvent,
+    failure: &Failure,
+    attempt: u32,
+) {
+    count(&me.counts.errors);
+    let notice = HubNotice::HandlerFailed {
+        subscriber: me.name.to_string(),
+        key: event.key().into(),
+        severity: failure.severity,
+        reason: failure.reason.clone(),
+        attempt,
+    };
+    heart.say(notice, Some(me));
+}
+
+/// Makes an event a dead letter.
+pub(crate) fn letter(
+    heart: &Heart,
+    me: &Subscriber,
+    event: &AnyEvent,
+    attempts: u32,
+    failure: &Failure,
+) {
+    count(&me.counts.letters);
+    heart.keep(vec![Letter::new(event, &me.name, attempts, failure.severity, &failure.reason)]);
+    let notice = HubNotice::DeadLetter {
+        subscriber: me.name.to_string(),
+        key: event.key().into(),
+        reason: failure.reason.clone(),
+    };
+    heart.say(notice, Some(me));
+}
+
+pub(crate) fn span(me: &Subscriber, event: &AnyEvent) -> Option<tracing::Span> {
+    let parent = event.meta().span.as_ref()?;
+    Some(tracing::debug_span!(
+        target: "artel_hub",
+        parent: parent.id(),
+        "handle",
+        subscriber = &*me.name,
+        key = event.key(),
+        sequence = event.sequence()
+    ))
+}
+
+/// Runs what the user wrote, as the handler on this thread, under its span, panics caught.
+pub(crate) async fn guard<F>(
+    me: &Subscriber,
+    at: Current,
+    span: Option<tracing::Span>,
+    longest: &mut Option<Duration>,
+    work: impl FnOnce() -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), HandlerError>>,
+{
+    let entered = span.as_ref().map(|span| span.enter());
+    let begun = longest.map(|_| Instant::now());
+    let made = within(at, || catch_unwind(AssertUnwindSafe(work)));
+    *longest = begun.map(|begun| begun.elapsed()).max(*longest);
+    drop(entered);
+    let mut work = pin!(made.map_err(|panic| panicked(me, panic))?);
+    poll_fn(|cx| {
+        let _entered = span.as_ref().map(|span| span.enter());
+        let begun = longest.map(|_| Instant::now());
+        let polled = within(at, || catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))));
+        *longest = begun.map(|begun| begun.elapsed()).max(*longest);
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(result)) => Poll::Ready(result.map_err(Failure::from)),
+            Err(panic) => Poll::Ready(Err(panicked(me, panic))),
+        }
+    })
+    .await
+}
+
+/// A handler whose `Drop` may panic.
+pub(crate) struct Guarded<H>(pub(crate) Option<H>);
+
+impl<H> Guarded<H> {
+    pub(crate) fn get(&mut self) -> &mut H {
+        self.0.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl<H> Drop for Guarded<H> {
+    fn drop(&mut self) {
+        discard(self.0.take());
+    }
+}
+
+/// Which events are timed.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    wait: u32,
+    weight: u32,
+}
+
+impl Sampler {
+    /// Is the next event to be timed? If not, one less until then.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        let due = self.wait == 0;
+        self.wait = self.wait.saturating_sub(1);
+        due
+    }
+
+    #[inline]
+    pub(crate) fn begin(&mut self) -> Option<Instant> {
+        if self.wait > 0 {
+            self.wait -= 1;
+            return None;
+        }
+        Some(Instant::now())
+    }
+
+    /// How long it took, if it was timed.
+    #[inline]
+    pub(crate) fn end(&mut self, begun: Option<Instant>, me: &Subscriber) -> Option<Duration> {
+        let took = begun?.elapsed();
+        me.counts.took(took, self.weight.max(1));
+        self.weight = sample_every(took);
+        self.wait = self.weight - 1;
+        Some(took)
+    }
+}
