@@ -6,10 +6,7 @@
 use crate::lane::{HIGH, LANES, LOW, NORMAL, Turn};
 use crate::log::{Log, Remainder, Segment};
 use crate::signal::Signal;
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Slot, fence};
-
-/// Events a reader takes before it lets others run.
-const STRETCH: usize = 1024;
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, STRETCH, Slot, fence};
 
 /// The part of a reader that publishers see.
 #[derive(Debug)]

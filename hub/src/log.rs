@@ -13,10 +13,7 @@ use std::collections::VecDeque;
 use crate::cursor::Cursor;
 use crate::lane::LANES;
 use crate::signal::Signal;
-use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Slot, fence};
-
-/// Events per segment: what a reader reads without the lock.
-pub(crate) const SEGMENT: usize = 256;
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, SEGMENT, Slot, fence};
 
 /// A stretch of one lane.
 #[derive(Debug)]

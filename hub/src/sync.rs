@@ -1,10 +1,15 @@
 //! The primitives below the log, the queue and the signals: what the models replace.
 //!
-//! `tests/models` compiles `log.rs`, `queue.rs`, `signal.rs` and `life.rs` again, with a module of
-//! this name made of shuttle's primitives, and runs them under every schedule it can think of.
+//! `tests/models` compiles `log.rs`, `cursor.rs`, `queue.rs`, `signal.rs` and `life.rs` again, with a
+//! module of this name made of shuttle's primitives, and runs them under very many schedules.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Events per segment of a log: what a reader reads without the lock. Small in the models.
+pub(crate) const SEGMENT: usize = 256;
+/// Events a reader takes before it lets others run. Small in the models.
+pub(crate) const STRETCH: usize = 1024;
 
 /// A lock without poisoning: no user code ever runs while one is held.
 #[derive(Debug, Default)]

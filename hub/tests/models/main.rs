@@ -1,0 +1,378 @@
+//! Proves the log, the wake edge and the stop under thousands of schedules, chosen by shuttle: the
+//! same files as in `src`, with shuttle's primitives below them. Nothing else in the build knows.
+#![allow(missing_docs, dead_code, unreachable_pub)]
+
+#[path = "../../src/cursor.rs"]
+mod cursor;
+#[path = "../../src/lane.rs"]
+mod lane;
+#[path = "../../src/life.rs"]
+mod life;
+#[path = "../../src/log.rs"]
+mod log;
+#[path = "../../src/overflow.rs"]
+mod overflow;
+#[path = "../../src/queue.rs"]
+mod queue;
+#[path = "../../src/signal.rs"]
+mod signal;
+mod sync;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use shuttle::future::block_on;
+use shuttle::thread;
+
+use crate::cursor::{Cursor, Reader};
+use crate::life::Life;
+use crate::log::{Full, Log};
+use crate::overflow::Overflow;
+use crate::queue::{Pushed, Queue, QueueReader};
+use crate::signal::Signal;
+use crate::sync::{AtomicBool, Ordering};
+
+/// Half of the schedules at random, half with few preemptions at the worst places.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let model = Arc::new(model);
+    let many = if std::env::var_os("ARTEL_SOAK").is_some() { 100_000 } else { 3_000 };
+    let one = model.clone();
+    shuttle::check_random(move || one(), many);
+    shuttle::check_pct(move || model(), many, 3);
+}
+
+fn reader(log: &Arc<Log<u64>>, owner: u64, bound: u64) -> (Arc<Cursor<u64>>, Reader<u64>) {
+    let cursor = Cursor::new(owner, bound, u64::MAX);
+    (cursor.clone(), Reader::new(log.clone(), cursor))
+}
+
+/// Writes as a publisher does: waits while a reader is full. `false` if the log is closed.
+fn write(log: &Log<u64>, lane: usize, value: u64) -> bool {
+    let signal = Arc::new(Signal::new());
+    block_on(poll_fn(|cx| {
+        signal.register(cx.waker());
+        let mut writer = log.lock();
+        loop {
+            match writer.room(1) {
+                Ok(()) => break,
+                Err(Full::Closed) => return Poll::Ready(false),
+                Err(Full::By(cursor)) => {
+                    if writer.wait(&cursor, 1, &signal) {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+        writer.push(lane, value, 1);
+        writer.finish().wake();
+        Poll::Ready(true)
+    }))
+}
+
+/// Reads as a runner does: sleeps while there is nothing. `None` once it has left and has all.
+fn read(cursor: &Cursor<u64>, reader: &mut Reader<u64>) -> Option<u64> {
+    block_on(poll_fn(|cx| {
+        cursor.signal.register(cx.waker());
+        loop {
+            if let Some(value) = reader.current().copied() {
+                reader.advance(1);
+                return Poll::Ready(Some(value));
+            }
+            if cursor.is_gone() && reader.is_empty() {
+                return Poll::Ready(None);
+            }
+            if reader.sleep() {
+                return Poll::Pending;
+            }
+        }
+    }))
+}
+
+/// Each of two writers writes three; two readers with small bounds see all six, in order, and
+/// nobody sleeps for ever.
+#[test]
+fn nothing_is_lost_and_nobody_sleeps_for_ever() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let readers: Vec<_> = [(1, 1), (2, 3)]
+            .into_iter()
+            .map(|(owner, bound)| {
+                let (cursor, mut reader) = reader(&log, owner, bound);
+                thread::spawn(move || {
+                    let seen: Vec<u64> =
+                        (0..6).filter_map(|_| read(&cursor, &mut reader)).collect();
+                    for who in [10, 20] {
+                        let of = |one: &&u64| **one / 10 == who / 10;
+                        let order: Vec<_> = seen.iter().filter(of).copied().collect();
+                        assert_eq!(order, [who, who + 1, who + 2]);
+                    }
+                    seen
+                })
+            })
+            .collect();
+        let writers: Vec<_> = [10, 20]
+            .into_iter()
+            .map(|first| {
+                let log = log.clone();
+                thread::spawn(move || (first..first + 3).for_each(|one| assert!(write(&log, 1, one))))
+            })
+            .collect();
+        writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+        let seen: Vec<_> = readers.into_iter().map(|one| one.join().expect("no panic")).collect();
+        assert_eq!(seen[0], seen[1], "one log, one order");
+        log.tidy();
+    });
+}
+
+/// A reader leaves with a drain while others write: it gets exactly what was written before, and
+/// whoever waited for it goes on.
+#[test]
+fn a_reader_that_leaves_gets_what_was_written_before() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (cursor, mut one) = reader(&log, 1, 2);
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || (0..5).for_each(|value| assert!(write(&log, 1, value))))
+        };
+        let leaver = {
+            let (log, cursor) = (log.clone(), cursor.clone());
+            thread::spawn(move || log.leave(&cursor, true))
+        };
+        let mut seen = Vec::new();
+        while let Some(value) = read(&cursor, &mut one) {
+            seen.push(value);
+        }
+        assert_eq!(seen, (0..seen.len() as u64).collect::<Vec<_>>());
+        writer.join().expect("the writer goes on");
+        leaver.join().expect("no panic");
+        assert!(one.is_empty() && cursor.remaining() == 0);
+    });
+}
+
+/// A reader that is simply dropped holds nobody back; one that joins sees all from there on.
+#[test]
+fn coming_and_going_disturbs_nobody() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (cursor, mut stays) = reader(&log, 1, 1);
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || (0..4).for_each(|value| assert!(write(&log, 1, value))))
+        };
+        let guest = {
+            let log = log.clone();
+            thread::spawn(move || {
+                let (_cursor, mut guest) = reader(&log, 2, 1);
+                let first = guest.current().copied();
+                guest.advance(1);
+                let second = guest.current().copied();
+                if let (Some(first), Some(second)) = (first, second) {
+                    assert_eq!(second, first + 1);
+                }
+                log.tidy();
+            })
+        };
+        let seen: Vec<u64> = (0..4).filter_map(|_| read(&cursor, &mut stays)).collect();
+        assert_eq!(seen, [0, 1, 2, 3]);
+        writer.join().expect("no panic");
+        guest.join().expect("no panic");
+    });
+}
+
+/// Urgent events and usual ones, read in stretches: each lane in order, all of them.
+#[test]
+fn lanes_and_stretches_lose_nothing() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (cursor, mut reader) = reader(&log, 1, 4);
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || {
+                for (lane, value) in [(1, 10), (1, 11), (0, 0), (1, 12), (2, 20), (1, 13)] {
+                    assert!(write(&log, lane, value));
+                }
+            })
+        };
+        let mut seen: Vec<u64> = Vec::new();
+        while seen.len() < 6 {
+            let mut passed = 0;
+            if let Some(stretch) = reader.stretch() {
+                for value in stretch.slots.iter().map_while(sync::Slot::get) {
+                    seen.push(*value);
+                    passed += 1;
+                    if stretch.passed(passed) {
+                        break;
+                    }
+                }
+                reader.passed(passed, passed, false);
+            } else {
+                seen.extend(read(&cursor, &mut reader));
+            }
+        }
+        for lane in 0..3 {
+            let order: Vec<u64> = seen.iter().copied().filter(|one| one / 10 == lane).collect();
+            assert!(order.is_sorted(), "{seen:?}");
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 10, 11, 12, 13, 20]);
+        writer.join().expect("no panic");
+    });
+}
+
+/// A log that is closed refuses, and wakes whoever waits.
+#[test]
+fn closing_wakes_whoever_waits() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (_cursor, _stuck) = reader(&log, 1, 1);
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || (0..3).take_while(|value| write(&log, 1, *value)).count())
+        };
+        log.close();
+        assert!(writer.join().expect("no panic") <= 1);
+    });
+}
+
+/// The wake edge of an own queue: events come one by one, and the reader sleeps between.
+#[test]
+fn a_queue_wakes_its_reader_and_its_writers() {
+    check(|| {
+        let bounds = overflow::Queue::bounded(1).on_full(Overflow::Block);
+        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let mut reader = QueueReader::new(queue.clone());
+        let writers: Vec<_> = [0, 10]
+            .into_iter()
+            .map(|first| {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    for value in first..first + 3 {
+                        let signal = Arc::new(Signal::new());
+                        block_on(poll_fn(|cx| {
+                            signal.register(cx.waker());
+                            match queue.wait(1, &signal) {
+                                true => Poll::Pending,
+                                false => Poll::Ready(()),
+                            }
+                        }));
+                        assert_eq!(queue.push(1, value, 1), Pushed::Queued);
+                    }
+                })
+            })
+            .collect();
+        let mut seen = Vec::new();
+        while seen.len() < 6 {
+            seen.push(block_on(poll_fn(|cx| {
+                queue.signal.register(cx.waker());
+                loop {
+                    if let Some(value) = reader.current().copied() {
+                        reader.advance();
+                        return Poll::Ready(value);
+                    }
+                    if reader.sleep() {
+                        return Poll::Pending;
+                    }
+                }
+            })));
+        }
+        for first in [0, 10] {
+            let order: Vec<u64> = seen.iter().copied().filter(|one| one / 10 == first / 10).collect();
+            assert_eq!(order, [first, first + 1, first + 2]);
+        }
+        writers.into_iter().for_each(|one| one.join().expect("no panic"));
+    });
+}
+
+/// What a queue drops and what its reader gets is all there was.
+#[test]
+fn a_queue_that_drops_gives_everything_to_somebody() {
+    check(|| {
+        let bounds = overflow::Queue::bounded(1).on_full(Overflow::DropOldest);
+        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let mut reader = QueueReader::new(queue.clone());
+        let writer = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                let mut dropped = Vec::new();
+                for value in 0..4u64 {
+                    match queue.push(1, value, 1) {
+                        Pushed::Queued => {}
+                        Pushed::Instead { dropped: gone, queued: true } => dropped.extend(gone),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                queue.close();
+                dropped
+            })
+        };
+        let (mut seen, mut lagged) = (Vec::new(), 0);
+        block_on(poll_fn(|cx| {
+            queue.signal.register(cx.waker());
+            loop {
+                if let Some(value) = reader.current().copied() {
+                    lagged += reader.lagged();
+                    seen.push(value);
+                    reader.advance();
+                } else if queue.is_closed() && reader.is_empty() {
+                    return Poll::Ready(());
+                } else if reader.sleep() {
+                    return Poll::Pending;
+                }
+            }
+        }));
+        let dropped = writer.join().expect("no panic");
+        assert!(seen.is_sorted());
+        assert_eq!(lagged, dropped.len() as u64, "the reader is told");
+        seen.extend(dropped);
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2, 3]);
+    });
+}
+
+/// Stop and join: after the join the handler is never inside again, and the join comes.
+#[test]
+fn after_a_join_the_handler_never_runs() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (cursor, mut reader) = reader(&log, 1, 4);
+        let life = Arc::new(Life::new());
+        let inside = Arc::new(AtomicBool::new(false));
+        let runner = {
+            let (cursor, life, inside) = (cursor.clone(), life.clone(), inside.clone());
+            thread::spawn(move || {
+                block_on(poll_fn(|cx| {
+                    cursor.signal.register(cx.waker());
+                    loop {
+                        if life.orders().stop() {
+                            return Poll::Ready(());
+                        }
+                        if reader.current().is_some() {
+                            inside.store(true, Ordering::SeqCst);
+                            inside.store(false, Ordering::SeqCst);
+                            reader.advance(1);
+                        } else if reader.sleep() {
+                            return Poll::Pending;
+                        }
+                    }
+                }));
+                drop(reader);
+                life.end();
+            })
+        };
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || (0..3).for_each(|value| assert!(write(&log, 1, value))))
+        };
+        life.stop();
+        cursor.signal.wake();
+        block_on(poll_fn(|cx| match life.join(cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }));
+        assert!(!inside.load(Ordering::SeqCst) && life.is_over());
+        writer.join().expect("nobody waits for the dead");
+        runner.join().expect("no panic");
+    });
+}
