@@ -32,6 +32,7 @@ impl<T: 'static> Filters<T> {
         &mut self,
         check: impl FnMut(&AnyEvent, &T) -> Result<bool, Box<HandlerError>> + Send + 'static,
     ) {
+        self.checks.reserve_exact(1); // most have one
         self.checks.push(Box::new(check));
     }
 

@@ -162,7 +162,8 @@ impl Heart {
     /// A subscriber's queue was full, and these had to go.
     pub(crate) fn lost(&self, subscriber: &Subscriber, events: Vec<AnyEvent>) {
         let many = events.len() as u64;
-        let dropped = subscriber.counts.dropped.fetch_add(many, Ordering::Relaxed) + many;
+        let dropped =
+            subscriber.counts.troubles().dropped.fetch_add(many, Ordering::Relaxed) + many;
         if subscriber.keeps_dropped {
             let letters = events.into_iter().map(|event| {
                 Letter::new(&event, &subscriber.name, 0, Severity::Error, "its queue was full")

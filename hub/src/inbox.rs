@@ -12,7 +12,8 @@ use crate::subscriber::Subscriber;
 pub(crate) struct Inbox {
     me: Arc<Subscriber>,
     source: Source,
-    direct: VecDeque<AnyEvent>,
+    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
+    direct: Option<Box<VecDeque<AnyEvent>>>,
 }
 
 pub(crate) enum Source {
@@ -22,14 +23,14 @@ pub(crate) enum Source {
 
 impl Inbox {
     pub(crate) fn new(me: Arc<Subscriber>, source: Source) -> Inbox {
-        Inbox { me, source, direct: VecDeque::new() }
+        Inbox { me, source, direct: None }
     }
 
     /// The next event, the same one until [`Inbox::advance`].
     #[inline]
     pub(crate) fn current(&mut self) -> Option<&AnyEvent> {
-        if !self.direct.is_empty() {
-            return self.direct.front();
+        if self.direct.is_some() {
+            return self.direct.as_ref().and_then(|direct| direct.front());
         }
         match &mut self.source {
             Source::Log(reader) => reader.current(),
@@ -40,7 +41,9 @@ impl Inbox {
     /// The event in hand is done with.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64) {
-        if self.direct.pop_front().is_some() {
+        if let Some(direct) = &mut self.direct {
+            direct.pop_front();
+            self.direct.take_if(|direct| direct.is_empty());
             self.me.done_direct();
             return;
         }
@@ -54,7 +57,7 @@ impl Inbox {
     #[inline]
     pub(crate) fn stretch(&mut self) -> Option<Stretch<'_, AnyEvent>> {
         match &mut self.source {
-            Source::Log(reader) if self.direct.is_empty() => reader.stretch(),
+            Source::Log(reader) if self.direct.is_none() => reader.stretch(),
             _ => None,
         }
     }
@@ -85,19 +88,22 @@ impl Inbox {
     }
 
     pub(crate) fn take_direct(&mut self) {
-        self.direct.extend(self.me.take_direct());
+        let events = self.me.take_direct();
+        if !events.is_empty() {
+            self.direct.get_or_insert_default().extend(events);
+        }
     }
 
     /// What was handled but not committed is to be handled again, first.
     pub(crate) fn again(&mut self, events: Vec<AnyEvent>) {
         self.me.again_direct(events.len() as u64);
         for event in events.into_iter().rev() {
-            self.direct.push_front(event);
+            self.direct.get_or_insert_default().push_front(event);
         }
     }
 
     pub(crate) fn is_empty(&mut self) -> bool {
-        self.direct.is_empty()
+        self.direct.is_none()
             && match &mut self.source {
                 Source::Log(reader) => reader.is_empty(),
                 Source::Queue(reader) => reader.is_empty(),
@@ -131,7 +137,8 @@ impl Inbox {
     /// Everything that was not handled.
     pub(crate) fn rest(&mut self) -> Vec<AnyEvent> {
         self.take_direct();
-        let mut rest: Vec<AnyEvent> = self.direct.drain(..).collect();
+        let direct = self.direct.take();
+        let mut rest: Vec<AnyEvent> = direct.into_iter().flat_map(|direct| *direct).collect();
         rest.iter().for_each(|_| self.me.done_direct());
         rest.extend(match &mut self.source {
             Source::Log(reader) => reader.rest(),

@@ -23,7 +23,8 @@ pub(crate) struct Life {
 #[derive(Debug)]
 struct Over {
     is: bool,
-    joiners: Vec<Waker>,
+    #[expect(clippy::box_collection, reason = "most are never joined, and there may be very many")]
+    joiners: Option<Box<Vec<Waker>>>,
 }
 
 /// What was ordered.
@@ -31,10 +32,6 @@ struct Over {
 pub(crate) struct Orders(u64);
 
 impl Orders {
-    pub(crate) fn none(self) -> bool {
-        self.0 == 0
-    }
-
     pub(crate) fn drain(self) -> bool {
         self.0 & DRAIN != 0
     }
@@ -50,7 +47,7 @@ impl Orders {
 
 impl Life {
     pub(crate) fn new() -> Life {
-        let over = Mutex::new(Over { is: false, joiners: Vec::new() });
+        let over = Mutex::new(Over { is: false, joiners: None });
         Life { orders: AtomicU64::new(0), over }
     }
 
@@ -85,16 +82,19 @@ impl Life {
         let joiners = {
             let mut over = self.over.lock();
             over.is = true;
-            std::mem::take(&mut over.joiners)
+            over.joiners.take()
         };
-        joiners.into_iter().for_each(Waker::wake);
+        joiners.into_iter().flat_map(|joiners| *joiners).for_each(Waker::wake);
     }
 
     /// Is it over? If not, the waker is woken when it is.
     pub(crate) fn join(&self, waker: &Waker) -> bool {
         let mut over = self.over.lock();
-        if !over.is && !over.joiners.iter().any(|one| one.will_wake(waker)) {
-            over.joiners.push(waker.clone());
+        if !over.is {
+            let joiners = over.joiners.get_or_insert_default();
+            if !joiners.iter().any(|one| one.will_wake(waker)) {
+                joiners.push(waker.clone());
+            }
         }
         over.is
     }

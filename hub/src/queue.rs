@@ -177,11 +177,6 @@ impl<V> Queue<V> {
         }
     }
 
-    #[cfg_attr(not(test), allow(dead_code, reason = "asked by the models"))]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().closed
-    }
-
     /// Nothing is put in any more; what is in may still be read.
     pub(crate) fn close(&self) {
         let writers = {

@@ -82,7 +82,8 @@ pub(crate) struct Record {
     attempts_max: u32,
     /// Failed attempts at the event in hand.
     failed: u32,
-    restarts: VecDeque<Instant>,
+    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
+    restarts: Option<Box<VecDeque<Instant>>>,
     /// Restarts in a row, without an event handled between.
     in_a_row: u32,
 }
@@ -102,7 +103,7 @@ pub(crate) enum Verdict {
 
 impl Record {
     pub(crate) fn new(restart: Restart, attempts_max: u32) -> Record {
-        Record { restart, attempts_max, failed: 0, restarts: VecDeque::new(), in_a_row: 0 }
+        Record { restart, attempts_max, failed: 0, restarts: None, in_a_row: 0 }
     }
 
     /// The pause after this many failures in a row that no event is to blame for.
@@ -144,13 +145,14 @@ impl Record {
 
     fn anew(&mut self, letter: bool, now: Instant, chance: f64) -> Verdict {
         let within = self.restart.within;
-        while self.restarts.front().is_some_and(|then| now.duration_since(*then) > within) {
-            self.restarts.pop_front();
+        let restarts = self.restarts.get_or_insert_default();
+        while restarts.front().is_some_and(|then| now.duration_since(*then) > within) {
+            restarts.pop_front();
         }
-        if self.restarts.len() >= self.restart.times as usize {
+        if restarts.len() >= self.restart.times as usize {
             return Verdict::End;
         }
-        self.restarts.push_back(now);
+        restarts.push_back(now);
         self.in_a_row += 1;
         Verdict::Anew { pause: self.restart.backoff.pause(self.in_a_row, chance), letter }
     }

@@ -15,6 +15,15 @@ use crate::log::Log;
 use crate::subscriber::{Post, Subscriber};
 use crate::topic::{Channel, Codec};
 
+/// The name of a subscriber that was given none.
+pub(crate) fn name_of(number: u64) -> String {
+    format!("subscriber-{number}")
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix("subscriber-")?.parse().ok()
+}
+
 /// Everywhere an event of one key goes.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
@@ -57,6 +66,7 @@ pub(crate) struct Registry {
     exact: HashMap<Box<str>, Vec<Arc<Selection>>>,
     wild: Vec<Arc<Selection>>,
     subscribers: HashMap<u64, Arc<Subscriber>>,
+    /// Those with a name of their own; the others are found by their number.
     names: HashMap<Arc<str>, Vec<u64>>,
     /// The last number of any key that was forgotten.
     forgotten: u64,
@@ -76,8 +86,10 @@ impl Registry {
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Vec<Arc<Subscriber>> {
-        let ids = self.names.get(name).into_iter().flatten();
-        ids.filter_map(|id| self.subscribers.get(id)).cloned().collect()
+        let numbered = number_of(name).and_then(|id| self.subscribers.get(&id));
+        let named = self.names.get(name).into_iter().flatten();
+        let named = named.filter_map(|id| self.subscribers.get(id));
+        numbered.filter(|one| *one.name == *name).into_iter().chain(named).cloned().collect()
     }
 
     /// The channel of a key, made if there is none. Keys that nobody holds and nobody asks for by
@@ -128,13 +140,10 @@ impl Registry {
 
     /// Is there already one of this name that some key would reach as well?
     pub(crate) fn check_name(&self, name: &str, wanted: &Selection) -> Result<(), SubscribeError> {
-        for other in self.names.get(name).into_iter().flatten() {
-            let other = self.subscribers.get(other);
-            if other.is_some_and(|other| other.selection.overlaps(wanted)) {
-                return Err(SubscribeError::Duplicate { name: name.into() });
-            }
+        match self.by_name(name).iter().any(|other| other.selection.overlaps(wanted)) {
+            true => Err(SubscribeError::Duplicate { name: name.into() }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Do the keys it names carry what it takes?
@@ -172,7 +181,9 @@ impl Registry {
     /// From here on events reach it. A reader of a log has joined it before.
     pub(crate) fn add(&mut self, subscriber: &Arc<Subscriber>) {
         self.subscribers.insert(subscriber.id, subscriber.clone());
-        self.names.entry(subscriber.name.clone()).or_default().push(subscriber.id);
+        if number_of(&subscriber.name) != Some(subscriber.id) {
+            self.names.entry(subscriber.name.clone()).or_default().push(subscriber.id);
+        }
         let selection = subscriber.selection.clone();
         if !self.outlets.contains_key(&selection) {
             self.outlets.insert(selection.clone(), Outlets::default());

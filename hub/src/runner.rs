@@ -43,7 +43,7 @@ enum Step {
     Done,
     /// There is none.
     Empty,
-    Failed(Failure),
+    Failed(Box<Failure>),
 }
 
 /// How a runner ended.
@@ -74,79 +74,102 @@ where
     H: Handler<T>,
     F: FnMut() -> H + Send + 'static,
 {
-    /// Runs until told to end or until the budget is spent.
-    pub(crate) async fn run(mut self) {
-        let end = loop {
+    /// Runs until told to end or until the budget is spent. What is rare is boxed: every
+    /// subscriber has the size of the largest of these futures all its life.
+    pub(crate) async fn run(&mut self) {
+        loop {
             let handler = match catch_unwind(AssertUnwindSafe(&mut self.factory)) {
                 Ok(handler) => handler,
                 Err(panic) => {
                     let failure = panicked(&self.me, panic);
-                    count(&self.me.counts.errors);
+                    count(&self.me.counts.troubles().errors);
                     let verdict = self.record.not_made(Instant::now(), rand::random());
-                    match self.act(verdict, &format!("its factory {}", failure.reason)).await {
-                        Some(end) => break end,
+                    let reason = format!("its factory {}", failure.reason);
+                    match Box::pin(self.act(verdict, reason)).await {
+                        Some(end) => return self.finish(end),
                         None => continue,
                     }
                 }
             };
             let mut handler = Guarded(Some(handler));
-            let end = self.serve(&mut handler).await;
+            let end = match H::IMMEDIATE {
+                true => self.serve_now(&mut handler).await,
+                false => Box::pin(self.serve(&mut handler)).await,
+            };
             drop(handler);
             let held = std::mem::take(&mut self.held);
             self.me.uncommitted.store(0, Ordering::Release);
             self.inbox.again(held);
             if let Some(end) = end {
-                break end;
+                return self.finish(end);
             }
-        };
-        self.finish(end);
+        }
     }
 
-    /// One handler's life. `None`: a new one is to be made.
-    async fn serve(&mut self, handler: &mut Guarded<H>) -> Option<End> {
-        let collects = handler.get().collects();
+    /// The life of a handler that never waits. `None`: a new one is to be made.
+    async fn serve_now(&mut self, handler: &mut Guarded<H>) -> Option<End> {
         loop {
-            let orders = self.me.life.orders();
-            if !orders.none() {
-                if orders.stop() {
-                    return Some(End::Told);
-                }
-                if orders.direct() {
-                    self.inbox.take_direct();
-                }
+            let orders = self.orders();
+            if orders.stop() {
+                return Some(End::Told);
             }
-            let done = match H::IMMEDIATE {
-                true => self.burst(handler.get(), orders),
-                false => self.step(handler.get(), collects > 0).await,
-            };
-            match done {
-                Step::Done if collects > 0 && self.held.len() >= collects => {
-                    if let Err(end) = self.commit(handler).await {
-                        return end;
-                    }
-                }
+            match self.burst(handler.get(), orders) {
                 Step::Done => {}
                 Step::Failed(failure) => {
-                    if let Err(end) = self.fail(failure).await {
+                    if let Err(end) = Box::pin(self.fail(failure)).await {
                         return end;
                     }
                 }
-                Step::Empty if !self.held.is_empty() => {
-                    if let Err(end) = self.commit(handler).await {
-                        return end;
-                    }
-                }
-                Step::Empty => {
-                    if orders.drain() && self.inbox.is_empty() && self.me.life.orders() == orders {
-                        return Some(End::Told);
-                    }
-                    self.rest(orders).await;
-                }
+                Step::Empty if self.is_drained(orders) => return Some(End::Told),
+                Step::Empty => self.rest(orders).await,
             }
             if self.inbox.stretch_ended() {
                 pause().await;
             }
         }
+    }
+
+    /// The life of a handler that may wait.
+    async fn serve(&mut self, handler: &mut Guarded<H>) -> Option<End> {
+        let collects = handler.get().collects();
+        loop {
+            let orders = self.orders();
+            if orders.stop() {
+                return Some(End::Told);
+            }
+            let step = self.step(handler.get(), collects > 0).await;
+            let commits = !self.held.is_empty()
+                && (matches!(step, Step::Empty) || self.held.len() >= collects);
+            let over = match step {
+                Step::Failed(failure) => Box::pin(self.fail(failure)).await,
+                _ if commits => Box::pin(self.commit(handler)).await,
+                Step::Done => Ok(()),
+                Step::Empty if self.is_drained(orders) => Err(Some(End::Told)),
+                Step::Empty => {
+                    self.rest(orders).await;
+                    Ok(())
+                }
+            };
+            if let Err(end) = over {
+                return end;
+            }
+            if self.inbox.stretch_ended() {
+                pause().await;
+            }
+        }
+    }
+
+    /// What it is told to do. What is for it alone is taken on the way.
+    fn orders(&mut self) -> Orders {
+        let orders = self.me.life.orders();
+        if orders.direct() {
+            self.inbox.take_direct();
+        }
+        orders
+    }
+
+    fn is_drained(&mut self, orders: Orders) -> bool {
+        orders.drain() && self.inbox.is_empty() && self.me.life.orders() == orders
     }
 
     fn at(&self) -> Current {
@@ -174,7 +197,7 @@ where
                     stretched = true;
                     for event in stretch.slots.iter().map_while(Slot::get) {
                         if let Err(failure) = once.handle(handler, event, 0) {
-                            return Step::Failed(*failure);
+                            return Step::Failed(failure);
                         }
                         passed += 1;
                         bytes += u64::from(event.bytes);
@@ -191,7 +214,7 @@ where
                 let Some(event) = inbox.current() else { return Step::Empty };
                 let bytes = event.bytes.into();
                 if let Err(failure) = once.handle(handler, event, lagged) {
-                    return Step::Failed(*failure);
+                    return Step::Failed(failure);
                 }
                 inbox.advance(bytes);
                 Step::Done
@@ -199,7 +222,7 @@ where
         });
         let step = worked.unwrap_or_else(|panic| {
             let failure = panicked(once.me, panic);
-            Step::Failed(if once.filtering { filter_failed(failure) } else { failure })
+            Step::Failed(Box::new(if once.filtering { filter_failed(failure) } else { failure }))
         });
         if stretched {
             inbox.passed(passed, bytes, matches!(step, Step::Failed(_)));
@@ -236,10 +259,10 @@ where
                 self.longest = watch.max(self.longest);
                 if let Err(failure) = result {
                     self.say_blocked();
-                    return Step::Failed(failure);
+                    return Step::Failed(Box::new(failure));
                 }
             }
-            Err(failure) => return Step::Failed(failure),
+            Err(failure) => return Step::Failed(Box::new(failure)),
         }
         self.say_blocked();
         if hold {
@@ -268,7 +291,7 @@ where
     }
 
     /// The event in hand failed.
-    async fn fail(&mut self, failure: Failure) -> Result<(), Option<End>> {
+    async fn fail(&mut self, failure: Box<Failure>) -> Result<(), Option<End>> {
         let attempt = self.record.attempt();
         let Some(event) = self.inbox.current().cloned() else { return Ok(()) };
         failed(&self.heart, &self.me, &event, &failure, attempt);
@@ -281,11 +304,11 @@ where
         match verdict {
             Verdict::Letter => Ok(()),
             Verdict::Again(pause) => {
-                count(&self.me.counts.retries);
+                count(&self.me.counts.troubles().retries);
                 self.sleep(pause).await;
                 Ok(())
             }
-            verdict => Err(self.act(verdict, &failure.reason).await),
+            verdict => Err(self.act(verdict, failure.reason).await),
         }
     }
 
@@ -308,23 +331,23 @@ where
             let again = failure.remedy != Remedy::Fatal && !self.me.life.orders().stop();
             if !again {
                 let verdict = self.record.not_made(Instant::now(), rand::random());
-                return Err(self.act(verdict, &failure.reason).await);
+                return Err(self.act(verdict, failure.reason).await);
             }
-            count(&self.me.counts.retries);
+            count(&self.me.counts.troubles().retries);
             let wait = self.record.pause(tries, rand::random());
             self.sleep(wait).await;
         }
     }
 
     /// Waits before a new handler is made, or says that the budget is spent.
-    async fn act(&mut self, verdict: Verdict, reason: &str) -> Option<End> {
+    async fn act(&mut self, verdict: Verdict, reason: String) -> Option<End> {
         let Verdict::Anew { pause, .. } = verdict else {
-            return Some(End::Spent { reason: reason.into() });
+            return Some(End::Spent { reason });
         };
-        count(&self.me.counts.restarts);
+        count(&self.me.counts.troubles().restarts);
         let notice = HubNotice::Restarting {
             subscriber: self.me.name.to_string(),
-            reason: reason.into(),
+            reason,
             pause_ms: pause.as_millis() as u64,
         };
         self.heart.say(notice, Some(&self.me));
@@ -369,7 +392,7 @@ where
     }
 
     /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
-    fn finish(mut self, end: End) {
+    fn finish(&mut self, end: End) {
         let spent = match end {
             End::Spent { reason } => Some(reason),
             End::Told => None,
@@ -414,7 +437,7 @@ fn leave(
     }
     let rest = heart.hand_on(me, rest);
     let leftovers = rest.len() as u64;
-    me.counts.abandoned.fetch_add(leftovers, Ordering::Relaxed);
+    me.counts.troubles().abandoned.fetch_add(leftovers, Ordering::Relaxed);
     let reason = spent.as_deref().unwrap_or(match failed {
         true => "its queue overflowed",
         false => "it was stopped before it came to it",

@@ -18,6 +18,14 @@ const BUCKETS: usize = 168;
 pub(crate) struct Counts {
     pub(crate) processed: AtomicU64,
     pub(crate) filtered: AtomicU64,
+    /// Boxed: most have none, and there may be very many.
+    troubles: OnceLock<Box<Troubles>>,
+    times: OnceLock<Box<Times>>,
+}
+
+/// What does not happen to most.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles {
     pub(crate) errors: AtomicU64,
     pub(crate) panics: AtomicU64,
     pub(crate) retries: AtomicU64,
@@ -26,7 +34,6 @@ pub(crate) struct Counts {
     pub(crate) abandoned: AtomicU64,
     /// Written by publishers.
     pub(crate) dropped: AtomicU64,
-    times: OnceLock<Box<Times>>,
 }
 
 /// One more, in a counter with one writer.
@@ -36,6 +43,14 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Counts {
+    pub(crate) fn troubles(&self) -> &Troubles {
+        self.troubles.get_or_init(Box::default)
+    }
+
+    pub(crate) fn has_troubles(&self) -> Option<&Troubles> {
+        self.troubles.get().map(|troubles| &**troubles)
+    }
+
     /// `weight` events took about this long each.
     pub(crate) fn took(&self, time: Duration, weight: u32) {
         let times = self.times.get_or_init(|| Box::new(Times::new()));

@@ -21,7 +21,7 @@ use crate::log::Log;
 use crate::overflow::{Overflow, Queue};
 use crate::queue::{self, QueueReader};
 use crate::restart::{Record, Restart};
-use crate::route::Registry;
+use crate::route::{Registry, name_of};
 use crate::runner::Runner;
 use crate::subscriber::{Post, Stage, Subscriber};
 use crate::subscription::Subscription;
@@ -194,7 +194,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         };
         let (me, source) = self.register(selection, context)?;
         let inbox = Inbox::new(me.clone(), source);
-        let runner = Runner {
+        let mut runner = Runner {
             heart: self.heart.clone(),
             me: me.clone(),
             inbox,
@@ -206,7 +206,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             sampler: Sampler::default(),
             longest: None,
         };
-        let lived = Lived { me: me.clone(), runner: Some(Box::pin(runner.run())) };
+        let lived =
+            Lived { me: me.clone(), runner: Some(Box::pin(async move { runner.run().await })) };
         match (runtime, pool) {
             (Some(runtime), _) => drop(runtime.spawn(lived)),
             (_, Some(pool)) => pool.spawn(lived),
@@ -247,7 +248,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             handler: None,
             sampler: Sampler::default(),
         };
-        let post = Post::Inline(Inline::new(Box::new(worker)));
+        let post = Post::Inline(Box::new(Inline::new(Box::new(worker))));
         let mut registry = self.heart.registry_mut();
         let (id, name) = admit(&self.heart, &registry, self.name, &selection)?;
         let selection = registry.intern(selection);
@@ -343,7 +344,7 @@ fn admit(
         return Err(SubscribeError::Closed);
     }
     let id = heart.next_id();
-    let name = name.unwrap_or_else(|| format!("subscriber-{id}"));
+    let name = name.unwrap_or_else(|| name_of(id));
     registry.check_name(&name, selection)?;
     registry.check_types(selection)?;
     Ok((id, name.into()))

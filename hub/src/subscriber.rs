@@ -1,7 +1,7 @@
 //! [`Subscriber`]: what the hub, its publishers and its own runner know about one subscriber.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::context::inline::Inline;
 use crate::cursor::Cursor;
@@ -11,7 +11,7 @@ use crate::key::{Pattern, Selection};
 use crate::life::Life;
 use crate::log::Log;
 use crate::queue::Queue;
-use crate::stats::{Counts, State, SubscriberStats};
+use crate::stats::{Counts, State, SubscriberStats, Troubles};
 use crate::sync::Mutex;
 
 /// Where events wait for a subscriber.
@@ -21,7 +21,7 @@ pub(crate) enum Post {
     /// It has a queue of its own.
     Queue(Arc<Queue<AnyEvent>>),
     /// Nowhere: the publisher calls it.
-    Inline(Inline),
+    Inline(Box<Inline>),
 }
 
 /// In which order subscribers end when the hub does.
@@ -64,18 +64,15 @@ pub(crate) struct Subscriber {
     /// Handled, but not committed.
     pub(crate) uncommitted: AtomicU64,
     /// Events for this one alone: letters that are delivered again.
-    direct: Mutex<Vec<AnyEvent>>,
+    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
+    direct: Mutex<Option<Box<Vec<AnyEvent>>>>,
     direct_count: AtomicU64,
     /// It was said that it loses events, and it has not caught up since.
     pub(crate) lagging: AtomicBool,
-    watched: Mutex<Watched>,
-}
-
-/// What the caretaker saw last time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Watched {
-    done: u64,
-    looks: u32,
+    /// What the caretaker saw last time, and how often in a row it saw just that. Nobody else
+    /// writes them.
+    watched_done: AtomicU64,
+    watched_looks: AtomicU32,
 }
 
 /// What the caretaker found.
@@ -115,10 +112,11 @@ impl Subscriber {
             keeps_leftovers: AtomicBool::new(false),
             phase: AtomicU8::new(Phase::Running as u8),
             uncommitted: AtomicU64::new(0),
-            direct: Mutex::new(Vec::new()),
+            direct: Mutex::new(None),
             direct_count: AtomicU64::new(0),
             lagging: AtomicBool::new(false),
-            watched: Mutex::new(Watched::default()),
+            watched_done: AtomicU64::new(0),
+            watched_looks: AtomicU32::new(0),
         }
     }
 
@@ -164,7 +162,7 @@ impl Subscriber {
                 return false;
             }
             self.direct_count.fetch_add(events.len() as u64, Ordering::AcqRel);
-            direct.extend(events);
+            direct.get_or_insert_default().extend(events);
         }
         self.life.direct();
         self.wake();
@@ -173,7 +171,7 @@ impl Subscriber {
 
     pub(crate) fn take_direct(&self) -> Vec<AnyEvent> {
         self.life.took_direct();
-        std::mem::take(&mut *self.direct.lock())
+        self.direct.lock().take().map_or_else(Vec::new, |events| *events)
     }
 
     pub(crate) fn done_direct(&self) {
@@ -214,23 +212,21 @@ impl Subscriber {
     fn done(&self) -> u64 {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = &self.counts;
-        of(&counts.processed) + of(&counts.filtered) + of(&counts.errors) + of(&counts.letters)
+        let troubles = counts.has_troubles().map_or(0, |one| of(&one.errors) + of(&one.letters));
+        of(&counts.processed) + of(&counts.filtered) + troubles
     }
 
     /// Looks whether it has got on since last time, about a second ago.
     pub(crate) fn look(&self) -> Found {
         let done = self.done();
-        let mut watched = self.watched.lock();
-        let before = watched.looks;
-        if done != watched.done || self.pauses() || self.behind() == 0 {
-            *watched = Watched { done, looks: 0 };
-            return if before > 1 { Found::GoesOn } else { Found::Fine };
+        let looks = self.watched_looks.load(Ordering::Relaxed);
+        let last = self.watched_done.swap(done, Ordering::Relaxed);
+        if done != last || self.pauses() || self.behind() == 0 {
+            self.watched_looks.store(0, Ordering::Relaxed);
+            return if looks > 1 { Found::GoesOn } else { Found::Fine };
         }
-        watched.looks += 1;
-        match watched.looks {
-            0 | 1 => Found::Fine,
-            looks => Found::StuckSince(looks - 1),
-        }
+        self.watched_looks.store(looks + 1, Ordering::Relaxed);
+        if looks == 0 { Found::Fine } else { Found::StuckSince(looks) }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -238,7 +234,7 @@ impl Subscriber {
         match self.phase.load(Ordering::Acquire) {
             phase if phase == Phase::Failed as u8 => State::Failed,
             phase if phase == Phase::Stopped as u8 => State::Stopped,
-            _ if self.watched.lock().looks > 1 => State::Stuck,
+            _ if self.watched_looks.load(Ordering::Relaxed) > 1 => State::Stuck,
             _ if orders.drain() || orders.stop() => State::Draining,
             phase if phase == Phase::Pausing as u8 => State::Pausing,
             _ => State::Running,
@@ -247,7 +243,8 @@ impl Subscriber {
 
     pub(crate) fn stats(&self) -> SubscriberStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = &self.counts;
+        let none = Troubles::default();
+        let (counts, troubles) = (&self.counts, self.counts.has_troubles().unwrap_or(&none));
         SubscriberStats {
             name: self.name.to_string(),
             keys: self.selection.patterns.iter().map(Pattern::text).map(String::from).collect(),
@@ -256,13 +253,13 @@ impl Subscriber {
             state: self.state(),
             processed: of(&counts.processed),
             filtered: of(&counts.filtered),
-            errors: of(&counts.errors),
-            panics: of(&counts.panics),
-            retries: of(&counts.retries),
-            restarts: of(&counts.restarts),
-            letters: of(&counts.letters),
-            dropped: of(&counts.dropped),
-            abandoned: of(&counts.abandoned),
+            errors: of(&troubles.errors),
+            panics: of(&troubles.panics),
+            retries: of(&troubles.retries),
+            restarts: of(&troubles.restarts),
+            letters: of(&troubles.letters),
+            dropped: of(&troubles.dropped),
+            abandoned: of(&troubles.abandoned),
             lag: self.behind(),
             times: counts.times(),
         }

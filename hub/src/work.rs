@@ -35,7 +35,7 @@ impl From<HandlerError> for Failure {
 
 /// What a panic said, as a failure that needs a new handler.
 pub(crate) fn panicked(me: &Subscriber, panic: Box<dyn std::any::Any + Send>) -> Failure {
-    count(&me.counts.panics);
+    count(&me.counts.troubles().panics);
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_string(),
         (_, Some(text)) => text.clone(),
@@ -147,7 +147,7 @@ pub(crate) fn failed(
     failure: &Failure,
     attempt: u32,
 ) {
-    count(&me.counts.errors);
+    count(&me.counts.troubles().errors);
     let notice = HubNotice::HandlerFailed {
         subscriber: me.name.to_string(),
         key: event.key().into(),
@@ -166,7 +166,7 @@ pub(crate) fn letter(
     attempts: u32,
     failure: &Failure,
 ) {
-    count(&me.counts.letters);
+    count(&me.counts.troubles().letters);
     heart.keep(vec![Letter::new(event, &me.name, attempts, failure.severity, &failure.reason)]);
     let notice = HubNotice::DeadLetter {
         subscriber: me.name.to_string(),

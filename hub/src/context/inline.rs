@@ -187,11 +187,11 @@ where
             }
             // A publisher is not kept waiting: what others do after a pause is done at once.
             match verdict {
-                Verdict::Again(_) => count(&me.counts.retries),
+                Verdict::Again(_) => count(&me.counts.troubles().retries),
                 Verdict::Letter => return true,
                 Verdict::Anew { letter, .. } => {
                     discard(self.handler.take());
-                    count(&me.counts.restarts);
+                    count(&me.counts.troubles().restarts);
                     if letter {
                         return true;
                     }

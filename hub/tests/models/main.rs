@@ -115,7 +115,9 @@ fn nothing_is_lost_and_nobody_sleeps_for_ever() {
             .into_iter()
             .map(|first| {
                 let log = log.clone();
-                thread::spawn(move || (first..first + 3).for_each(|one| assert!(write(&log, 1, one))))
+                thread::spawn(move || {
+                    (first..first + 3).for_each(|one| assert!(write(&log, 1, one)))
+                })
             })
             .collect();
         writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
@@ -278,7 +280,8 @@ fn a_queue_wakes_its_reader_and_its_writers() {
             })));
         }
         for first in [0, 10] {
-            let order: Vec<u64> = seen.iter().copied().filter(|one| one / 10 == first / 10).collect();
+            let order: Vec<u64> =
+                seen.iter().copied().filter(|one| one / 10 == first / 10).collect();
             assert_eq!(order, [first, first + 1, first + 2]);
         }
         writers.into_iter().for_each(|one| one.join().expect("no panic"));
@@ -292,8 +295,9 @@ fn a_queue_that_drops_gives_everything_to_somebody() {
         let bounds = overflow::Queue::bounded(1).on_full(Overflow::DropOldest);
         let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
         let mut reader = QueueReader::new(queue.clone());
+        let over = Arc::new(AtomicBool::new(false));
         let writer = {
-            let queue = queue.clone();
+            let (queue, closed) = (queue.clone(), over.clone());
             thread::spawn(move || {
                 let mut dropped = Vec::new();
                 for value in 0..4u64 {
@@ -303,6 +307,7 @@ fn a_queue_that_drops_gives_everything_to_somebody() {
                         other => panic!("{other:?}"),
                     }
                 }
+                closed.store(true, Ordering::SeqCst);
                 queue.close();
                 dropped
             })
@@ -315,7 +320,7 @@ fn a_queue_that_drops_gives_everything_to_somebody() {
                     lagged += reader.lagged();
                     seen.push(value);
                     reader.advance();
-                } else if queue.is_closed() && reader.is_empty() {
+                } else if over.load(Ordering::SeqCst) && reader.is_empty() {
                     return Poll::Ready(());
                 } else if reader.sleep() {
                     return Poll::Pending;
