@@ -4,9 +4,10 @@
 //! ends with the last who has a use for it. The order of a graceful stop is written down in
 //! `shutdown.rs`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use artel_hub::{EventHub, Topic};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use crate::config::{ATTEMPTS_MAX, Config, GRACE, LEASE, check_fleet_name};
 use crate::crew::Crew;
 use crate::generator::{DynGenerate, Generate, Outlet, Runner};
 use crate::membership::{Keeper, MemberId, Profile, Session};
-use crate::notice::{Board, Notices};
+use crate::notice::{Board, Notice, Notices, Relay};
 use crate::outcome::{Status, read_status};
 use crate::queue::{NewMessage, Sender, Sent, adopt_all, disown_strays};
 use crate::shutdown::Shutdown;
@@ -46,6 +47,7 @@ pub struct FleetBuilder {
     config: Config,
     generate: Option<Box<dyn DynGenerate>>,
     handle: Option<Arc<dyn DynHandle>>,
+    hub: Option<EventHub>,
 }
 
 impl FleetBuilder {
@@ -81,6 +83,13 @@ impl FleetBuilder {
         self
     }
 
+    /// The hub on which this member publishes its notices, from the first on, under
+    /// [`Fleet::notice_topic`]. It may be your program's own; the fleet never shuts it down.
+    pub fn hub(mut self, hub: EventHub) -> FleetBuilder {
+        self.hub = Some(hub);
+        self
+    }
+
     /// Checks settings, name and address without connecting to anything.
     ///
     /// ```
@@ -109,6 +118,8 @@ impl FleetBuilder {
         store.check().await?;
         let board = Board::new();
         let notices = board.listen();
+        let topic = notice_topic(&self.name);
+        let relay = self.hub.as_ref().map(|hub| board.relay(hub, &topic));
         let observes = self.generate.is_none() && self.handle.is_none();
         let profile = Profile {
             label: self.config.label.clone(),
@@ -159,7 +170,11 @@ impl FleetBuilder {
         let sender = Sender::on(store.clone(), &crew.config);
         let task = tokio::spawn(crew.run(keeper));
         let notices = Some(notices);
+        let hub = self.hub.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Fleet {
+            topic,
+            hub,
+            relay: Mutex::new(relay),
             store,
             redis,
             locksmith,
@@ -202,6 +217,9 @@ pub struct Fleet {
     sender: Sender,
     board: Board,
     notices: Option<Notices>,
+    topic: Topic<Notice>,
+    hub: OnceLock<EventHub>,
+    relay: Mutex<Option<Relay>>,
     roles: watch::Receiver<Role>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
     stop: Shutdown,
@@ -217,6 +235,7 @@ impl Fleet {
             config: Config::default(),
             generate: None,
             handle: None,
+            hub: None,
         }
     }
 
@@ -323,6 +342,42 @@ impl Fleet {
         self.notices.take().unwrap_or_else(|| self.board.listen())
     }
 
+    /// The hub on which this member publishes its notices: the one it was given, else one of its
+    /// own that begins with this call.
+    ///
+    /// ```
+    /// # let server = artel_testkit::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use artel::Notice;
+    /// use artel::hub::{Delivery, Overflow, Queue};
+    ///
+    /// let fleet = artel::Fleet::builder().redis(url).start().await?;
+    /// let log = fleet
+    ///     .hub()
+    ///     .subscribe(&fleet.notice_topic())
+    ///     .name("log")
+    ///     .queue(Queue::bounded(1024).on_full(Overflow::DropOldest))
+    ///     .spawn(|notice: Delivery<'_, Notice>| println!("{:?}", notice.get()))?;
+    /// # drop(log);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hub(&self) -> &EventHub {
+        self.hub.get_or_init(|| {
+            let hub = EventHub::new();
+            let relay = self.board.relay(&hub, &self.topic);
+            *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = Some(relay);
+            hub
+        })
+    }
+
+    /// The topic of this member's notices: `artel/<fleet>/notices`.
+    pub fn notice_topic(&self) -> Topic<Notice> {
+        self.topic.clone()
+    }
+
     /// Puts back what dead members left behind, blocks that belong to nobody included, and says how
     /// many messages that were. Live work is never touched. Members do this all the time by
     /// themselves; this does it now.
@@ -349,6 +404,10 @@ impl Fleet {
     /// Not safe: it consumes the handle, so dropped early the stop goes on in the background.
     pub async fn stopped(mut self) {
         let _ = (&mut self.task).await;
+        let relay = self.relay.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(relay) = relay {
+            relay.end().await;
+        }
     }
 }
 
@@ -376,6 +435,10 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         self.stop.begin();
     }
+}
+
+fn notice_topic(fleet: &str) -> Topic<Notice> {
+    Topic::json_to_read("artel/notices").at(format!("artel/{fleet}/notices"))
 }
 
 fn host() -> String {

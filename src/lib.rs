@@ -16,7 +16,8 @@
 //! | 4 who handles it | `worker` | a claim | [`Outcome`] |
 //! | 5 how it ended | `outcome` | a claim, [`Outcome`] | |
 //!
-//! [`Fleet`] wires them and owns every task; what they have to tell goes to [`Notices`].
+//! [`Fleet`] wires them and owns every task; what they have to tell goes to [`Notices`], and to an
+//! [`EventHub`](hub::EventHub) ([`Fleet::hub`]).
 //!
 //! Beside them, on the same sessions and the same connection: [`DistributedEvent`], [`Lock`],
 //! [`Semaphore`], [`CountDownLatch`] and [`Barrier`], across processes and machines.
@@ -78,6 +79,8 @@ mod worker;
 #[doc = include_str!("../DESIGN.md")]
 pub mod design {}
 
+/// The hub inside the process, on which a member publishes its notices: a crate of its own.
+pub use artel_hub as hub;
 pub use config::{Config, Durability, LaneWeights, Ledger};
 pub use error::Error;
 pub use fleet::{Fleet, FleetBuilder, Readiness, Role};

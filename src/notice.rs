@@ -1,11 +1,15 @@
 //! [`Notice`]: what the stages tell whoever listens.
 //!
 //! **Invariant:** publishing never waits and never fails. A listener that is too slow is told how
-//! many notices it missed; it cannot slow a stage down.
+//! many notices it missed; it cannot slow a stage down. That holds for an [`EventHub`] as well: a
+//! task of its own carries notices there, and it waits for the hub's subscribers, nobody else does.
 
 use std::time::Duration;
 
+use artel_hub::{EventHub, Publisher, Topic};
 use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::membership::MemberId;
 use crate::queue::MessageId;
@@ -15,7 +19,8 @@ use crate::term::Term;
 const KEPT: usize = 1024;
 
 /// Something that happened in this process or that it learnt about the fleet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
+#[serde(tag = "notice", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Notice {
     /// This process has a session and takes part.
@@ -139,6 +144,14 @@ impl Board {
         let _ = self.sender.send(notice);
     }
 
+    /// Has everything carried to a hub from now on.
+    pub(crate) fn relay(&self, hub: &EventHub, topic: &Topic<Notice>) -> Relay {
+        let over = CancellationToken::new();
+        let Ok(publisher) = hub.publisher(topic) else { return Relay { over, task: None } };
+        let task = tokio::spawn(carry(self.listen(), publisher, over.clone()));
+        Relay { over, task: Some(task) }
+    }
+
     pub(crate) fn listen(&self) -> Notices {
         Notices { receiver: self.sender.subscribe() }
     }
@@ -162,6 +175,53 @@ impl Notices {
             Err(broadcast::error::RecvError::Lagged(notices)) => Some(Notice::Missed { notices }),
             Err(broadcast::error::RecvError::Closed) => None,
         }
+    }
+}
+
+/// Carries notices to a hub, and waits for those of its subscribers that lose nothing. Once told
+/// that it is over it carries what is left, as far as there is room.
+async fn carry(mut notices: Notices, publisher: Publisher<Notice>, over: CancellationToken) {
+    loop {
+        let notice = tokio::select! {
+            notice = notices.next() => notice,
+            () = over.cancelled() => break,
+        };
+        let Some(notice) = notice else { return };
+        let sent = tokio::select! {
+            sent = publisher.publish(notice.clone()) => sent,
+            () = over.cancelled() => publisher.try_publish(notice),
+        };
+        if sent.is_err() {
+            return; // the hub is shut down, or full while we stop
+        }
+    }
+    while let Ok(notice) = notices.receiver.try_recv() {
+        if publisher.try_publish(notice).is_err() {
+            return;
+        }
+    }
+}
+
+/// The task that carries notices to a hub.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    over: CancellationToken,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Has it carry what is left, and waits for its end.
+    pub(crate) async fn end(mut self) {
+        self.over.cancel();
+        if let Some(task) = self.task.take() {
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.over.cancel();
     }
 }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 macro_rules! fencing_token {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+        #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
         pub struct $name(NonZeroU64);
 
         impl $name {

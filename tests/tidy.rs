@@ -67,7 +67,7 @@ fn data_goes_one_way_through_the_house() {
 
 #[test]
 fn every_module_opens_with_what_it_is_for() {
-    for below in ["src", "cli/src", "testkit/src"] {
+    for below in ["src", "cli/src", "hub/src", "testkit/src"] {
         for path in files(below, "rs") {
             assert!(read(&path).starts_with("//!"), "{} has no head", path.display());
         }
@@ -100,7 +100,7 @@ fn no_script_prints_a_number_its_own_way() {
 
 #[test]
 fn files_stay_readable() {
-    for below in ["src", "cli/src", "testkit/src"] {
+    for below in ["src", "cli/src", "hub/src", "testkit/src"] {
         for path in files(below, "rs") {
             let lines = read(&path).lines().count();
             assert!(lines <= 500, "{} has {lines} lines: split it by noun", path.display());
@@ -117,6 +117,20 @@ fn the_client_library_stays_inside() {
         for line in read(&path).lines() {
             let public = line.trim_start().starts_with("pub ") && line.contains("redis::");
             assert!(!public, "{}: {line}", path.display());
+        }
+    }
+}
+
+/// The hub has users who have no Redis: it knows of none, and of no fleet.
+#[test]
+fn the_hub_knows_nothing_of_redis() {
+    let manifest = read(&root().join("hub/Cargo.toml"));
+    assert!(
+        !manifest.contains("redis") && !manifest.contains("artel ") && !manifest.contains("artel.")
+    );
+    for path in files("hub/src", "rs") {
+        for line in read(&path).lines().filter(|line| !line.trim_start().starts_with("//")) {
+            assert!(!line.to_lowercase().contains("redis"), "{}: {line}", path.display());
         }
     }
 }

@@ -16,11 +16,14 @@ use crate::event::{AnyEvent, Meta};
 use crate::key::Payload;
 use crate::route::Routes;
 
-/// How payloads of one type become JSON and come back.
+/// Reads a payload from JSON and makes an event of it.
+type Decode = fn(Meta, Value) -> Result<AnyEvent, serde_json::Error>;
+
+/// How payloads of one type become JSON and, if they can, come back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codec {
     pub(crate) encode: fn(&AnyEvent) -> Option<Value>,
-    pub(crate) decode: fn(Meta, Value) -> Result<AnyEvent, serde_json::Error>,
+    pub(crate) decode: Option<Decode>,
 }
 
 /// A key and the type of what is published under it.
@@ -60,7 +63,17 @@ impl<T: Send + Sync + 'static> Topic<T> {
     where
         T: Serialize + DeserializeOwned,
     {
-        let codec = Codec { encode: encode::<T>, decode: decode::<T> };
+        let codec = Codec { encode: encode::<T>, decode: Some(decode::<T>) };
+        Topic { key: Cow::Borrowed(key), codec: Some(codec), weigh: None, payload: PhantomData }
+    }
+
+    /// Payloads of this type can be written down as JSON, but not read again: they can be archived
+    /// and filtered by field, and dead letters on a disk cannot be delivered again.
+    pub const fn json_to_read(key: &'static str) -> Topic<T>
+    where
+        T: Serialize,
+    {
+        let codec = Codec { encode: encode::<T>, decode: None };
         Topic { key: Cow::Borrowed(key), codec: Some(codec), weigh: None, payload: PhantomData }
     }
 

@@ -45,7 +45,7 @@ const OBSERVER: char = 'o';
 ///
 /// Ranks count by id, and the ids of observers begin with a letter behind all others: however many
 /// there are, none of them delays an election or keeps watch while somebody else can.
-#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
+#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd, serde::Serialize)]
 pub struct MemberId(String);
 
 impl MemberId {

@@ -92,6 +92,12 @@ impl fmt::Display for Lane {
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
 pub struct MessageId(Arc<str>);
 
+impl serde::Serialize for MessageId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
 impl MessageId {
     /// The id as it stands in Redis.
     pub fn as_str(&self) -> &str {

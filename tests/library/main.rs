@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod events; // no wake-up is lost
+mod hub; // notices on an event hub
 mod locks; // one holder, which ends with its session
 mod recipes; // semaphores, latches, barriers
 mod sending; // anybody may send, and put errors back to work

@@ -220,7 +220,7 @@ impl DeadLetters {
             return Some(event.clone());
         }
         let channel = self.heart.registry().channel(&letter.key)?.clone();
-        let decode = channel.codec()?.decode;
+        let decode = channel.codec()?.decode?;
         let at = SystemTime::UNIX_EPOCH + Duration::from_millis(letter.at_ms);
         let mut meta = Meta::new(channel, at, 0, letter.priority);
         meta.sequence = letter.sequence;
