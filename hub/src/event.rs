@@ -76,6 +76,7 @@ pub struct AnyEvent {
 }
 
 impl AnyEvent {
+    #[inline]
     pub(crate) fn new<T: Send + Sync + 'static>(meta: Meta, payload: T) -> AnyEvent {
         let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
         let (depth, traced) = (meta.depth, meta.span.is_some());
@@ -112,7 +113,7 @@ impl AnyEvent {
         self.meta().sequence
     }
 
-    /// When it was published.
+    /// When it was published, to within some milliseconds.
     pub fn at(&self) -> SystemTime {
         self.meta().at
     }

@@ -168,6 +168,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         &self.handle.heart
     }
 
+    #[inline]
     fn blocking(&self, events: &[AnyEvent]) -> Result<Receipt, (usize, Refusal)> {
         let (mut receipt, mut next, mut looks) = (Receipt::default(), 0, 0);
         while next < events.len() {
@@ -222,6 +223,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         .await
     }
 
+    #[inline]
     fn event(&self, payload: T) -> Result<AnyEvent, PublishError<T>> {
         let heart = self.heart();
         if heart.is_closed() {
