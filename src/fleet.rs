@@ -355,7 +355,7 @@ impl Fleet {
     /// let fleet = artel::Fleet::builder().redis(url).start().await?;
     /// let log = fleet
     ///     .hub()
-    ///     .subscribe(&fleet.notice_topic())
+    ///     .subscribe(fleet.notice_topic())
     ///     .name("log")
     ///     .queue(Queue::bounded(1024).on_full(Overflow::DropOldest))
     ///     .spawn(|notice: Delivery<'_, Notice>| println!("{:?}", notice.get()))?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::context::inline::{self, Called};
 use crate::error::Refusal;
 use crate::event::AnyEvent;
 use crate::group::queue_of;
@@ -27,6 +28,8 @@ use crate::topic::Channel;
 pub(crate) enum Patience<'a> {
     /// Say so; queues that block for a time do not block.
     None,
+    /// Do without those that have none, or that are closed.
+    Skip,
     /// Say so.
     Some,
     /// Say so, and have the signal woken when there is room. Waiting began then.
@@ -53,7 +56,8 @@ pub(crate) fn attempt(
     patience: Patience<'_>,
 ) -> Attempt {
     let routes = channel.routes.load();
-    if heart.is_closed() {
+    let skip = matches!(patience, Patience::Skip);
+    if heart.is_closed() && !skip {
         return Attempt::Refused(Refusal::Closed);
     }
     let simple = routes.queues.is_empty() && routes.groups.is_empty() && routes.inlines.is_empty();
@@ -90,9 +94,11 @@ fn write(
     let mut others: Vec<Writer<'_, AnyEvent>> = logs.iter().skip(1).map(|log| log.lock()).collect();
     for event in events {
         let (bytes, lane) = (event.bytes.into(), event.priority().lane());
+        let skip = matches!(patience, Patience::Skip);
         for writer in first.iter_mut().chain(&mut others) {
             let cursor = match writer.room(bytes) {
                 Ok(()) => continue,
+                Err(_) if skip => continue,
                 Err(Full::Closed) if receipt.events == 0 => {
                     return Some(Attempt::Refused(Refusal::Closed));
                 }
@@ -107,6 +113,9 @@ fn write(
         for writer in first.iter_mut().chain(&mut others) {
             let readers = writer.readers() as u64;
             receipt.matched += readers;
+            if skip && writer.room(bytes).is_err() {
+                continue;
+            }
             receipt.queued += readers;
             writer.push(lane, event.clone(), bytes);
         }
@@ -135,8 +144,10 @@ fn queues_full(routes: &Routes, event: &AnyEvent, patience: Patience<'_>) -> Opt
 /// Whether this queue is worth waiting for.
 fn wait_for(queue: &Queue<AnyEvent>, event: &AnyEvent, patience: Patience<'_>) -> Option<Attempt> {
     let time = match queue.bounds.overflow {
-        Overflow::Block => None,
-        Overflow::BlockFor(time) if !matches!(patience, Patience::None) => Some(time),
+        Overflow::Block if !matches!(patience, Patience::Skip) => None,
+        Overflow::BlockFor(time) if !matches!(patience, Patience::None | Patience::Skip) => {
+            Some(time)
+        }
         _ => return None,
     };
     let (bytes, whom) = (event.bytes.into(), queue.owner);
@@ -164,7 +175,13 @@ fn choose(
         };
         let Some(member) = chosen else { continue };
         if let Some(wait) = queue_of(&member).and_then(|queue| wait_for(queue, event, patience)) {
-            return Err(wait);
+            match patience {
+                // Any other member will do, and so will a new one.
+                Patience::Wait { signal, .. } if !group.wait(event.bytes.into(), signal) => {
+                    return choose(routes, event, patience);
+                }
+                _ => return Err(wait),
+            }
         }
         members.push(member);
     }
@@ -198,8 +215,18 @@ fn spread(
         }
     }
     for subscriber in &routes.inlines {
-        receipt.matched += 1;
-        receipt.queued += u64::from(crate::context::inline::call(heart, subscriber, event));
+        match inline::call(heart, subscriber, event) {
+            Called::Yes => {
+                receipt.matched += 1;
+                receipt.queued += 1;
+            }
+            Called::Lost => {
+                receipt.matched += 1;
+                receipt.dropped += 1;
+                channel.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            Called::Gone => {}
+        }
     }
 }
 

@@ -188,20 +188,16 @@ impl<V> Reader<V> {
         let most = place.head.min(place.at + self.stretch.max(1) as u64);
         let slots = place.segment.as_ref()?.slots(place.at, most);
         let (cursor, log) = (&*self.cursor, &*self.log);
-        Some(Stretch { slots, start: place.at, urgent: self.places[HIGH].at, cursor, log })
+        let (start, urgent) = (place.at, self.places[HIGH].at);
+        let bytes = cursor.bytes.load(Ordering::Relaxed);
+        Some(Stretch { slots, start, bytes, urgent, cursor, log })
     }
 
     /// The first so many of the stretch are done with; the event after them is in hand if it is
     /// to be tried again.
-    pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
-        if events > 0 {
-            let place = &mut self.places[NORMAL];
-            place.at += events;
-            self.cursor.done[NORMAL].store(place.at, Ordering::Release);
-            let before = self.cursor.bytes.load(Ordering::Relaxed);
-            self.cursor.bytes.store(before + bytes, Ordering::Release);
-            self.stretch = self.stretch.saturating_sub(events as usize);
-        }
+    pub(crate) fn passed(&mut self, events: u64, in_hand: bool) {
+        self.places[NORMAL].at += events;
+        self.stretch = self.stretch.saturating_sub(events as usize);
         self.lane = in_hand.then_some(NORMAL);
         if self.cursor.wanted.load(Ordering::Relaxed) {
             self.settle();
@@ -336,6 +332,7 @@ impl<V> Reader<V> {
 pub(crate) struct Stretch<'a, V> {
     pub(crate) slots: &'a [Slot<V>],
     start: u64,
+    bytes: u64,
     /// Where the urgent lane was read up to.
     urgent: u64,
     cursor: &'a Cursor<V>,
@@ -343,10 +340,11 @@ pub(crate) struct Stretch<'a, V> {
 }
 
 impl<V> Stretch<'_, V> {
-    /// So many are done with. `true` if somebody waits for that, or something urgent came.
+    /// So many, of that weight, are done with. `true` if somebody waits for that, or something urgent came.
     #[inline]
-    pub(crate) fn passed(&self, events: u64) -> bool {
+    pub(crate) fn passed(&self, events: u64, bytes: u64) -> bool {
         self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
+        self.cursor.bytes.store(self.bytes + bytes, Ordering::Release);
         self.cursor.wanted.load(Ordering::Relaxed) || self.log.head(HIGH) != self.urgent
     }
 }

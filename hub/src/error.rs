@@ -53,6 +53,9 @@ pub enum Refusal {
         /// How many.
         keys: usize,
     },
+    /// The function that weighs payloads panicked.
+    #[error("the function that weighs the payloads of this topic panicked")]
+    WeighFailed,
     /// The function that shares a group's events panicked.
     #[error("the function that shares the events of group {group:?} panicked")]
     ShareFailed {
@@ -102,25 +105,29 @@ impl<T> std::error::Error for PublishError<T> {}
 #[non_exhaustive]
 pub enum SubscribeError {
     /// A key or pattern is not one.
-    #[error(transparent)]
+    #[error("not subscribed: {0}")]
     Key(#[from] KeyError),
     /// The hub is shut down.
-    #[error("the hub is shut down")]
+    #[error("not subscribed: the hub is shut down")]
     Closed,
     /// There is one of this name on one of these keys.
-    #[error("a subscriber named {name:?} has one of these keys already: choose another name")]
+    #[error(
+        "not subscribed: a subscriber named {name:?} has one of these keys already: choose another name"
+    )]
     Duplicate {
         /// The name.
         name: String,
     },
     /// A name or group of no or too many letters.
-    #[error("the name {name:?} is empty, longer than 256 bytes or cannot be printed")]
+    #[error(
+        "not subscribed: the name {name:?} is empty, longer than 256 bytes or cannot be printed: choose another"
+    )]
     BadName {
         /// The name.
         name: String,
     },
     /// Somebody publishes payloads of another type under this key.
-    #[error("the key {key:?} carries {expected}, not {given}")]
+    #[error("not subscribed: the key {key:?} carries {expected}, not {given}: use another key")]
     WrongType {
         /// The key.
         key: String,
@@ -130,7 +137,9 @@ pub enum SubscribeError {
         given: &'static str,
     },
     /// A queue without room.
-    #[error("a queue of {events} events and {bytes} bytes has no room: give it at least 1 of each")]
+    #[error(
+        "not subscribed: a queue of 0 events or 0 bytes has no room: give it at least 1 of each"
+    )]
     NoRoom {
         /// Events it was to hold.
         events: usize,
@@ -138,22 +147,36 @@ pub enum SubscribeError {
         bytes: u64,
     },
     /// The others of the group share its events in another way.
-    #[error("the group {group:?} shares its events in another way")]
+    #[error("not subscribed: the group {group:?} shares its events in another way")]
     GroupDiffers {
         /// The group.
         group: String,
     },
+    /// Sharing by a hash looks at payloads of one type.
+    #[error(
+        "not subscribed: the group {group:?} shares by a hash, which needs keys of one type: use Keys::new"
+    )]
+    NeedsType {
+        /// The group.
+        group: String,
+    },
+    /// An inline subscriber has neither queue nor group.
+    #[error("not subscribed: an inline subscriber has no use for {what}: its publishers call it")]
+    NotInline {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// No event would ever be tried.
-    #[error("events must be tried at least once")]
+    #[error("not subscribed: events must be tried at least once: give it one attempt or more")]
     NoAttempts,
     /// There is no tokio runtime to run a task on.
     #[error(
-        "there is no tokio runtime here: call from one, give one to the builder, or use a thread \
+        "not subscribed: there is no tokio runtime here: call from one, give one to the builder, or use a thread \
          or the pool"
     )]
     NoRuntime,
     /// The system gave no thread.
-    #[error("no thread could be started: {reason}")]
+    #[error("not subscribed: no thread could be started: {reason}")]
     NoThread {
         /// What it said.
         reason: String,

@@ -90,6 +90,12 @@ impl AnyEvent {
         (&mut event.payload as &mut dyn Any).downcast_mut::<Payload<T>>()?.0.take()
     }
 
+    /// Which event this is, for as long as somebody has it.
+    #[inline]
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.event).addr()
+    }
+
     pub(crate) fn meta(&self) -> &Meta {
         &self.event.meta
     }

@@ -46,10 +46,11 @@ impl<T: 'static> Filters<T> {
         let pointer = format!("/{}", path.replace('~', "~0").replace('.', "/"));
         self.add(move |event, _| {
             let json = event.json().ok_or_else(|| {
-                Box::new(HandlerError::skip(format!(
-                    "a field filter needs a topic that can be encoded: declare {} with Topic::json",
-                    event.key()
-                )))
+                let reason = match event.meta().channel.codec() {
+                    None => "a field filter needs a topic declared with Topic::json",
+                    Some(_) => "a field filter needs a payload that can be encoded",
+                };
+                Box::new(HandlerError::skip(reason))
             })?;
             Ok(json.pointer(&pointer) == Some(&value))
         });

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::event::AnyEvent;
 use crate::queue::Queue;
+use crate::signal::Signal;
 use crate::subscriber::{Post, Subscriber};
 use crate::sync::Mutex;
 
@@ -57,6 +58,8 @@ pub(crate) struct Group {
     hash: Option<HashOf>,
     members: Mutex<Vec<Arc<Subscriber>>>,
     next: AtomicUsize,
+    /// Publishers that wait for any of them.
+    writers: Mutex<Vec<Arc<Signal>>>,
 }
 
 /// The queue of a member.
@@ -69,7 +72,8 @@ pub(crate) fn queue_of(member: &Subscriber) -> Option<&Arc<Queue<AnyEvent>>> {
 
 impl Group {
     pub(crate) fn new(name: Arc<str>, hash: Option<HashOf>) -> Group {
-        Group { name, hash, members: Mutex::new(Vec::new()), next: AtomicUsize::new(0) }
+        let (members, writers) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        Group { name, hash, members, next: AtomicUsize::new(0), writers }
     }
 
     pub(crate) fn is_by_hash(&self) -> bool {
@@ -78,13 +82,32 @@ impl Group {
 
     pub(crate) fn join(&self, member: Arc<Subscriber>) {
         self.members.lock().push(member);
+        self.changed();
+    }
+
+    /// Whose turn it is may have changed.
+    fn changed(&self) {
+        let writers = std::mem::take(&mut *self.writers.lock());
+        writers.iter().for_each(|writer| writer.wake());
+    }
+
+    /// Has the signal woken when members come or go or, if any of them may take the event, when one
+    /// of them has room. `false` if one has.
+    pub(crate) fn wait(&self, bytes: u64, signal: &Arc<Signal>) -> bool {
+        crate::signal::remember(&mut self.writers.lock(), signal);
+        let members = self.members.lock().clone();
+        self.is_by_hash()
+            || members.iter().filter_map(|one| queue_of(one)).all(|queue| queue.wait(bytes, signal))
     }
 
     /// `true` if nobody is left.
     pub(crate) fn leave(&self, member: &Subscriber) -> bool {
         let mut members = self.members.lock();
         members.retain(|one| one.id != member.id);
-        members.is_empty()
+        let empty = members.is_empty();
+        drop(members);
+        self.changed();
+        empty
     }
 
     pub(crate) fn len(&self) -> usize {

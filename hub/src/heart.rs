@@ -4,6 +4,7 @@
 //! nobody can publish any more, so everything drains and ends; when the last runner is gone the
 //! heart ends its threads.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -11,6 +12,8 @@ use std::task::Waker;
 use std::time::{Duration, SystemTime};
 
 use crate::attempt::{Attempt, Patience, attempt};
+use crate::caretaker::{Caretaker, LOOK};
+use crate::context::inline::{self, Called};
 use crate::context::pool::Pool;
 use crate::current::Waits;
 use crate::dead_letter::{Desk, Letter};
@@ -24,8 +27,21 @@ use crate::route::{Registry, same_type};
 use crate::stats::{Stats, TopicStats};
 use crate::subscriber::{Found, Phase, Post, Subscriber};
 use crate::sync::Mutex;
-use crate::timer::{LOOK, Timer};
+use crate::timer::Timer;
 use crate::topic::{Channel, Topic};
+
+thread_local! {
+    /// The hub is saying something on this thread.
+    static SAYING: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Said;
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        SAYING.set(false);
+    }
+}
 
 pub(crate) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
@@ -43,12 +59,17 @@ pub(crate) struct Heart {
     pub(crate) settings: Settings,
     registry: RwLock<Registry>,
     pub(crate) timer: Timer,
+    pub(crate) caretaker: Caretaker,
     pub(crate) waits: Waits,
     pub(crate) desk: Arc<Desk>,
     closed: AtomicBool,
     faults_said: AtomicU64,
+    /// The channel of the hub's own notices, from the beginning to the end.
+    notices: Arc<Channel>,
     notices_lost: AtomicU64,
     next_id: AtomicU64,
+    /// Events given to one subscriber alone.
+    delivered: AtomicU64,
     pool: Mutex<Option<Arc<Pool>>>,
     idle: Idle,
 }
@@ -66,6 +87,20 @@ fn coarse_now() -> SystemTime {
     SystemTime::now()
 }
 
+/// Time that passes, to within some milliseconds.
+pub(crate) fn coarse_instant() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+        if let (Ok(seconds), Ok(nanos)) = (seconds, nanos) {
+            return Duration::new(seconds, nanos);
+        }
+    }
+    static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    BEGUN.get_or_init(std::time::Instant::now).elapsed()
+}
+
 /// Those who wait until nothing is left to do.
 #[derive(Default)]
 struct Idle {
@@ -75,16 +110,22 @@ struct Idle {
 
 impl Heart {
     pub(crate) fn new(settings: Settings, desk: Arc<Desk>) -> Arc<Heart> {
+        let mut registry = Registry::default();
+        let notices = registry.reserve(&NOTICES);
+        registry.reserve(&crate::notify::ALERTS);
         Arc::new(Heart {
             settings,
-            registry: RwLock::new(Registry::default()),
+            registry: RwLock::new(registry),
+            notices,
             timer: Timer::default(),
+            caretaker: Caretaker::default(),
             waits: Waits::default(),
             desk,
             closed: AtomicBool::new(false),
             faults_said: AtomicU64::new(drop_panics()),
             notices_lost: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
+            delivered: AtomicU64::new(0),
             pool: Mutex::new(None),
             idle: Idle::default(),
         })
@@ -117,10 +158,12 @@ impl Heart {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Starts the thread that keeps time and looks after subscribers.
-    pub(crate) fn start_timer(self: &Arc<Heart>) -> std::io::Result<()> {
+    /// Starts the threads that keep time and that look after subscribers. Two of them: what the
+    /// second one says may run somebody's handler.
+    pub(crate) fn start_threads(self: &Arc<Heart>) -> std::io::Result<()> {
+        self.timer.start()?;
         let heart: Weak<Heart> = Arc::downgrade(self);
-        self.timer.start(move || {
+        self.caretaker.start(move || {
             if let Some(heart) = heart.upgrade() {
                 heart.look_around();
             }
@@ -154,24 +197,40 @@ impl Heart {
         }
     }
 
-    /// Says something about the hub, or about one of its subscribers. Never waits.
-    pub(crate) fn say(&self, notice: HubNotice, about: Option<&Subscriber>) {
+    /// Says something about the hub or one of its subscribers. Never waits: a listener whose queue is
+    /// full misses it, and the others do not.
+    pub(crate) fn say(&self, notice: HubNotice) {
         match notice.severity() {
             Severity::Warning => tracing::warn!(target: "artel_hub", "{notice}"),
             Severity::Error | Severity::Critical => {
                 tracing::error!(target: "artel_hub", "{notice}")
             }
         }
-        if about.is_some_and(|about| about.hears_notices) || self.is_closed() {
-            return;
+        // A notice about telling a notice is only counted.
+        if SAYING.replace(true) {
+            return self.notice_lost();
         }
-        let Ok(channel) = self.channel(&NOTICES) else { return };
-        let mut meta = Meta::new(channel.clone(), self.now(), 0, Priority::Normal);
-        meta.sequence = channel.next_sequence();
+        let _said = Said;
+        let mut meta = Meta::new(self.notices.clone(), self.now(), 0, Priority::Normal);
+        meta.sequence = self.notices.next_sequence();
         let event = AnyEvent::new(meta, notice);
-        if !matches!(attempt(self, &channel, &[event], Patience::None), Attempt::Done(_)) {
-            self.notices_lost.fetch_add(1, Ordering::Relaxed);
+        let attempt = attempt(self, &self.notices, &[event], Patience::Skip);
+        if !matches!(attempt, Attempt::Done(receipt) if receipt.queued == receipt.matched) {
+            self.notice_lost();
         }
+    }
+
+    /// The same about an event, unless that is a notice itself: a listener that fails at notices
+    /// would talk to itself for ever.
+    pub(crate) fn say_of(&self, event: &AnyEvent, notice: HubNotice) {
+        match event.key() == NOTICES.key() {
+            true => tracing::error!(target: "artel_hub", "{notice}"),
+            false => self.say(notice),
+        }
+    }
+
+    fn notice_lost(&self) {
+        self.notices_lost.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A subscriber's queue was full, and these had to go.
@@ -187,15 +246,14 @@ impl Heart {
         }
         if !subscriber.lagging.swap(true, Ordering::Relaxed) {
             let subscriber_name = subscriber.name.to_string();
-            let notice = HubNotice::Lagging { subscriber: subscriber_name, dropped };
-            self.say(notice, Some(subscriber));
+            self.say(HubNotice::Lagging { subscriber: subscriber_name, dropped });
         }
     }
 
     /// Puts letters on the desk; says so if there is no room.
     pub(crate) fn keep(&self, letters: Vec<Letter>) {
         if let Err((letters, reason)) = self.desk.keep(letters) {
-            self.say(HubNotice::LettersLost { letters, reason }, None);
+            self.say(HubNotice::LettersLost { letters, reason });
         }
     }
 
@@ -206,12 +264,21 @@ impl Heart {
         let mut rest = Vec::new();
         for event in events {
             let chosen = catch_unwind(AssertUnwindSafe(|| group.choose(&event))).ok().flatten();
-            let given = chosen.is_some_and(|member| member.deliver(vec![event.clone()]));
+            let given = chosen.is_some_and(|member| self.deliver(&member, &event));
             if !given {
                 rest.push(event);
             }
         }
         rest
+    }
+
+    /// Gives an event to this subscriber alone. `false` if it takes none.
+    pub(crate) fn deliver(&self, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
+        self.delivered.fetch_add(1, Ordering::SeqCst);
+        match &subscriber.post {
+            Post::Inline(_) => inline::call(self, subscriber, event) == Called::Yes,
+            _ => subscriber.deliver(vec![event.clone()]),
+        }
     }
 
     /// A subscriber whose queue overflowed, and that is to be stopped then.
@@ -227,14 +294,21 @@ impl Heart {
             true => subscriber.life.drain(),
             false => subscriber.life.stop(),
         }
-        self.registry_mut().remove(subscriber);
+        self.registry_mut().unroute(subscriber);
         subscriber.wake();
         if let Post::Inline(inline) = &subscriber.post {
             subscriber.enter_if(Phase::Running, Phase::Stopped);
             if inline.busy() == 0 {
-                subscriber.life.end(); // else whoever runs it does so
+                self.over(subscriber); // else whoever runs it does so
             }
         }
+        self.caught_up(); // what it had not handled is nobody's to wait for
+    }
+
+    /// Nobody runs it any more.
+    pub(crate) fn over(&self, subscriber: &Subscriber) {
+        self.registry_mut().forget_subscriber(subscriber);
+        subscriber.life.end();
     }
 
     /// Refuses every publish from now on, and tells those that wait.
@@ -242,14 +316,24 @@ impl Heart {
         self.closed.store(true, Ordering::SeqCst);
         let registry = self.registry_mut();
         let subscribers: Vec<_> = registry.subscribers().cloned().collect();
-        for channel in registry.channels() {
-            channel.routes.load().logs.iter().for_each(|log| log.close());
-        }
+        let routes: Vec<_> =
+            registry.channels().map(|channel| channel.routes.load_full()).collect();
+        drop(registry); // those that wait are woken without it
+        routes.iter().flat_map(|routes| &routes.logs).for_each(|log| log.close());
         subscribers
     }
 
+    /// Is everything handled? Nothing may be published or delivered while it is looked at: what one
+    /// had when it was its turn another may have had before and after.
     pub(crate) fn is_idle(&self) -> bool {
-        self.registry().subscribers().all(|subscriber| subscriber.behind() == 0)
+        let registry = self.registry();
+        let moved = || {
+            let published: u64 = registry.channels().map(|one| one.last_sequence()).sum();
+            published.wrapping_add(self.delivered.load(Ordering::SeqCst))
+        };
+        let before = moved();
+        let all = registry.subscribers().all(|subscriber| subscriber.behind() == 0);
+        all && moved() == before
     }
 
     /// Somebody waits for the hub to be idle from here on.
@@ -292,11 +376,15 @@ impl Heart {
                     HubNotice::Stuck { subscriber: name(), for_ms, lag }
                 }
             };
-            self.say(notice, Some(&subscriber));
+            self.say(notice);
         }
+        if let Some((waiting, reason)) = self.desk.trouble() {
+            self.say(HubNotice::LettersWait { waiting, reason });
+        }
+        self.caught_up(); // and those who no longer wait for quiet are forgotten
         let faults = drop_panics();
         if self.faults_said.swap(faults, Ordering::Relaxed) != faults {
-            self.say(HubNotice::DropPanicked { times: faults }, None);
+            self.say(HubNotice::DropPanicked { times: faults });
         }
     }
 
@@ -305,6 +393,7 @@ impl Heart {
         let mut subscribers: Vec<_> = registry.subscribers().map(|one| one.stats()).collect();
         let mut topics: Vec<_> = registry
             .channels()
+            .filter(|one| one.last_sequence() > 0 || one.routes.load().subscribers() > 0)
             .map(|channel| TopicStats {
                 key: channel.key().into(),
                 payload: channel.payload.name,
@@ -328,7 +417,9 @@ impl Heart {
 impl Drop for Heart {
     fn drop(&mut self) {
         drop(self.take_pool());
+        self.caretaker.end();
         self.timer.end();
+        self.desk.close();
     }
 }
 

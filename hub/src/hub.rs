@@ -36,13 +36,13 @@ pub struct EventHubBuilder {
 #[non_exhaustive]
 pub enum BuildError {
     /// A bound that lets nothing through.
-    #[error("{what} must be at least 1")]
+    #[error("no hub was made: {what} must be at least 1")]
     Zero {
         /// Which.
         what: &'static str,
     },
     /// The system gave no thread.
-    #[error("no thread could be started: {reason}")]
+    #[error("no hub was made: no thread could be started: {reason}")]
     NoThread {
         /// What it said.
         reason: String,
@@ -281,13 +281,14 @@ impl EventHub {
         }
     }
 
-    /// How many subscribers an event under this key would reach. 0 for a key nobody has used.
+    /// How many subscribers ask for this key; the members of a group count one by one.
     pub fn subscriber_count(&self, key: &str) -> usize {
         let registry = self.heart().registry();
         match registry.channel(key) {
             Some(channel) => channel.routes.load().subscribers(),
             None => registry
                 .subscribers()
+                .filter(|one| one.is_routed())
                 .filter(|one| one.selection.patterns.iter().any(|pattern| pattern.matches(key)))
                 .count(),
         }
@@ -358,15 +359,18 @@ impl EventHub {
         }
         let left = due.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         let (desk, timer, pool) = (heart.desk.clone(), heart.timer.clone(), heart.take_pool());
+        let caretaker = heart.caretaker.clone();
         let stuck = !report.stuck.is_empty();
         let end = move || {
             desk.end(left);
             if stuck {
-                // Its thread is inside a handler that does not return: nobody waits for it.
+                // One may be inside a handler that does not return: nobody waits for it.
+                pool.iter().for_each(|pool| pool.end());
                 std::mem::forget(pool);
             } else {
                 drop(pool);
             }
+            caretaker.end();
             timer.end();
         };
         // These wait for threads; not on one of the runtime's.

@@ -14,6 +14,8 @@ pub(crate) struct Inbox {
     source: Source,
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
     direct: Option<Box<VecDeque<AnyEvent>>>,
+    /// Lost, and not yet told.
+    lagged: u64,
 }
 
 pub(crate) enum Source {
@@ -23,7 +25,7 @@ pub(crate) enum Source {
 
 impl Inbox {
     pub(crate) fn new(me: Arc<Subscriber>, source: Source) -> Inbox {
-        Inbox { me, source, direct: None }
+        Inbox { me, source, direct: None, lagged: 0 }
     }
 
     /// The next event, the same one until [`Inbox::advance`].
@@ -63,19 +65,25 @@ impl Inbox {
     }
 
     /// The first so many of a stretch are done with.
-    pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
+    pub(crate) fn passed(&mut self, events: u64, in_hand: bool) {
         if let Source::Log(reader) = &mut self.source {
-            reader.passed(events, bytes, in_hand);
+            reader.passed(events, in_hand);
         }
     }
 
     /// Events that were lost before the one in hand.
     #[inline]
     pub(crate) fn lagged(&mut self) -> u64 {
-        match &mut self.source {
-            Source::Log(_) => 0,
-            Source::Queue(reader) => reader.lagged(),
+        if let Source::Queue(reader) = &mut self.source {
+            self.lagged += reader.lagged();
         }
+        self.lagged
+    }
+
+    /// The subscriber has handled an event, and with it was told how many it lost.
+    #[inline]
+    pub(crate) fn told_lagged(&mut self) {
+        self.lagged = 0;
     }
 
     /// Whether it is time to let others run.
@@ -136,9 +144,10 @@ impl Inbox {
 
     /// Everything that was not handled.
     pub(crate) fn rest(&mut self) -> Vec<AnyEvent> {
-        self.take_direct();
+        let last = self.me.last_direct();
         let direct = self.direct.take();
-        let mut rest: Vec<AnyEvent> = direct.into_iter().flat_map(|direct| *direct).collect();
+        let mut rest: Vec<AnyEvent> =
+            direct.into_iter().flat_map(|direct| *direct).chain(last).collect();
         rest.iter().for_each(|_| self.me.done_direct());
         rest.extend(match &mut self.source {
             Source::Log(reader) => reader.rest(),

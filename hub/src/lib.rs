@@ -215,6 +215,7 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod caretaker;
 mod context;
 mod current;
 mod cursor;

@@ -19,24 +19,31 @@ use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, SEGM
 #[derive(Debug)]
 pub(crate) struct Segment<V> {
     pub(crate) base: u64,
+    /// Where the next one begins: earlier than it might, if its events are heavy.
+    end: AtomicU64,
     slots: Box<[Slot<V>]>,
 }
 
 impl<V> Segment<V> {
     fn new(base: u64) -> Arc<Segment<V>> {
-        Arc::new(Segment { base, slots: (0..SEGMENT).map(|_| Slot::new()).collect() })
+        let end = AtomicU64::new(base + SEGMENT as u64);
+        Arc::new(Segment { base, end, slots: (0..SEGMENT).map(|_| Slot::new()).collect() })
     }
 
     /// The slots from one place to before another.
     pub(crate) fn slots(&self, from: u64, to: u64) -> &[Slot<V>] {
-        let end = to.saturating_sub(self.base).min(SEGMENT as u64) as usize;
+        let end = to.min(self.end()).saturating_sub(self.base) as usize;
         let start = from.saturating_sub(self.base) as usize;
         self.slots.get(start..end).unwrap_or(&[])
     }
 
     #[inline]
     pub(crate) fn holds(&self, at: u64) -> bool {
-        at >= self.base && at < self.base + SEGMENT as u64
+        at >= self.base && at < self.end()
+    }
+
+    fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
     }
 
     pub(crate) fn get(&self, at: u64) -> Option<&V> {
@@ -55,6 +62,8 @@ pub(crate) struct Remainder<V> {
 struct Lane<V> {
     segments: VecDeque<Arc<Segment<V>>>,
     head: u64,
+    /// In the last segment.
+    bytes: u64,
 }
 
 /// Everything the lock protects.
@@ -67,6 +76,8 @@ pub(crate) struct Tail<V> {
     /// How far `pushed` and `bytes` may go before the cursors are looked at again.
     limit: u64,
     bytes_limit: u64,
+    /// A segment with more is ended, so that what was read does not stay for long.
+    segment_bytes: u64,
     cursors: Vec<Arc<Cursor<V>>>,
     /// Grows whenever sleepers are woken; a cursor that slept in it is asleep.
     epoch: u64,
@@ -101,7 +112,7 @@ pub(crate) enum Full<V> {
 
 impl<V> Log<V> {
     pub(crate) fn new() -> Log<V> {
-        let lane = || Lane { segments: VecDeque::new(), head: 0 };
+        let lane = || Lane { segments: VecDeque::new(), head: 0, bytes: 0 };
         Log {
             tail: Mutex::new(Tail {
                 lanes: [lane(), lane(), lane()],
@@ -109,6 +120,7 @@ impl<V> Log<V> {
                 bytes: 0,
                 limit: u64::MAX,
                 bytes_limit: u64::MAX,
+                segment_bytes: u64::MAX,
                 cursors: Vec::new(),
                 epoch: 1,
                 sleepers: Vec::new(),
@@ -151,6 +163,7 @@ impl<V> Log<V> {
         cursor.start(heads, tail.bytes, tail.cursors.len());
         tail.limit = tail.limit.min(tail.pushed.saturating_add(cursor.bound));
         tail.bytes_limit = tail.bytes_limit.min(tail.bytes.saturating_add(cursor.bytes_bound));
+        tail.segment_bytes = tail.segment_bytes.min(cursor.bytes_bound / 4);
         tail.cursors.push(cursor.clone());
         self.crowd.store(tail.cursors.len(), Ordering::Relaxed);
         heads
@@ -175,7 +188,7 @@ impl<V> Log<V> {
         let remainder = drain.then(|| {
             let segments = std::array::from_fn(|lane| {
                 let done = cursor.done(lane);
-                let keep = |segment: &&Arc<Segment<V>>| segment.base + SEGMENT as u64 > done;
+                let keep = |segment: &&Arc<Segment<V>>| segment.end() > done;
                 tail.lanes[lane].segments.iter().filter(keep).cloned().collect()
             });
             Remainder { segments, end: std::array::from_fn(|lane| tail.lanes[lane].head) }
@@ -184,6 +197,7 @@ impl<V> Log<V> {
         let mut spent = Vec::new();
         if tail.cursors.is_empty() {
             (tail.limit, tail.bytes_limit) = (u64::MAX, u64::MAX);
+            tail.segment_bytes = u64::MAX;
             spent = tail.forget();
         }
         if tail.sleepers.len() > 2 * tail.cursors.len() + SEGMENT {
@@ -209,8 +223,7 @@ impl<V> Log<V> {
             return None;
         }
         let segments = &tail.lanes[lane].segments;
-        let first = segments.front()?.base;
-        segments.get(((at - first) / SEGMENT as u64) as usize).cloned()
+        segments.get(segments.partition_point(|segment| segment.end() <= at)).cloned()
     }
 
     /// Writes the cursor down as asleep unless there is something to read. The caller has
@@ -281,11 +294,10 @@ impl<V> Tail<V> {
         for cursor in &self.cursors {
             let (done, bytes_done) = cursor.progress();
             let limit = done.saturating_add(cursor.bound);
-            // An event that is larger than the bound has to fit into an empty queue.
-            let heavy = cursor.bytes_bound < bytes && done == self.pushed;
-            let room = if heavy { bytes } else { cursor.bytes_bound };
-            let bytes_limit = bytes_done.saturating_add(room);
-            if limit <= self.pushed || bytes_limit < self.bytes.saturating_add(bytes) {
+            let bytes_limit = bytes_done.saturating_add(cursor.bytes_bound);
+            // One event always fits into an empty queue, however large; the limit stays as it is.
+            let heavy = bytes_limit < self.bytes.saturating_add(bytes) && done != self.pushed;
+            if limit <= self.pushed || heavy {
                 last = Some(cursor.clone());
             }
             self.limit = self.limit.min(limit);
@@ -329,10 +341,20 @@ impl<V> Writer<'_, V> {
 
     /// Has the signal woken when this reader makes room, unless it just did.
     pub(crate) fn wait(&mut self, cursor: &Cursor<V>, bytes: u64, signal: &Arc<Signal>) -> bool {
+        let mut marked = std::ptr::from_ref(cursor);
         cursor.wanted(true);
-        fence(Ordering::SeqCst); // against the fence in Reader::settle: one of the two sees the other
-        if self.tail.look(bytes).is_none() {
-            return false;
+        // Until the one in the way is one that knows it is waited for.
+        loop {
+            // Against the fence in Reader::settle: one of the two sees the other.
+            fence(Ordering::SeqCst);
+            match self.tail.look(bytes) {
+                None => return false,
+                Some(other) if std::ptr::eq(&*other, marked) => break,
+                Some(other) => {
+                    other.wanted(true);
+                    marked = &*other;
+                }
+            }
         }
         crate::signal::remember(&mut self.tail.writers, signal);
         true
@@ -345,10 +367,16 @@ impl<V> Writer<'_, V> {
             return;
         }
         let head = tail.lanes[lane].head;
+        if tail.lanes[lane].bytes > tail.segment_bytes
+            && let Some(last) = tail.lanes[lane].segments.back()
+        {
+            last.end.store(head, Ordering::Release); // before the head that readers see
+        }
         if tail.lanes[lane].segments.back().is_none_or(|segment| !segment.holds(head)) {
+            tail.lanes[lane].bytes = 0;
             let done = tail.cursors.iter().map(|cursor| cursor.done(lane)).min().unwrap_or(head);
             let segments = &mut tail.lanes[lane].segments;
-            while segments.front().is_some_and(|old| old.base + SEGMENT as u64 <= done) {
+            while segments.front().is_some_and(|old| old.end() <= done) {
                 self.spent.extend(segments.pop_front());
             }
             segments.push_back(Segment::new(head));
@@ -357,6 +385,7 @@ impl<V> Writer<'_, V> {
             segment.slots[(head - segment.base) as usize].set(value);
         }
         tail.lanes[lane].head += 1;
+        tail.lanes[lane].bytes += bytes;
         tail.pushed += 1;
         tail.bytes += bytes;
         self.wrote = true;

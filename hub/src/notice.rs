@@ -1,7 +1,7 @@
 //! [`HubNotice`]: what the hub says about itself, on a topic of its own.
 //!
-//! **Invariant:** saying something never waits. What concerns a subscriber of [`NOTICES`] itself is
-//! only traced, so that a failing listener does not talk to itself for ever.
+//! **Invariant:** saying something never waits; a listener that is full misses it, by count. What a
+//! listener does wrong with a notice is only traced, so that it does not talk to itself for ever.
 
 use std::time::Duration;
 
@@ -88,6 +88,13 @@ pub enum HubNotice {
         /// For this long.
         for_ms: u64,
     },
+    /// Dead letters wait to be written, and the store refuses them.
+    LettersWait {
+        /// How many wait.
+        waiting: u64,
+        /// What the store said.
+        reason: String,
+    },
     /// Dead letters could not be kept.
     LettersLost {
         /// How many.
@@ -113,7 +120,9 @@ impl HubNotice {
             | HubNotice::Lagging { .. }
             | HubNotice::Stuck { .. }
             | HubNotice::DropPanicked { .. } => Severity::Error,
-            HubNotice::Stopped { .. } | HubNotice::LettersLost { .. } => Severity::Critical,
+            HubNotice::Stopped { .. }
+            | HubNotice::LettersLost { .. }
+            | HubNotice::LettersWait { .. } => Severity::Critical,
         }
     }
 
@@ -128,7 +137,9 @@ impl HubNotice {
             | HubNotice::Stuck { subscriber, .. }
             | HubNotice::Unstuck { subscriber }
             | HubNotice::Blocking { subscriber, .. } => Some(subscriber),
-            HubNotice::LettersLost { .. } | HubNotice::DropPanicked { .. } => None,
+            HubNotice::LettersLost { .. }
+            | HubNotice::LettersWait { .. }
+            | HubNotice::DropPanicked { .. } => None,
         }
     }
 }
@@ -162,6 +173,9 @@ impl std::fmt::Display for HubNotice {
                 "{subscriber} blocked a thread of the runtime for {:?}: run it on Context::Thread",
                 ms(for_ms)
             ),
+            HubNotice::LettersWait { waiting, reason } => {
+                write!(f, "{waiting} dead letters wait to be written: {reason}")
+            }
             HubNotice::LettersLost { letters, reason } => {
                 write!(f, "{letters} dead letters could not be kept: {reason}")
             }

@@ -10,6 +10,7 @@
 //! except that subscribers of the same keys that lose nothing all see one order.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
@@ -229,7 +230,13 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         if heart.is_closed() {
             return Err(PublishError::new(payload, Refusal::Closed));
         }
-        let bytes = self.weigh.map_or(size_of::<T>(), |weigh| weigh(&payload)) as u64;
+        let bytes = match self.weigh {
+            None => size_of::<T>() as u64,
+            Some(weigh) => match catch_unwind(AssertUnwindSafe(|| weigh(&payload))) {
+                Ok(bytes) => bytes as u64,
+                Err(_) => return Err(PublishError::new(payload, Refusal::WeighFailed)),
+            },
+        };
         let most = heart.settings.payload_bytes_max;
         if bytes > most {
             return Err(PublishError::new(payload, Refusal::TooLarge { bytes, most }));

@@ -206,6 +206,13 @@ impl<V> Queue<V> {
             }
         }
         self.in_hand.store(hand.len(), Ordering::Release);
+        // The one that is handled next does not wait any more: that is room.
+        let writers = match hand.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut state.writers),
+        };
+        drop(state);
+        writers.iter().for_each(|writer| writer.wake());
     }
 }
 

@@ -80,7 +80,9 @@ pub(crate) struct Record {
     restart: Restart,
     /// How often one event is tried.
     attempts_max: u32,
-    /// Failed attempts at the event in hand.
+    /// The event that failed last and is to be tried again, 0 if none, and how often it did. Others
+    /// may be handled before it is its turn again.
+    culprit: usize,
     failed: u32,
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
     restarts: Option<Box<VecDeque<Instant>>>,
@@ -103,7 +105,7 @@ pub(crate) enum Verdict {
 
 impl Record {
     pub(crate) fn new(restart: Restart, attempts_max: u32) -> Record {
-        Record { restart, attempts_max, failed: 0, restarts: None, in_a_row: 0 }
+        Record { restart, attempts_max, culprit: 0, failed: 0, restarts: None, in_a_row: 0 }
     }
 
     /// The pause after this many failures in a row that no event is to blame for.
@@ -111,24 +113,44 @@ impl Record {
         self.restart.backoff.pause(failures, chance)
     }
 
-    /// Which attempt the next is, from 1.
-    pub(crate) fn attempt(&self) -> u32 {
-        self.failed + 1
+    /// Which attempt at this event the next is, from 1.
+    #[inline]
+    pub(crate) fn attempt(&self, event: usize) -> u32 {
+        if self.culprit == event { self.failed + 1 } else { 1 }
     }
 
-    /// The event in hand is done with, well or not.
-    pub(crate) fn next_event(&mut self) {
-        self.failed = 0;
+    /// This event is done with, and was not handled.
+    #[inline]
+    pub(crate) fn done_with(&mut self, event: usize) {
+        if self.culprit == event {
+            self.culprit = 0;
+        }
     }
 
-    pub(crate) fn handled(&mut self) {
-        self.failed = 0;
+    /// This event was handled. That is no progress while one that failed is still to come.
+    #[inline]
+    pub(crate) fn handled(&mut self, event: usize) {
+        self.done_with(event);
+        if self.culprit == 0 {
+            self.in_a_row = 0;
+        }
+    }
+
+    /// A handler that collects has committed.
+    pub(crate) fn committed(&mut self) {
         self.in_a_row = 0;
     }
 
     /// The handler failed at an event.
-    pub(crate) fn failed(&mut self, remedy: Remedy, now: Instant, chance: f64) -> Verdict {
-        self.failed += 1;
+    pub(crate) fn failed(
+        &mut self,
+        event: usize,
+        remedy: Remedy,
+        now: Instant,
+        chance: f64,
+    ) -> Verdict {
+        self.failed = self.attempt(event);
+        self.culprit = event;
         let last = self.failed >= self.attempts_max;
         match remedy {
             Remedy::Skip => Verdict::Letter,
@@ -169,25 +191,25 @@ mod tests {
     #[test]
     fn an_event_that_fails_too_often_is_a_dead_letter() {
         let (mut record, now) = (record(5, 3), Instant::now());
-        assert!(matches!(record.failed(Remedy::Retry, now, 0.0), Verdict::Again(_)));
-        assert_eq!(record.attempt(), 2);
+        assert!(matches!(record.failed(7, Remedy::Retry, now, 0.0), Verdict::Again(_)));
+        assert_eq!(record.attempt(7), 2);
         assert!(matches!(
-            record.failed(Remedy::Fatal, now, 0.0),
+            record.failed(7, Remedy::Fatal, now, 0.0),
             Verdict::Anew { letter: false, .. }
         ));
-        assert_eq!(record.failed(Remedy::Retry, now, 0.0), Verdict::Letter);
-        record.next_event();
-        assert_eq!(record.attempt(), 1);
-        assert_eq!(record.failed(Remedy::Skip, now, 0.0), Verdict::Letter);
+        assert_eq!(record.failed(7, Remedy::Retry, now, 0.0), Verdict::Letter);
+        record.done_with(7);
+        assert_eq!(record.attempt(7), 1);
+        assert_eq!(record.failed(7, Remedy::Skip, now, 0.0), Verdict::Letter);
     }
 
     #[test]
     fn the_budget_counts_what_happened_lately() {
         let (mut record, now) = (record(2, 9), Instant::now());
         for _ in 0..2 {
-            assert!(matches!(record.failed(Remedy::Fatal, now, 0.0), Verdict::Anew { .. }));
+            assert!(matches!(record.failed(7, Remedy::Fatal, now, 0.0), Verdict::Anew { .. }));
         }
-        assert_eq!(record.failed(Remedy::Fatal, now, 0.0), Verdict::End);
+        assert_eq!(record.failed(7, Remedy::Fatal, now, 0.0), Verdict::End);
         let later = now + Duration::from_secs(61);
         assert!(matches!(record.not_made(later, 0.0), Verdict::Anew { .. }));
         assert_eq!(Record::new(Restart::never(), 3).not_made(now, 0.0), Verdict::End);
@@ -202,9 +224,29 @@ mod tests {
         assert_eq!(backoff.pause(u32::MAX, 0.0), Duration::from_millis(50));
         let mut record = record(9, 9);
         let now = Instant::now();
-        record.failed(Remedy::Fatal, now, 0.0);
-        record.handled();
-        let Verdict::Anew { pause, .. } = record.failed(Remedy::Fatal, now, 0.0) else { panic!() };
+        record.failed(7, Remedy::Fatal, now, 0.0);
+        record.handled(7);
+        let Verdict::Anew { pause, .. } = record.failed(7, Remedy::Fatal, now, 0.0) else {
+            panic!()
+        };
         assert_eq!(pause, Duration::from_millis(10), "an event handled between starts over");
+    }
+
+    /// A handler that collects is given its events again: those before the culprit are no progress.
+    #[test]
+    fn a_culprit_stays_one_while_others_are_handled() {
+        let (mut record, now) = (record(9, 3), Instant::now());
+        for round in 1..=2 {
+            record.handled(1);
+            record.handled(2);
+            let verdict = record.failed(7, Remedy::Fatal, now, 0.0);
+            let pause = Duration::from_millis(10 * round);
+            assert_eq!(verdict, Verdict::Anew { pause, letter: false });
+        }
+        assert_eq!((record.attempt(1), record.attempt(7)), (1, 3));
+        assert!(matches!(
+            record.failed(7, Remedy::Fatal, now, 0.0),
+            Verdict::Anew { letter: true, .. }
+        ));
     }
 }

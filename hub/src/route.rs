@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Refusal, SubscribeError};
 use crate::event::AnyEvent;
@@ -13,7 +14,7 @@ use crate::group::Group;
 use crate::key::{Payload, Selection};
 use crate::log::Log;
 use crate::subscriber::{Post, Subscriber};
-use crate::topic::{Channel, Codec};
+use crate::topic::{Channel, Codec, Topic};
 
 /// The name of a subscriber that was given none.
 pub(crate) fn name_of(number: u64) -> String {
@@ -61,6 +62,8 @@ impl Outlets {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     channels: HashMap<Box<str>, Arc<Channel>>,
+    /// How many of them are the hub's own.
+    reserved: usize,
     outlets: HashMap<Arc<Selection>, Outlets>,
     /// Selections by the keys they name, and those with wildcards.
     exact: HashMap<Box<str>, Vec<Arc<Selection>>>,
@@ -89,7 +92,8 @@ impl Registry {
         let numbered = number_of(name).and_then(|id| self.subscribers.get(&id));
         let named = self.names.get(name).into_iter().flatten();
         let named = named.filter_map(|id| self.subscribers.get(id));
-        numbered.filter(|one| *one.name == *name).into_iter().chain(named).cloned().collect()
+        let numbered = numbered.filter(|one| *one.name == *name && one.is_routed());
+        numbered.into_iter().chain(named).cloned().collect()
     }
 
     /// The channel of a key, made if there is none. Keys that nobody holds and nobody asks for by
@@ -104,6 +108,7 @@ impl Registry {
             let channel = channel.clone();
             return same_type::<T>(channel, codec);
         }
+        let channels_max = channels_max + self.reserved;
         if self.channels.len() >= channels_max {
             self.forget();
             if self.channels.len() >= channels_max {
@@ -125,11 +130,21 @@ impl Registry {
         Ok(channel)
     }
 
+    /// A channel of the hub's own, which is there before anybody else can take its key.
+    pub(crate) fn reserve<T: Send + Sync + 'static>(&mut self, topic: &Topic<T>) -> Arc<Channel> {
+        let channel = Arc::new(Channel::new::<T>(topic.key(), 0));
+        channel.learn(topic.codec);
+        self.channels.insert(topic.key().into(), channel.clone());
+        self.reserved += 1;
+        channel
+    }
+
     fn forget(&mut self) {
         let exact = &self.exact;
         let mut last = self.forgotten;
         self.channels.retain(|key, channel| {
-            let keep = Arc::strong_count(channel) > 1 || exact.contains_key(key);
+            let own = key.starts_with("artel-hub/");
+            let keep = own || Arc::strong_count(channel) > 1 || exact.contains_key(key);
             if !keep {
                 last = last.max(channel.last_sequence());
             }
@@ -150,6 +165,15 @@ impl Registry {
     pub(crate) fn check_types(&self, wanted: &Selection) -> Result<(), SubscribeError> {
         let Some(payload) = wanted.payload else { return Ok(()) };
         for pattern in &wanted.patterns {
+            let others = self.exact.get(pattern.text()).into_iter().flatten();
+            let other = others.filter_map(|one| one.payload).find(|other| *other != payload);
+            if let Some(other) = other {
+                return Err(SubscribeError::WrongType {
+                    key: pattern.text().into(),
+                    expected: other.name,
+                    given: payload.name,
+                });
+            }
             let channel = self.channels.get(pattern.text());
             if let Some(channel) = channel.filter(|channel| channel.payload != payload) {
                 return Err(SubscribeError::WrongType {
@@ -210,9 +234,16 @@ impl Registry {
         self.reroute(&selection);
     }
 
-    /// From here on no event reaches it. Removing twice changes nothing.
-    pub(crate) fn remove(&mut self, subscriber: &Subscriber) {
-        if self.subscribers.remove(&subscriber.id).is_none() {
+    /// It is over: nobody waits for it any more.
+    pub(crate) fn forget_subscriber(&mut self, subscriber: &Subscriber) {
+        self.unroute(subscriber);
+        self.subscribers.remove(&subscriber.id);
+    }
+
+    /// From here on no event reaches it, and its name is free; until it is over it is still known.
+    /// Twice is once.
+    pub(crate) fn unroute(&mut self, subscriber: &Subscriber) {
+        if !subscriber.routed.swap(false, Ordering::AcqRel) {
             return;
         }
         if let Some(ids) = self.names.get_mut(&subscriber.name) {
@@ -231,7 +262,9 @@ impl Registry {
                 outlets.groups.retain(|one| !Arc::ptr_eq(one, group));
             }
             (None, Post::Log { log, .. }) => {
-                if log.readers() > 0 {
+                // Others may have begun a new log since all readers of this one have left.
+                let ours = outlets.log.as_ref().is_some_and(|one| Arc::ptr_eq(one, log));
+                if !ours || log.readers() > 0 {
                     return;
                 }
                 outlets.log = None;

@@ -29,8 +29,6 @@ use crate::work::{
     Failure, Guarded, Once, Sampler, failed, filter_failed, guard, letter, panicked, span, wanted,
 };
 
-/// An async handler that keeps its thread for longer than this is told of.
-const BLOCKING: Duration = Duration::from_millis(100);
 /// With at most this many readers of a log, each looks again before it sleeps.
 const CROWD: usize = 4;
 /// How often.
@@ -64,8 +62,6 @@ pub(crate) struct Runner<T, F> {
     /// Handled, not yet committed.
     pub(crate) held: Vec<AnyEvent>,
     pub(crate) sampler: Sampler,
-    /// The longest time it kept the thread, of those measured and not yet told.
-    pub(crate) longest: Option<Duration>,
 }
 
 impl<T, H, F> Runner<T, F>
@@ -78,7 +74,8 @@ where
     /// subscriber has the size of the largest of these futures all its life.
     pub(crate) async fn run(&mut self) {
         loop {
-            let handler = match catch_unwind(AssertUnwindSafe(&mut self.factory)) {
+            let (at, factory) = (self.at(), AssertUnwindSafe(&mut self.factory));
+            let handler = match within(at, || catch_unwind(factory)) {
                 Ok(handler) => handler,
                 Err(panic) => {
                     let failure = panicked(&self.me, panic);
@@ -96,10 +93,8 @@ where
                 true => self.serve_now(&mut handler).await,
                 false => Box::pin(self.serve(&mut handler)).await,
             };
-            drop(handler);
-            let held = std::mem::take(&mut self.held);
-            self.me.uncommitted.store(0, Ordering::Release);
-            self.inbox.again(held);
+            within(at, || drop(handler));
+            self.hold_nothing();
             if let Some(end) = end {
                 return self.finish(end);
             }
@@ -131,7 +126,17 @@ where
 
     /// The life of a handler that may wait.
     async fn serve(&mut self, handler: &mut Guarded<H>) -> Option<End> {
-        let collects = handler.get().collects();
+        let at = self.at();
+        let asked = within(at, || catch_unwind(AssertUnwindSafe(|| handler.get().collects())));
+        let collects = match asked {
+            Ok(collects) => collects,
+            Err(panic) => {
+                let failure = panicked(&self.me, panic);
+                count(&self.me.counts.troubles().errors);
+                let verdict = self.record.not_made(Instant::now(), rand::random());
+                return Box::pin(self.act(verdict, failure.reason)).await;
+            }
+        };
         loop {
             let orders = self.orders();
             if orders.stop() {
@@ -186,7 +191,6 @@ where
             filters: &mut self.filters,
             record: &mut self.record,
             sampler: &mut self.sampler,
-            longest: &mut self.longest,
             depth: 0,
             filtering: false,
         };
@@ -201,7 +205,7 @@ where
                         }
                         passed += 1;
                         bytes += u64::from(event.bytes);
-                        if stretch.passed(passed) || once.me.life.orders() != orders {
+                        if stretch.passed(passed, bytes) || once.me.life.orders() != orders {
                             break;
                         }
                     }
@@ -213,8 +217,10 @@ where
                 let lagged = inbox.lagged(); // known once the next event is in hand
                 let Some(event) = inbox.current() else { return Step::Empty };
                 let bytes = event.bytes.into();
-                if let Err(failure) = once.handle(handler, event, lagged) {
-                    return Step::Failed(failure);
+                match once.handle(handler, event, lagged) {
+                    Ok(true) => inbox.told_lagged(),
+                    Ok(false) => {}
+                    Err(failure) => return Step::Failed(failure),
                 }
                 inbox.advance(bytes);
                 Step::Done
@@ -225,9 +231,8 @@ where
             Step::Failed(Box::new(if once.filtering { filter_failed(failure) } else { failure }))
         });
         if stretched {
-            inbox.passed(passed, bytes, matches!(step, Step::Failed(_)));
+            inbox.passed(passed, matches!(step, Step::Failed(_)));
         }
-        self.say_blocked();
         step
     }
 
@@ -241,64 +246,59 @@ where
         let Some(event) = self.inbox.current() else { return Step::Empty };
         let bytes = event.bytes.into();
         let at = Current { depth: event.depth, ..at };
-        match wanted(&self.me, &mut self.filters, event) {
+        let id = event.id();
+        let attempt = self.record.attempt(id);
+        match within(at, || wanted(&self.me, &mut self.filters, event, attempt)) {
             Ok(None) => {
                 count(&self.me.counts.filtered);
-                self.next_event(bytes);
+                self.done_with(id, bytes);
                 return Step::Done;
             }
             Ok(Some(payload)) => {
-                let attempt = self.record.attempt();
                 let delivery = Delivery { event, payload, attempt, lagged };
                 let sampled = self.sampler.begin();
-                let mut watch = (self.shared && sampled.is_some()).then_some(Duration::ZERO);
                 let span = span(&self.me, event);
                 let work = || handler.handle(delivery);
-                let result = guard(&self.me, at, span, &mut watch, work).await;
+                let result = guard(&self.me, at, span, work).await;
                 self.sampler.end(sampled, &self.me);
-                self.longest = watch.max(self.longest);
                 if let Err(failure) = result {
-                    self.say_blocked();
                     return Step::Failed(Box::new(failure));
                 }
             }
             Err(failure) => return Step::Failed(Box::new(failure)),
         }
-        self.say_blocked();
         if hold {
             self.held.extend(self.inbox.current().cloned());
             self.me.uncommitted.store(self.held.len() as u64, Ordering::Release);
         }
-        count(&self.me.counts.processed);
-        self.record.handled();
+        match hold {
+            true => self.record.done_with(id), // it counts when it is committed
+            false => {
+                count(&self.me.counts.processed);
+                self.record.handled(id);
+            }
+        }
+        self.inbox.told_lagged();
         self.inbox.advance(bytes);
         Step::Done
     }
 
-    /// Says so if the handler kept a thread that others run on as well.
-    fn say_blocked(&mut self) {
-        let Some(time) = self.longest.take().filter(|time| *time >= BLOCKING) else { return };
-        if self.shared {
-            let subscriber = self.me.name.to_string();
-            let notice = HubNotice::Blocking { subscriber, for_ms: time.as_millis() as u64 };
-            self.heart.say(notice, Some(&self.me));
-        }
-    }
-
-    fn next_event(&mut self, bytes: u64) {
-        self.record.next_event();
+    fn done_with(&mut self, event: usize, bytes: u64) {
+        self.record.done_with(event);
         self.inbox.advance(bytes);
     }
 
     /// The event in hand failed.
     async fn fail(&mut self, failure: Box<Failure>) -> Result<(), Option<End>> {
-        let attempt = self.record.attempt();
         let Some(event) = self.inbox.current().cloned() else { return Ok(()) };
+        let attempt = self.record.attempt(event.id());
         failed(&self.heart, &self.me, &event, &failure, attempt);
-        let verdict = self.record.failed(failure.remedy, Instant::now(), rand::random());
-        if matches!(verdict, Verdict::Letter | Verdict::Anew { letter: true, .. }) {
+        let now = Instant::now();
+        let verdict = self.record.failed(event.id(), failure.remedy, now, rand::random());
+        // The one that spent the budget is nobody else's to try.
+        if matches!(verdict, Verdict::Letter | Verdict::End | Verdict::Anew { letter: true, .. }) {
             letter(&self.heart, &self.me, &event, attempt, &failure);
-            self.next_event(event.bytes.into());
+            self.done_with(event.id(), event.bytes.into());
         }
         drop(event);
         match verdict {
@@ -318,10 +318,13 @@ where
         let mut tries = 0u32;
         loop {
             let handler = handler.get();
-            let result = guard(&self.me, at, None, &mut None, || handler.commit()).await;
+            let result = guard(&self.me, at, None, || handler.commit()).await;
             let Err(failure) = result else {
+                let many = self.held.len() as u64;
+                self.me.counts.processed.fetch_add(many, Ordering::Relaxed);
                 self.held.clear();
                 self.me.uncommitted.store(0, Ordering::Release);
+                self.record.committed();
                 return Ok(());
             };
             tries += 1;
@@ -350,7 +353,7 @@ where
             reason,
             pause_ms: pause.as_millis() as u64,
         };
-        self.heart.say(notice, Some(&self.me));
+        self.heart.say(notice);
         self.sleep(pause).await;
         None
     }
@@ -398,6 +401,7 @@ where
             End::Told => None,
         };
         self.me.shut(true);
+        self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
         self.leave(spent);
     }
 
@@ -408,6 +412,14 @@ where
     }
 }
 
+impl<T, F> Runner<T, F> {
+    /// What was handled and not committed is to be handled again.
+    fn hold_nothing(&mut self) {
+        self.inbox.again(std::mem::take(&mut self.held));
+        self.me.uncommitted.store(0, Ordering::Release);
+    }
+}
+
 /// Whatever ends a runner, nobody waits for it afterwards, and what it left is not lost.
 impl<T, F> Drop for Runner<T, F> {
     fn drop(&mut self) {
@@ -415,9 +427,8 @@ impl<T, F> Drop for Runner<T, F> {
             return;
         }
         self.me.shut(true);
-        let held = std::mem::take(&mut self.held);
-        self.me.uncommitted.store(0, Ordering::Release);
-        self.inbox.again(held);
+        self.hold_nothing();
+        self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
         let rest = self.inbox.rest();
         let failed = self.me.has_failed();
         leave(&self.heart, &self.me, rest, failed, None);
@@ -450,11 +461,11 @@ fn leave(
         me.enter(Phase::Failed);
         let subscriber = me.name.to_string();
         let notice = HubNotice::Stopped { subscriber, reason: reason.into(), leftovers };
-        heart.say(notice, Some(me));
+        heart.say(notice);
     } else {
         me.enter(Phase::Stopped);
     }
-    heart.registry_mut().remove(me);
+    heart.registry_mut().forget_subscriber(me);
     me.life.end();
     heart.caught_up();
 }

@@ -176,7 +176,7 @@ pub struct SubscriberStats {
     pub errors: u64,
     /// Attempts that panicked.
     pub panics: u64,
-    /// Attempts after the first.
+    /// Attempts after a failure that said so; those of new handlers are in `restarts`.
     pub retries: u64,
     /// New handlers after the first.
     pub restarts: u64,
@@ -200,7 +200,7 @@ pub struct TopicStats {
     pub key: String,
     /// The type of its payloads.
     pub payload: &'static str,
-    /// How many were published, refused ones included.
+    /// The number of the last that was published; it grows with refused ones, too.
     pub published: u64,
     /// How many deliveries were dropped because queues were full.
     pub dropped: u64,
@@ -212,9 +212,9 @@ pub struct TopicStats {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Every subscriber, by name.
+    /// Every subscriber that is not over, by name.
     pub subscribers: Vec<SubscriberStats>,
-    /// Every key somebody publishes or subscribes to by name, in order.
+    /// Every key somebody has published or means to, in order.
     pub topics: Vec<TopicStats>,
     /// Payloads whose `Drop` panicked, in this process.
     pub drop_panics: u64,

@@ -177,6 +177,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         H: Handler<T>,
         F: FnMut() -> H + Send + 'static,
     {
+        if self.heart.is_closed() {
+            return Err(SubscribeError::Closed);
+        }
         let runtime = match self.context {
             Context::Task => Some(self.runtime()?),
             _ => None,
@@ -185,7 +188,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             Context::Pool => Some(self.heart.pool().map_err(no_thread)?),
             _ => None,
         };
-        self.heart.start_timer().map_err(no_thread)?;
+        self.heart.start_threads().map_err(no_thread)?;
         let selection = self.check()?;
         let (context, shared) = match self.context {
             Context::Task => ("task", true),
@@ -204,10 +207,13 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             shared,
             held: Vec::new(),
             sampler: Sampler::default(),
-            longest: None,
         };
-        let lived =
-            Lived { me: me.clone(), runner: Some(Box::pin(async move { runner.run().await })) };
+        let lived = Lived {
+            me: me.clone(),
+            heart: self.heart.clone(),
+            shared,
+            runner: Some(Box::pin(async move { runner.run().await })),
+        };
         match (runtime, pool) {
             (Some(runtime), _) => drop(runtime.spawn(lived)),
             (_, Some(pool)) => pool.spawn(lived),
@@ -238,8 +244,17 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         R: IntoOutcome + 'static,
         F: FnMut() -> H + Send + 'static,
     {
-        self.heart.start_timer().map_err(no_thread)?;
+        for (what, set) in [
+            ("a group", self.group.is_some()),
+            ("a queue", self.queue.is_some()),
+            ("keep_dropped", self.keeps_dropped),
+        ] {
+            if set {
+                return Err(SubscribeError::NotInline { what });
+            }
+        }
         let selection = self.check()?;
+        self.heart.start_threads().map_err(no_thread)?;
         let worker = Worker {
             heart: Arc::downgrade(&self.heart),
             filters: self.filters,
@@ -248,7 +263,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             handler: None,
             sampler: Sampler::default(),
         };
-        let post = Post::Inline(Box::new(Inline::new(Box::new(worker))));
+        let post =
+            Post::Inline(Box::new(Inline::new(Arc::downgrade(&self.heart), Box::new(worker))));
         let mut registry = self.heart.registry_mut();
         let (id, name) = admit(&self.heart, &registry, self.name, &selection)?;
         let selection = registry.intern(selection);
@@ -297,6 +313,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         let (id, name) = admit(&self.heart, &registry, self.name.clone(), &selection)?;
         let group = match &self.group {
             None => None,
+            Some((name, share)) if share.hash.is_some() && selection.payload.is_none() => {
+                return Err(SubscribeError::NeedsType { group: name.clone() });
+            }
             Some((name, share)) => Some(match registry.group(&selection, name) {
                 Some(group) if group.is_by_hash() != share.hash.is_some() => {
                     return Err(SubscribeError::GroupDiffers { group: name.clone() });

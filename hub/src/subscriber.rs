@@ -55,11 +55,13 @@ pub(crate) struct Subscriber {
     pub(crate) life: Life,
     pub(crate) counts: Counts,
     pub(crate) post: Post,
-    /// It hears the hub's own notices, so the hub says nothing about it.
-    pub(crate) hears_notices: bool,
     /// What it drops goes to the dead letters.
     pub(crate) keeps_dropped: bool,
+    /// Events reach it.
+    pub(crate) routed: AtomicBool,
     keeps_leftovers: AtomicBool,
+    /// Nothing is taken for it alone any more. Changed under the lock of `direct`.
+    direct_shut: AtomicBool,
     phase: AtomicU8,
     /// Handled, but not committed.
     pub(crate) uncommitted: AtomicU64,
@@ -95,8 +97,6 @@ impl Subscriber {
         post: Post,
         keeps_dropped: bool,
     ) -> Subscriber {
-        let notices = crate::notice::NOTICES;
-        let hears_notices = selection.patterns.iter().any(|pattern| pattern.matches(notices.key()));
         Subscriber {
             id,
             name,
@@ -107,9 +107,10 @@ impl Subscriber {
             life: Life::new(),
             counts: Counts::default(),
             post,
-            hears_notices,
             keeps_dropped,
+            routed: AtomicBool::new(true),
             keeps_leftovers: AtomicBool::new(false),
+            direct_shut: AtomicBool::new(false),
             phase: AtomicU8::new(Phase::Running as u8),
             uncommitted: AtomicU64::new(0),
             direct: Mutex::new(None),
@@ -154,11 +155,11 @@ impl Subscriber {
         }
     }
 
-    /// Gives it events that nobody else gets. `false` if it is over.
+    /// Gives it events that nobody else gets. `false` if it takes none any more, or is inline.
     pub(crate) fn deliver(&self, events: Vec<AnyEvent>) -> bool {
         {
             let mut direct = self.direct.lock();
-            if self.life.is_over() {
+            if self.direct_shut.load(Ordering::Relaxed) || matches!(self.post, Post::Inline(_)) {
                 return false;
             }
             self.direct_count.fetch_add(events.len() as u64, Ordering::AcqRel);
@@ -167,6 +168,17 @@ impl Subscriber {
         self.life.direct();
         self.wake();
         true
+    }
+
+    /// Takes the last of what is for it alone; from here on there is no more.
+    pub(crate) fn last_direct(&self) -> Vec<AnyEvent> {
+        let mut direct = self.direct.lock();
+        self.direct_shut.store(true, Ordering::Relaxed);
+        direct.take().map_or_else(Vec::new, |events| *events)
+    }
+
+    pub(crate) fn is_routed(&self) -> bool {
+        self.routed.load(Ordering::Acquire)
     }
 
     pub(crate) fn take_direct(&self) -> Vec<AnyEvent> {

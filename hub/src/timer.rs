@@ -3,8 +3,7 @@
 //! **Invariant:** a sleeper is woken once its time has come or the timer has ended, whichever is
 //! first; a sleep that is dropped leaves nothing behind.
 //!
-//! One thread, `artel-hub`, which also looks after the subscribers once a second. It starts with
-//! the first that needs it.
+//! One thread, `artel-hub`, on which nothing else runs. It starts with the first that needs it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,9 +12,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// How often the caretaker looks around.
-pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 struct State {
@@ -44,13 +40,13 @@ impl Shared {
 }
 
 impl Timer {
-    /// Starts the thread unless it runs; `look` is called about once a second until the end.
-    pub(crate) fn start(&self, look: impl FnMut() + Send + 'static) -> std::io::Result<()> {
+    /// Starts the thread unless it runs.
+    pub(crate) fn start(&self) -> std::io::Result<()> {
         let mut state = self.shared.lock();
         if state.thread.is_none() && !state.ended {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name("artel-hub".into());
-            state.thread = Some(thread.spawn(move || run(&shared, look))?);
+            state.thread = Some(thread.spawn(move || run(&shared))?);
         }
         Ok(())
     }
@@ -83,14 +79,9 @@ impl Timer {
     }
 }
 
-fn run(shared: &Shared, mut look: impl FnMut()) {
-    let mut next_look = Instant::now() + LOOK;
+fn run(shared: &Shared) {
     loop {
         let now = Instant::now();
-        if now >= next_look {
-            next_look = now + LOOK;
-            look();
-        }
         let mut due = Vec::new();
         let mut state = shared.lock();
         if state.ended {
@@ -103,10 +94,18 @@ fn run(shared: &Shared, mut look: impl FnMut()) {
             due.push(first.remove());
         }
         if due.is_empty() {
-            let first = state.sleepers.first_key_value().map_or(next_look, |(key, _)| key.0);
-            let wait = first.min(next_look).saturating_duration_since(now);
-            let waited = shared.changed.wait_timeout(state, wait);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            let first = state.sleepers.first_key_value().map(|(key, _)| key.0);
+            let waited = match first {
+                Some(first) => {
+                    let left = first.saturating_duration_since(now);
+                    shared
+                        .changed
+                        .wait_timeout(state, left)
+                        .map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
+                }
+                None => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            drop(waited);
         } else {
             drop(state);
             due.into_iter().for_each(Waker::wake);

@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::current::{Current, at_depth, within};
 use crate::dead_letter::Letter;
@@ -59,23 +59,25 @@ pub(crate) struct Once<'a, T> {
     pub(crate) filters: &'a mut Filters<T>,
     pub(crate) record: &'a mut Record,
     pub(crate) sampler: &'a mut Sampler,
-    pub(crate) longest: &'a mut Option<Duration>,
     pub(crate) depth: u16,
     /// If it panics now it was the filter.
     pub(crate) filtering: bool,
 }
 
 impl<T: 'static> Once<'_, T> {
+    /// `false` if a filter did not let it through.
     #[inline(always)]
     pub(crate) fn handle<H: Handler<T>>(
         &mut self,
         handler: &mut H,
         event: &AnyEvent,
         lagged: u64,
-    ) -> Result<(), Box<Failure>> {
+    ) -> Result<bool, Box<Failure>> {
         let me = self.me;
         let mut payload = event.view::<T>();
-        if let Some(some) = payload.filter(|_| !self.filters.is_empty()) {
+        let attempt = self.record.attempt(event.id());
+        // What passed once is not asked again: a rate would have forgotten it.
+        if let Some(some) = payload.filter(|_| attempt == 1 && !self.filters.is_empty()) {
             self.filtering = true;
             match self.filters.pass(event, some) {
                 Ok(true) => {}
@@ -86,14 +88,14 @@ impl<T: 'static> Once<'_, T> {
         }
         let Some(payload) = payload else {
             count(&me.counts.filtered);
-            self.record.next_event();
-            return Ok(());
+            self.record.done_with(event.id());
+            return Ok(false);
         };
         if event.depth != self.depth {
             self.depth = event.depth;
             at_depth(event.depth);
         }
-        let delivery = Delivery { event, payload, attempt: self.record.attempt(), lagged };
+        let delivery = Delivery { event, payload, attempt, lagged };
         let result = match event.traced || self.sampler.is_due() {
             false => handler.immediate(delivery),
             true => {
@@ -101,15 +103,15 @@ impl<T: 'static> Once<'_, T> {
                 let _entered = span.as_ref().map(|span| span.enter());
                 let sampled = self.sampler.begin();
                 let result = handler.immediate(delivery);
-                *self.longest = self.sampler.end(sampled, me).max(*self.longest);
+                self.sampler.end(sampled, me);
                 result
             }
         };
         match result {
             Ok(()) => {
                 count(&me.counts.processed);
-                self.record.handled();
-                Ok(())
+                self.record.handled(event.id());
+                Ok(true)
             }
             Err(error) => Err(Box::new(error.into())),
         }
@@ -121,9 +123,10 @@ pub(crate) fn wanted<'e, T: 'static>(
     me: &Subscriber,
     filters: &mut Filters<T>,
     event: &'e AnyEvent,
+    attempt: u32,
 ) -> Result<Option<&'e T>, Failure> {
     let Some(payload) = event.view::<T>() else { return Ok(None) };
-    if filters.is_empty() {
+    if filters.is_empty() || attempt > 1 {
         return Ok(Some(payload));
     }
     match catch_unwind(AssertUnwindSafe(|| filters.pass(event, payload))) {
@@ -155,7 +158,7 @@ pub(crate) fn failed(
         reason: failure.reason.clone(),
         attempt,
     };
-    heart.say(notice, Some(me));
+    heart.say_of(event, notice);
 }
 
 /// Makes an event a dead letter.
@@ -173,7 +176,7 @@ pub(crate) fn letter(
         key: event.key().into(),
         reason: failure.reason.clone(),
     };
-    heart.say(notice, Some(me));
+    heart.say_of(event, notice);
 }
 
 pub(crate) fn span(me: &Subscriber, event: &AnyEvent) -> Option<tracing::Span> {
@@ -193,30 +196,31 @@ pub(crate) async fn guard<F>(
     me: &Subscriber,
     at: Current,
     span: Option<tracing::Span>,
-    longest: &mut Option<Duration>,
     work: impl FnOnce() -> F,
 ) -> Result<(), Failure>
 where
     F: Future<Output = Result<(), HandlerError>>,
 {
     let entered = span.as_ref().map(|span| span.enter());
-    let begun = longest.map(|_| Instant::now());
     let made = within(at, || catch_unwind(AssertUnwindSafe(work)));
-    *longest = begun.map(|begun| begun.elapsed()).max(*longest);
     drop(entered);
-    let mut work = pin!(made.map_err(|panic| panicked(me, panic))?);
-    poll_fn(|cx| {
+    let mut slot = pin!(Some(made.map_err(|panic| panicked(me, panic))?));
+    let result = poll_fn(|cx| {
+        let Some(mut work) = slot.as_mut().as_pin_mut() else { return Poll::Ready(Ok(())) };
         let _entered = span.as_ref().map(|span| span.enter());
-        let begun = longest.map(|_| Instant::now());
         let polled = within(at, || catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))));
-        *longest = begun.map(|begun| begun.elapsed()).max(*longest);
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(result)) => Poll::Ready(result.map_err(Failure::from)),
             Err(panic) => Poll::Ready(Err(panicked(me, panic))),
         }
     })
-    .await
+    .await;
+    // What it holds is the user's, too.
+    match within(at, || catch_unwind(AssertUnwindSafe(|| slot.set(None)))) {
+        Ok(()) => result,
+        Err(panic) => result.and(Err(panicked(me, panic))),
+    }
 }
 
 /// A handler whose `Drop` may panic.
@@ -234,11 +238,19 @@ impl<H> Drop for Guarded<H> {
     }
 }
 
-/// Which events are timed.
-#[derive(Debug, Default)]
+/// Which events are timed: on average one in so many, by chance, so that no rhythm of the events
+/// hides from it.
+#[derive(Debug)]
 pub(crate) struct Sampler {
     wait: u32,
     weight: u32,
+    chance: u32,
+}
+
+impl Default for Sampler {
+    fn default() -> Sampler {
+        Sampler { wait: 0, weight: 1, chance: rand::random::<u32>() | 1 }
+    }
 }
 
 impl Sampler {
@@ -259,13 +271,17 @@ impl Sampler {
         Some(Instant::now())
     }
 
-    /// How long it took, if it was timed.
     #[inline]
-    pub(crate) fn end(&mut self, begun: Option<Instant>, me: &Subscriber) -> Option<Duration> {
-        let took = begun?.elapsed();
-        me.counts.took(took, self.weight.max(1));
-        self.weight = sample_every(took);
+    pub(crate) fn end(&mut self, begun: Option<Instant>, me: &Subscriber) {
+        let Some(begun) = begun else { return };
+        let took = begun.elapsed();
+        me.counts.took(took, self.weight);
+        let every = sample_every(took);
+        // xorshift: good enough to have no rhythm.
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 17;
+        self.chance ^= self.chance << 5;
+        self.weight = 1 + self.chance % (2 * every - 1);
         self.wait = self.weight - 1;
-        Some(took)
     }
 }

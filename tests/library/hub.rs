@@ -71,7 +71,7 @@ fn notices_reach_the_hub_and_the_hub_slows_nobody() {
     let counter = count.clone();
     let own = runtime.block_on(async {
         let handler = move |_: Delivery<'_, Notice>| *counter.lock().expect("not poisoned") += 1;
-        two.hub().subscribe(&two.notice_topic()).spawn(handler).expect("subscribed")
+        two.hub().subscribe(two.notice_topic()).spawn(handler).expect("subscribed")
     });
     let failed = || runtime.block_on(one.status()).expect("read").messages.failed;
     let before = failed();

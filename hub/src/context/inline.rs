@@ -7,13 +7,15 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use crate::current::{Current, current, within};
+use crate::dead_letter::Letter;
 use crate::event::AnyEvent;
 use crate::filter::Filters;
-use crate::handler::{Delivery, Handler};
+use crate::handler::{Delivery, Handler, Severity};
 use crate::heart::Heart;
 use crate::restart::{Record, Verdict};
 use crate::stats::count;
@@ -44,14 +46,15 @@ struct Cell {
 }
 
 pub(crate) struct Inline {
+    heart: Weak<Heart>,
     cell: Mutex<Cell>,
     freed: Condvar,
 }
 
 impl Inline {
-    pub(crate) fn new(worker: Box<dyn Work>) -> Inline {
+    pub(crate) fn new(heart: Weak<Heart>, worker: Box<dyn Work>) -> Inline {
         let cell = Cell { worker: Some(worker), runs_for: None, closed: false };
-        Inline { cell: Mutex::new(cell), freed: Condvar::new() }
+        Inline { heart, cell: Mutex::new(cell), freed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Cell> {
@@ -73,9 +76,19 @@ impl Inline {
     }
 }
 
-/// Calls the handler, or has it called once the one that runs here has returned. `false` if it was
-/// not and will not be.
-pub(crate) fn call(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Called {
+    /// It was made, or will be as soon as the one that runs has returned.
+    Yes,
+    /// It could not be made, and is counted.
+    Lost,
+    /// The subscriber has left.
+    Gone,
+}
+
+/// Calls the handler, or has it called once the one that runs here has returned.
+pub(crate) fn call(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> Called {
     let deferred = DEFERRED.with_borrow_mut(|deferred| match deferred {
         Some(line) if line.len() < DEFERRED_MAX => {
             line.push_back((subscriber.clone(), event.clone()));
@@ -90,40 +103,59 @@ pub(crate) fn call(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent
     if let Some(deferred) = deferred {
         if !deferred {
             heart.lost(subscriber, vec![event.clone()]);
+            return Called::Lost;
         }
-        return deferred;
+        return Called::Yes;
     }
+    let _turn = Turn;
     let called = call_now(heart, subscriber, event);
-    loop {
-        let next = DEFERRED.with_borrow_mut(|deferred| {
-            let next = deferred.as_mut().and_then(VecDeque::pop_front);
-            if next.is_none() {
-                *deferred = None;
-            }
-            next
-        });
-        let Some((subscriber, event)) = next else { return called };
-        call_now(heart, &subscriber, &event);
+    while let Some((subscriber, event)) = next_deferred() {
+        let Post::Inline(inline) = &subscriber.post else { continue };
+        // It may be another hub's.
+        let Some(heart) = inline.heart.upgrade() else { continue };
+        if call_now(&heart, &subscriber, &event) == Called::Gone {
+            // It was said to be delivered, and its subscriber has left meanwhile.
+            subscriber.counts.troubles().abandoned.fetch_add(1, Ordering::Relaxed);
+            let reason = "it was stopped before it came to it";
+            let letter = Letter::new(&event, &subscriber.name, 0, Severity::Error, reason);
+            heart.keep(vec![letter]);
+        }
+    }
+    called
+}
+
+fn next_deferred() -> Option<(Arc<Subscriber>, AnyEvent)> {
+    DEFERRED.with_borrow_mut(|deferred| deferred.as_mut().and_then(VecDeque::pop_front))
+}
+
+/// While it is there, inline calls on this thread are deferred.
+struct Turn;
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let left = DEFERRED.with_borrow_mut(Option::take);
+        drop(left);
     }
 }
 
-fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
-    let Post::Inline(inline) = &subscriber.post else { return false };
+fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> Called {
+    let Post::Inline(inline) = &subscriber.post else { return Called::Gone };
     let outer = current(heart.id());
     let mut cell = inline.lock();
     let mut worker = loop {
         if let Some(worker) = cell.worker.take() {
             break worker;
         }
-        let Some(other) = cell.runs_for.filter(|_| !cell.closed) else { return false };
-        // Another thread runs it. That is worth waiting for unless it waits for us.
+        let Some(other) = cell.runs_for.filter(|_| !cell.closed) else { return Called::Gone };
+        // Another thread runs it, and nothing there may block, so this is short; unless it waits
+        // for us.
         let _waits = match outer {
             Some(at) => match heart.waits.begin(at.subscriber, other) {
                 Some(waits) => Some(waits),
                 None => {
                     drop(cell);
                     heart.lost(subscriber, vec![event.clone()]);
-                    return false;
+                    return Called::Lost;
                 }
             },
             None => None,
@@ -133,12 +165,8 @@ fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bo
     let behalf = outer.map_or(subscriber.id, |at| at.subscriber);
     cell.runs_for = Some(behalf);
     drop(cell);
-    let at = Current {
-        hub: heart.id(),
-        subscriber: behalf,
-        depth: event.depth,
-        shared: outer.is_some_and(|at| at.shared),
-    };
+    // Every publisher waits for it, so that it must not wait for anybody.
+    let at = Current { hub: heart.id(), subscriber: behalf, depth: event.depth, shared: true };
     let alive = within(at, || worker.work(subscriber, event));
     let mut cell = inline.lock();
     cell.runs_for = None;
@@ -151,10 +179,10 @@ fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bo
         if !alive {
             heart.end(subscriber, false);
         }
-        subscriber.life.end();
+        heart.over(subscriber);
     }
     heart.caught_up();
-    true
+    Called::Yes
 }
 
 /// A handler that is called by publishers, with all that belongs to a subscriber.
@@ -177,13 +205,18 @@ where
         let Some(heart) = self.heart.upgrade() else { return true };
         loop {
             let Err(failure) = self.attempt(me, event) else { return true };
-            let attempt = self.record.attempt();
+            if me.life.orders().stop() {
+                letter(&heart, me, event, self.record.attempt(event.id()), &failure);
+                return true; // nobody wants to see it tried again
+            }
+            let attempt = self.record.attempt(event.id());
             failed(&heart, me, event, &failure, attempt);
-            let verdict = self.record.failed(failure.remedy, Instant::now(), rand::random());
+            let now = Instant::now();
+            let verdict = self.record.failed(event.id(), failure.remedy, now, rand::random());
             let last = matches!(verdict, Verdict::Letter | Verdict::Anew { letter: true, .. });
             if last || verdict == Verdict::End {
                 letter(&heart, me, event, attempt, &failure);
-                self.record.next_event();
+                self.record.done_with(event.id());
             }
             // A publisher is not kept waiting: what others do after a pause is done at once.
             match verdict {
@@ -203,7 +236,7 @@ where
                         reason: failure.reason,
                         leftovers: 0,
                     };
-                    heart.say(notice, Some(me));
+                    heart.say(notice);
                     return false;
                 }
             }
@@ -223,11 +256,12 @@ where
             self.handler = Some(made.map_err(|panic| panicked(me, panic))?);
         }
         let Some(handler) = &mut self.handler else { return Ok(()) };
-        let Some(payload) = wanted(me, &mut self.filters, event)? else {
+        let attempt = self.record.attempt(event.id());
+        let Some(payload) = wanted(me, &mut self.filters, event, attempt)? else {
             count(&me.counts.filtered);
+            self.record.done_with(event.id());
             return Ok(());
         };
-        let attempt = self.record.attempt();
         let delivery = Delivery { event, payload, attempt, lagged: 0 };
         let span = span(me, event);
         let _entered = span.as_ref().map(|span| span.enter());
@@ -236,7 +270,7 @@ where
         self.sampler.end(sampled, me);
         done.map_err(|panic| panicked(me, panic))??;
         count(&me.counts.processed);
-        self.record.handled();
+        self.record.handled(event.id());
         Ok(())
     }
 }

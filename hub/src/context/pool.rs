@@ -68,9 +68,9 @@ impl Pool {
     }
 }
 
-/// Ends the threads once they are done with what they run, and waits for them.
-impl Drop for Pool {
-    fn drop(&mut self) {
+impl Pool {
+    /// The threads end once they are done with what they run.
+    pub(crate) fn end(&self) {
         let jobs = {
             let mut line = lock(&self.shared.line);
             line.ended = true;
@@ -78,6 +78,13 @@ impl Drop for Pool {
         };
         self.shared.more.notify_all();
         drop(jobs);
+    }
+}
+
+/// Ends the threads, and waits for them.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.end();
         let me = std::thread::current().id();
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {
             let _ = thread.join();

@@ -3,31 +3,42 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-struct Unpark(Thread);
+/// A wake-up is written down: what runs on the thread may take its token for itself.
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
 
 impl Wake for Unpark {
     fn wake(self: Arc<Unpark>) {
-        self.0.unpark();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Unpark>) {
-        self.0.unpark();
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
 /// Runs a future on this thread.
 pub(crate) fn block_on<R>(future: impl Future<Output = R>) -> R {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let unpark = Unpark { thread: std::thread::current(), woken: AtomicBool::new(false) };
+    let unpark = Arc::new(unpark);
+    let waker = Waker::from(unpark.clone());
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(value) => return value,
-            // A wake-up between the poll and here is remembered: parking returns at once.
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => {
+                while !unpark.woken.swap(false, Ordering::Acquire) {
+                    std::thread::park();
+                }
+            }
         }
     }
 }

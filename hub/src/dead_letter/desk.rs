@@ -1,6 +1,7 @@
 //! [`Desk`]: letters in memory, or on their way to a disk.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -18,9 +19,12 @@ struct State {
     letters: VecDeque<Letter>,
     next: u64,
     ended: bool,
+    redelivers: bool,
     /// Written down and not yet in the store.
     writing: usize,
     failure: Option<String>,
+    /// The failure was told.
+    told: bool,
 }
 
 /// Where letters go.
@@ -97,7 +101,13 @@ impl Desk {
         let mut letters = match &self.store {
             None => lock(&self.state).letters.iter().cloned().collect(),
             Some(store) => {
-                self.flush(Duration::from_secs(5));
+                if !self.flush(Duration::from_secs(5)) {
+                    let state = lock(&self.state);
+                    let waiting = state.letters.len() + state.writing;
+                    let why = state.failure.clone().unwrap_or_else(|| "the disk is slow".into());
+                    let reason = format!("{waiting} still wait to be written: {why}");
+                    return Err(LetterError::new("not read", reason));
+                }
                 lock(store).read()?
             }
         };
@@ -155,6 +165,29 @@ impl Desk {
         }
     }
 
+    /// How many letters wait for a store that refuses them, and why. Told once per trouble.
+    pub(crate) fn trouble(&self) -> Option<(u64, String)> {
+        let mut state = lock(&self.state);
+        let reason = state.failure.clone().filter(|_| !state.told)?;
+        state.told = true;
+        Some(((state.letters.len() + state.writing) as u64, reason))
+    }
+
+    /// Nobody waits, but the clerk writes what is left and ends.
+    pub(crate) fn close(&self) {
+        lock(&self.state).ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether this one may deliver letters again now: one at a time.
+    pub(crate) fn begin_redelivery(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.state).redelivers, true)
+    }
+
+    pub(crate) fn end_redelivery(&self) {
+        lock(&self.state).redelivers = false;
+    }
+
     /// The clerk: one thread, one batch after the other.
     fn write(&self) {
         let Some(store) = &self.store else { return };
@@ -171,7 +204,7 @@ impl Desk {
                 state.letters.drain(..).collect()
             };
             batch.iter_mut().for_each(Letter::encode);
-            while let Err(error) = lock(store).append(&mut batch) {
+            while let Err(error) = append(store, &mut batch) {
                 tracing::error!(target: "artel_hub", "{error}");
                 let mut state = lock(&self.state);
                 state.failure = Some(error.to_string());
@@ -182,10 +215,19 @@ impl Desk {
                 let waited = self.changed.wait_timeout(state, PAUSE);
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
             }
-            lock(&self.state).writing = 0;
+            let mut state = lock(&self.state);
+            (state.writing, state.failure, state.told) = (0, None, false);
+            drop(state);
             self.changed.notify_all();
         }
     }
+}
+
+/// A store that panics is one that fails.
+fn append(store: &Mutex<Box<dyn LetterStore>>, batch: &mut [Letter]) -> Result<(), LetterError> {
+    let append = AssertUnwindSafe(|| lock(store).append(batch));
+    let failed = |_| LetterError::new("not written", "the store panicked");
+    catch_unwind(append).unwrap_or_else(|panic| Err(failed(panic)))
 }
 
 impl std::fmt::Debug for Desk {

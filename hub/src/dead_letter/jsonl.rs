@@ -1,10 +1,15 @@
 //! Dead letters as lines of JSON: readable with any tool.
+//!
+//! **Invariant:** a line that is no letter is nobody's to remove: it stays where it is. One process
+//! at a time writes to a file.
 
-use std::fs::{File, OpenOptions};
+use std::collections::HashSet;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use super::{Letter, LetterError, LetterStore};
+use crate::history::{lock, open};
 
 /// One file, one letter a line.
 #[derive(Debug)]
@@ -12,56 +17,60 @@ pub struct JsonLinesLetters {
     path: PathBuf,
     file: File,
     next: u64,
+    /// Held for as long as it is open.
+    _lock: File,
 }
 
 impl JsonLinesLetters {
-    /// Opens the file, or makes it. A last line that was cut off by a crash is left out.
+    /// Opens the file, or makes it, unless another process has it open. A last line that was cut off
+    /// by a crash is left as it is.
     pub fn open(path: impl AsRef<Path>) -> Result<JsonLinesLetters, LetterError> {
         let path = path.as_ref().to_path_buf();
-        let file = append_to(&path)?;
-        let mut letters = JsonLinesLetters { path, file, next: 0 };
-        let there = letters.read()?;
-        letters.next = there.iter().map(|letter| letter.id).max().unwrap_or(0);
-        letters.rewrite(&there)?;
+        let failed = |error: std::io::Error| {
+            LetterError::new("not opened", format!("{}: {error}", path.display()))
+        };
+        let mut beside = path.clone().into_os_string();
+        beside.push(".lock");
+        let lock = lock(Path::new(&beside)).map_err(failed)?;
+        let file = open(&path).map_err(failed)?;
+        let mut letters = JsonLinesLetters { path, file, next: 0, _lock: lock };
+        letters.next = letters.read()?.iter().map(|letter| letter.id).max().unwrap_or(0);
         Ok(letters)
     }
 
+    fn lines(&self) -> Result<Vec<Vec<u8>>, LetterError> {
+        let failed = |error: std::io::Error| LetterError::new("not read", error);
+        let file = BufReader::new(File::open(&self.path).map_err(failed)?);
+        file.split(b'\n').collect::<Result<_, _>>().map_err(failed)
+    }
+
     /// Everything anew, beside the old file, and then in its place.
-    fn rewrite(&mut self, letters: &[Letter]) -> Result<(), LetterError> {
+    fn rewrite(&mut self, lines: &[Vec<u8>]) -> Result<(), LetterError> {
         let failed = |error: std::io::Error| LetterError::new("not rewritten", error);
-        let beside = self.path.with_extension("new");
+        let mut beside = self.path.clone().into_os_string();
+        beside.push(".new");
         let mut file = File::create(&beside).map_err(failed)?;
-        file.write_all(&lines(letters)?).map_err(failed)?;
+        for line in lines {
+            file.write_all(line).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
+        }
         file.sync_all().map_err(failed)?;
         std::fs::rename(&beside, &self.path).map_err(failed)?;
-        self.file = append_to(&self.path)?;
+        self.file = open(&self.path).map_err(failed)?;
         Ok(())
     }
-}
-
-fn append_to(path: &Path) -> Result<File, LetterError> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    file.map_err(|error| LetterError::new("not opened", format!("{}: {error}", path.display())))
-}
-
-fn lines(letters: &[Letter]) -> Result<Vec<u8>, LetterError> {
-    let mut text = Vec::new();
-    for letter in letters {
-        let line = serde_json::to_vec(letter);
-        text.extend(line.map_err(|error| LetterError::new("not encoded", error))?);
-        text.push(b'\n');
-    }
-    Ok(text)
 }
 
 impl LetterStore for JsonLinesLetters {
     fn append(&mut self, letters: &mut [Letter]) -> Result<(), LetterError> {
         let failed = |error: std::io::Error| LetterError::new("not written", error);
         let before = self.file.metadata().map_err(failed)?.len();
+        let mut text = Vec::new();
         for (letter, id) in letters.iter_mut().zip(self.next + 1..) {
             letter.id = id;
+            let line = serde_json::to_vec(letter);
+            text.extend(line.map_err(|error| LetterError::new("not encoded", error))?);
+            text.push(b'\n');
         }
-        let text = lines(letters)?;
         if let Err(error) = self.file.write_all(&text).and_then(|()| self.file.sync_data()) {
             let _ = self.file.set_len(before); // half a line would spoil the next one
             return Err(failed(error));
@@ -71,20 +80,17 @@ impl LetterStore for JsonLinesLetters {
     }
 
     fn read(&mut self) -> Result<Vec<Letter>, LetterError> {
-        let failed = |error: std::io::Error| LetterError::new("not read", error);
-        let file = BufReader::new(File::open(&self.path).map_err(failed)?);
-        let mut letters = Vec::new();
-        for line in file.split(b'\n') {
-            if let Ok(letter) = serde_json::from_slice(&line.map_err(failed)?) {
-                letters.push(letter);
-            }
-        }
-        Ok(letters)
+        let lines = self.lines()?;
+        Ok(lines.iter().filter_map(|line| serde_json::from_slice(line).ok()).collect())
     }
 
     fn remove(&mut self, ids: &[u64]) -> Result<(), LetterError> {
-        let mut letters = self.read()?;
-        letters.retain(|letter| !ids.contains(&letter.id));
-        self.rewrite(&letters)
+        let ids: HashSet<u64> = ids.iter().copied().collect();
+        let mut lines = self.lines()?;
+        let many = lines.len();
+        lines.retain(|line| {
+            !serde_json::from_slice::<Letter>(line).is_ok_and(|letter| ids.contains(&letter.id))
+        });
+        if lines.len() == many { Ok(()) } else { self.rewrite(&lines) }
     }
 }

@@ -8,6 +8,7 @@ mod jsonl;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -24,6 +25,7 @@ use crate::handler::Severity;
 use crate::heart::Heart;
 use crate::key::{KeyError, Pattern};
 use crate::lane::Priority;
+use crate::subscriber::Subscriber;
 
 /// One event that could not be handled.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -83,8 +85,7 @@ impl Letter {
     /// Writes the payload down. What does not encode, or panics, stays without.
     pub(crate) fn encode(&mut self) {
         if let (None, Some(event)) = (&self.payload, &self.event) {
-            let json = std::panic::AssertUnwindSafe(|| event.json().cloned());
-            self.payload = std::panic::catch_unwind(json).ok().flatten();
+            self.payload = crate::history::encoded(event);
         }
     }
 }
@@ -98,7 +99,7 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
 pub struct LetterFilter {
     key: Option<Pattern>,
     subscriber: Option<String>,
-    ids: Option<Vec<u64>>,
+    ids: Option<HashSet<u64>>,
 }
 
 impl LetterFilter {
@@ -141,7 +142,8 @@ pub struct LetterError {
 }
 
 impl LetterError {
-    pub(crate) fn new(what: &'static str, reason: impl std::fmt::Display) -> LetterError {
+    /// This did not happen, for this reason.
+    pub fn new(what: &'static str, reason: impl std::fmt::Display) -> LetterError {
         LetterError { what, reason: reason.to_string() }
     }
 }
@@ -191,27 +193,40 @@ impl DeadLetters {
     /// Gives each letter meant to its subscriber again, which must be running under the same name;
     /// nobody else sees it. A letter goes when its subscriber has it, so that after a crash between
     /// the two it is there twice rather than not at all. Letters read from a disk need a topic of
-    /// their key that was published, subscribed or [opened](crate::EventHub::publisher) with
+    /// their key that was published or [opened](crate::EventHub::publisher) with
     /// [`Topic::json`](crate::Topic::json).
+    ///
+    /// # Errors
+    ///
+    /// If the letters cannot be read or removed, or another redelivery is under way.
     pub fn redeliver(&self, filter: &LetterFilter) -> Result<Redelivered, LetterError> {
-        let mut result = Redelivered::default();
-        for letter in self.heart.desk.list(filter)? {
-            let Some(event) = self.event(&letter) else {
-                result.kept += 1;
-                continue;
-            };
-            let named = self.heart.registry().by_name(&letter.subscriber);
-            let asks = |one: &&Arc<crate::subscriber::Subscriber>| {
-                one.selection.matches(event.key(), event.meta().channel.payload)
-            };
-            let given = named.iter().find(asks).is_some_and(|one| one.deliver(vec![event.clone()]));
-            if given {
-                self.heart.desk.remove(&LetterFilter::all().ids([letter.id]))?;
-                result.delivered += 1;
-            } else {
-                result.kept += 1;
+        let desk = &self.heart.desk;
+        if !desk.begin_redelivery() {
+            return Err(LetterError::new("not delivered", "another redelivery is under way"));
+        }
+        struct Ends<'a>(&'a Desk);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.end_redelivery();
             }
         }
+        let _ends = Ends(desk);
+        let (mut result, mut gone) = (Redelivered::default(), Vec::new());
+        for letter in desk.list(filter)? {
+            let given = self.event(&letter).is_some_and(|event| {
+                let named = self.heart.registry().by_name(&letter.subscriber);
+                let asks = |one: &&Arc<Subscriber>| {
+                    one.selection.matches(event.key(), event.meta().channel.payload)
+                };
+                named.iter().find(asks).is_some_and(|one| self.heart.deliver(one, &event))
+            });
+            match given {
+                true => gone.push(letter.id),
+                false => result.kept += 1,
+            }
+        }
+        result.delivered = gone.len() as u64;
+        desk.remove(&LetterFilter::all().ids(gone))?;
         Ok(result)
     }
 

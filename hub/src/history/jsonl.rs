@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{ArchiveError, ArchiveStore, Query, Record};
 
@@ -15,6 +16,8 @@ pub struct JsonLinesArchive {
     bytes_max: u64,
     files_max: usize,
     next: u64,
+    /// Held for as long as it is open.
+    _lock: File,
 }
 
 impl JsonLinesArchive {
@@ -29,10 +32,17 @@ impl JsonLinesArchive {
         let folder = folder.as_ref().to_path_buf();
         let failed = |error: std::io::Error| ArchiveError::new(&folder, "not opened", error);
         std::fs::create_dir_all(&folder).map_err(failed)?;
+        let lock = lock(&folder.join("history.lock")).map_err(failed)?;
         let file = open(&path(&folder, 0)).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         let (bytes_max, files_max) = (bytes_max.max(1), files_max.max(1));
-        let mut archive = JsonLinesArchive { folder, file, bytes, bytes_max, files_max, next: 0 };
+        let mut archive =
+            JsonLinesArchive { folder, file, bytes, bytes_max, files_max, next: 0, _lock: lock };
+        for surplus in (files_max + 1..).map(|age| path(&archive.folder, age)) {
+            if std::fs::remove_file(surplus).is_err() {
+                break; // there were never more
+            }
+        }
         let newest = (0..=files_max).filter_map(|age| archive.last_id(age)).max();
         archive.next = newest.unwrap_or(0);
         Ok(archive)
@@ -48,14 +58,20 @@ impl JsonLinesArchive {
         last
     }
 
+    /// Safe to repeat after it failed: the new file is there before the old ones move, and they
+    /// move only while there is one in the first place.
     fn rotate(&mut self) -> std::io::Result<()> {
-        for age in (0..self.files_max).rev() {
+        let new = self.folder.join("history.new.jsonl");
+        let file = open(&new)?;
+        let first = path(&self.folder, 0).exists();
+        for age in (0..self.files_max).rev().filter(|_| first) {
             let (from, to) = (path(&self.folder, age), path(&self.folder, age + 1));
             if from.exists() {
                 std::fs::rename(from, to)?;
             }
         }
-        self.file = open(&path(&self.folder, 0))?;
+        std::fs::rename(&new, path(&self.folder, 0))?;
+        self.file = file;
         self.bytes = 0;
         Ok(())
     }
@@ -68,8 +84,22 @@ fn path(folder: &Path, age: usize) -> PathBuf {
     }
 }
 
+/// Nobody else may write to the same files.
+pub(crate) fn lock(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    // One that was just dropped may still be writing its last.
+    let due = Instant::now() + Duration::from_secs(1);
+    while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= due {
+            return Err(std::io::Error::other("somebody else writes there"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(file)
+}
+
 /// Opens a file to add to it. A line that a crash cut off is closed, so that only it is lost.
-fn open(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open(path: &Path) -> std::io::Result<File> {
     let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
     if file.metadata()?.len() > 0 {
         file.seek(SeekFrom::End(-1))?;

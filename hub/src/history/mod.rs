@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use jsonl::JsonLinesArchive;
+pub(crate) use jsonl::{lock, open};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteArchive;
 #[cfg(feature = "sqlite")]
@@ -36,6 +37,8 @@ use crate::subscription::Subscription;
 
 /// Events per transaction, at most.
 const BATCH: usize = 256;
+/// Levels of JSON that can be read again from any store.
+const DEPTH_MAX: usize = 100;
 /// Events that may wait for the disk unless the subscriber says otherwise.
 const WAITING: usize = 8192;
 
@@ -66,9 +69,28 @@ impl Record {
             key: event.key().into(),
             sequence: event.sequence(),
             priority: event.priority(),
-            payload: event.json().cloned(),
+            payload: encoded(event),
         }
     }
+}
+
+fn is_shallow(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(values) => {
+            levels > 0 && values.iter().all(|value| is_shallow(value, levels - 1))
+        }
+        Value::Object(values) => {
+            levels > 0 && values.values().all(|value| is_shallow(value, levels - 1))
+        }
+        _ => true,
+    }
+}
+
+/// What panics when it is encoded, or is nested too deeply, is kept without its payload.
+pub(crate) fn encoded(event: &AnyEvent) -> Option<Value> {
+    let json = std::panic::AssertUnwindSafe(|| event.json().cloned());
+    // What is deeper could be written and not be read again.
+    std::panic::catch_unwind(json).ok().flatten().filter(|value| is_shallow(value, DEPTH_MAX))
 }
 
 /// What is looked for in an archive. By default the first thousand events.
@@ -130,7 +152,13 @@ impl Query {
         self
     }
 
-    pub(crate) fn fits(&self, record: &Record) -> bool {
+    /// As many at most are asked for.
+    pub fn get_limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Whether this is one of those asked for: for stores of your own.
+    pub fn fits(&self, record: &Record) -> bool {
         record.id > self.after
             && (self.from_ms..self.until_ms).contains(&record.at_ms)
             && self.key.as_ref().is_none_or(|key| key.matches(&record.key))
@@ -150,7 +178,8 @@ pub struct ArchiveError {
 }
 
 impl ArchiveError {
-    pub(crate) fn new(
+    /// At this place, this did not happen, for this reason.
+    pub fn new(
         path: &std::path::Path,
         what: &'static str,
         reason: impl std::fmt::Display,

@@ -1,15 +1,16 @@
 //! An archive in an SQLite file: write-ahead log, one transaction per batch.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{Connection, params};
 
 use super::{ArchiveError, ArchiveStore, Query, Record};
 use crate::dead_letter::millis;
 
-/// How many events are written between two looks at the bounds.
+/// How many events are written, or how much time passes, between two looks at the bounds.
 const LOOK_EVERY: usize = 1000;
+const LOOK_AFTER: Duration = Duration::from_secs(10);
 /// How many of the oldest go at a time while the file is too large.
 const SHARE: i64 = 20;
 
@@ -32,6 +33,7 @@ pub struct SqliteArchive {
     age_max: Option<Duration>,
     bytes_max: Option<u64>,
     until_look: usize,
+    looked: Option<Instant>,
 }
 
 impl SqliteArchive {
@@ -49,10 +51,17 @@ impl SqliteArchive {
                  CREATE INDEX IF NOT EXISTS events_key ON events (key, at_ms);",
             )
             .map_err(failed)?;
-        Ok(SqliteArchive { path, connection, age_max: None, bytes_max: None, until_look: 0 })
+        Ok(SqliteArchive {
+            path,
+            connection,
+            age_max: None,
+            bytes_max: None,
+            until_look: 0,
+            looked: None,
+        })
     }
 
-    /// Events older than this are forgotten, some time after.
+    /// Events older than this are no longer found, and forgotten with one of the next writes.
     pub fn keep_for(mut self, age: Duration) -> SqliteArchive {
         self.age_max = Some(age);
         self
@@ -82,8 +91,8 @@ impl SqliteArchive {
 
     fn forget(&mut self) -> rusqlite::Result<()> {
         if let Some(age) = self.age_max {
-            let until = millis(SystemTime::now()).saturating_sub(age.as_millis() as u64);
-            self.connection.execute("DELETE FROM events WHERE at_ms < ?", [small(until)])?;
+            let until = small(oldest(age));
+            self.connection.execute("DELETE FROM events WHERE at_ms < ?", [until])?;
         }
         while self.bytes_max.is_some_and(|most| self.bytes().is_ok_and(|bytes| bytes > most)) {
             let gone = self.connection.execute(
@@ -94,7 +103,11 @@ impl SqliteArchive {
                 break;
             }
         }
-        self.connection.execute_batch("PRAGMA incremental_vacuum")
+        // It frees a page per step, so it has to be stepped to its end.
+        let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum")?;
+        let mut steps = vacuum.query([])?;
+        while steps.next()?.is_some() {}
+        Ok(())
     }
 
     /// What the events take, without pages that are free again.
@@ -104,6 +117,11 @@ impl SqliteArchive {
             (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
         Ok(((pages - free) * size) as u64)
     }
+}
+
+/// When the oldest that is kept was published.
+fn oldest(age: Duration) -> u64 {
+    millis(SystemTime::now()).saturating_sub(age.as_millis() as u64)
 }
 
 /// SQLite's integers have a sign.
@@ -122,8 +140,10 @@ impl ArchiveStore for SqliteArchive {
         let failed = |error: rusqlite::Error| ArchiveError::new(&path, "not written", error);
         self.insert(records).map_err(failed)?;
         self.until_look = self.until_look.saturating_sub(records.len());
-        if self.until_look == 0 {
+        let long_ago = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AFTER);
+        if self.until_look == 0 || long_ago {
             self.until_look = LOOK_EVERY;
+            self.looked = Some(Instant::now());
             // What is written is written: forgetting can wait for the next time.
             if let Err(error) = self.forget() {
                 tracing::warn!(target: "artel_hub", "archive {}: {error}", path.display());
@@ -145,7 +165,7 @@ impl ArchiveStore for SqliteArchive {
             .map_err(failed)?;
         let bounds = params![
             small(query.after),
-            small(query.from_ms),
+            small(query.from_ms.max(self.age_max.map_or(0, oldest))),
             small(query.until_ms),
             exact,
             query.text

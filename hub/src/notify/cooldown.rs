@@ -36,24 +36,25 @@ impl Cooldown {
         Cooldown { time, told: HashMap::new() }
     }
 
+    /// What is to be done with an alert; it cools down once it was [told](Cooldown::told).
     pub(super) fn decide(&mut self, key: &Key, now: Instant) -> Decision {
-        if let Some(told) = self.told.get_mut(key) {
-            if now.duration_since(told.at) < self.time {
-                told.held += 1;
-                return Decision::Hold;
-            }
-            let repeated = std::mem::take(&mut told.held);
-            told.at = now;
-            return Decision::Tell { repeated };
+        let Some(told) = self.told.get_mut(key) else { return Decision::Tell { repeated: 0 } };
+        if now.duration_since(told.at) < self.time {
+            told.held += 1;
+            return Decision::Hold;
         }
-        if self.told.len() >= KEYS_MAX {
+        Decision::Tell { repeated: told.held }
+    }
+
+    /// Somebody has it.
+    pub(super) fn told(&mut self, key: &Key, now: Instant) {
+        if self.told.len() >= KEYS_MAX && !self.told.contains_key(key) {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.at);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                 self.told.remove(&oldest);
             }
         }
         self.told.insert(key.clone(), Told { at: now, held: 0 });
-        Decision::Tell { repeated: 0 }
     }
 }
 
@@ -66,12 +67,17 @@ mod tests {
         let (mut cooldown, start) = (Cooldown::new(Duration::from_secs(60)), Instant::now());
         let key = (Severity::Critical, "billing".to_string());
         assert_eq!(cooldown.decide(&key, start), Decision::Tell { repeated: 0 });
+        // Nobody could be told: the next one is not held back.
+        assert_eq!(cooldown.decide(&key, start), Decision::Tell { repeated: 0 });
+        cooldown.told(&key, start);
         for second in 1..60 {
             let now = start + Duration::from_secs(second);
             assert_eq!(cooldown.decide(&key, now), Decision::Hold);
         }
         let later = start + Duration::from_secs(60);
         assert_eq!(cooldown.decide(&key, later), Decision::Tell { repeated: 59 });
+        cooldown.told(&key, later);
+        assert_eq!(cooldown.decide(&key, later), Decision::Hold);
         let other = (Severity::Error, "billing".to_string());
         assert_eq!(cooldown.decide(&other, later), Decision::Tell { repeated: 0 });
     }
@@ -81,7 +87,7 @@ mod tests {
         let (mut cooldown, start) = (Cooldown::new(Duration::from_secs(60)), Instant::now());
         for number in 0..2 * KEYS_MAX as u64 {
             let now = start + Duration::from_millis(number);
-            cooldown.decide(&(Severity::Error, number.to_string()), now);
+            cooldown.told(&(Severity::Error, number.to_string()), now);
         }
         assert_eq!(cooldown.told.len(), KEYS_MAX);
     }

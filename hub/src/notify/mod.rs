@@ -64,10 +64,14 @@ pub const ALERTS: Topic<Alert> = Topic::json("artel-hub/alerts");
 
 /// Alerts that may wait to be sent.
 const WAITING: usize = 256;
+/// How often an alert is tried, over about half a minute, before it is a dead letter.
+const ATTEMPTS: u32 = 10;
 /// How long the same trouble is not told again, unless said otherwise.
 const COOLDOWN: Duration = Duration::from_secs(300);
 /// The longest text that is sent, in characters.
 const TEXT_MAX: usize = 2000;
+/// The longest source, in characters.
+const SOURCE_MAX: usize = 200;
 
 /// Something an administrator should know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,8 +106,10 @@ impl Alert {
             (_, Some(alert)) => alert.clone(),
             _ => return None,
         };
-        if let Some((end, _)) = alert.text.char_indices().nth(TEXT_MAX) {
-            alert.text.truncate(end);
+        for (text, most) in [(&mut alert.text, TEXT_MAX), (&mut alert.source, SOURCE_MAX)] {
+            if let Some((end, _)) = text.char_indices().nth(most) {
+                text.truncate(end);
+            }
         }
         alert.at_ms = millis(event.at());
         Some(alert)
@@ -199,7 +205,7 @@ impl Notifier {
         let state = Arc::new(Mutex::new(State {
             channels: self.channels,
             cooldown: Cooldown::new(self.cooldown),
-            told: 0,
+            told: Vec::new(),
             repeated: 0,
         }));
         let backoff = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
@@ -209,6 +215,7 @@ impl Notifier {
             .stage(Stage::Alert)
             .queue(Queue::bounded(self.waiting).on_full(Overflow::DropNewest))
             .restart(Restart::times(u32::MAX).backoff(backoff))
+            .attempts(ATTEMPTS)
             .filter(move |event: &AnyEvent| {
                 Alert::of(event).is_some_and(|alert| alert.severity >= at_least)
             })
@@ -225,8 +232,8 @@ impl std::fmt::Debug for Notifier {
 struct State {
     channels: Vec<Box<dyn Send>>,
     cooldown: Cooldown,
-    /// How many channels have the alert in hand, and how often the like of it was held back.
-    told: usize,
+    /// Which channels have the alert in hand, and how often the like of it was held back.
+    told: Vec<bool>,
     repeated: u64,
 }
 
@@ -243,14 +250,27 @@ impl Handler<AnyEvent> for Teller {
         if event.attempt() == 1 {
             match cooldown.decide(&key, Instant::now()) {
                 Decision::Hold => return Ok(()),
-                Decision::Tell { repeated: held } => (*told, *repeated) = (0, held),
+                Decision::Tell { repeated: held } => {
+                    *told = vec![false; channels.len()];
+                    *repeated = held;
+                }
             }
         }
         alert.repeated += *repeated;
-        // Those that have it are not told again when another one fails.
-        while let Some(channel) = channels.get_mut(*told) {
-            channel.send(&alert)?;
-            *told += 1;
+        // One that fails keeps it from nobody, and those that have it are not told again.
+        let mut failure = None;
+        for (channel, told) in channels.iter_mut().zip(told.iter_mut()).filter(|(_, told)| !**told)
+        {
+            match channel.send(&alert) {
+                Ok(()) => {
+                    *told = true;
+                    cooldown.told(&key, Instant::now());
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error.into());
         }
         Ok(())
     }

@@ -43,7 +43,12 @@ impl Webhook {
 
     fn body(&self, alert: &Alert) -> Result<Value, SendError> {
         match self.slack {
-            true => Ok(json!({ "text": alert.to_string() })),
+            true => {
+                // Nobody is to be called by what a payload says.
+                let text = alert.to_string();
+                let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+                Ok(json!({ "text": text }))
+            }
             false => serde_json::to_value(alert).map_err(SendError::new),
         }
     }
@@ -58,7 +63,9 @@ impl Send for Webhook {
             None => {
                 // Another part of the program may have chosen one; then that one it is.
                 let _ = rustls::crypto::ring::default_provider().install_default();
-                let client = Client::builder().timeout(TIME_OUT).build();
+                // Where it leads elsewhere, nobody has read it.
+                let nowhere = reqwest::redirect::Policy::none();
+                let client = Client::builder().timeout(TIME_OUT).redirect(nowhere).build();
                 self.client.insert(client.map_err(|error| hidden(&error))?).clone()
             }
         };

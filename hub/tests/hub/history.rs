@@ -105,11 +105,16 @@ fn archives_are_bounded_by_age_and_size() {
     hub.blocking_shutdown(LONG);
     let files: Vec<u64> = std::fs::read_dir(&lines)
         .expect("a folder")
-        .map(|file| file.unwrap().metadata().unwrap().len())
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
+        .map(|path| path.metadata().unwrap().len())
         .collect();
     assert_eq!(files.len(), 4);
     assert!(files.iter().all(|bytes| *bytes <= 100_000), "{files:?}");
     let first = history.query(&Query::all().limit(1)).expect("asked")[0].id;
+    let second = JsonLinesArchive::rotating(&lines, 100_000, 3).expect_err("one writer at a time");
+    assert!(second.to_string().contains("somebody else writes there"), "{second}");
+    drop((history, archive, hub));
     let again = History::new(JsonLinesArchive::rotating(&lines, 100_000, 3).expect("opened"));
     assert_eq!(again.query(&Query::all().limit(1)).expect("asked")[0].id, first);
 }

@@ -4,6 +4,7 @@
 mod bad_input; // every wrong input has its error, and nothing is lost
 mod failure; // retries, restarts, dead letters, redelivery
 mod filters; // who gets what
+mod found; // what once failed
 mod history; // archives on disk
 mod isolation; // nobody can hurt anybody
 mod life; // stop, idle, shutdown, nothing left behind

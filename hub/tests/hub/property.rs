@@ -94,9 +94,12 @@ fn subscribe(hub: &EventHub, rng: &mut StdRng, seed: u64, number: u64) -> Guest 
         .name(&name)
         .on(context[rng.random_range(0..context.len())])
         .attempts(3)
-        .restart(Restart::times(restarts).backoff(quick))
-        .queue(Queue::bounded(rng.random_range(1..40)).on_full(overflow));
+        .restart(Restart::times(restarts).backoff(quick));
+    let queue = Queue::bounded(rng.random_range(1..40)).on_full(overflow);
     let inline = !group && rng.random_ratio(1, 10);
+    if !inline {
+        subscribe = subscribe.queue(queue);
+    }
     if group {
         subscribe = subscribe.group("group", artel_hub::Share::round_robin());
     }

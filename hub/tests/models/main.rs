@@ -204,11 +204,11 @@ fn lanes_and_stretches_lose_nothing() {
                 for value in stretch.slots.iter().map_while(sync::Slot::get) {
                     seen.push(*value);
                     passed += 1;
-                    if stretch.passed(passed) {
+                    if stretch.passed(passed, passed) {
                         break;
                     }
                 }
-                reader.passed(passed, passed, false);
+                reader.passed(passed, false);
             } else {
                 seen.extend(read(&cursor, &mut reader));
             }
