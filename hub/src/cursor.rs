@@ -122,6 +122,8 @@ pub(crate) struct Reader<V> {
     lane: Option<usize>,
     /// Events until the others are looked at again.
     stretch: usize,
+    /// The bytes it was done with when the stretch began.
+    stretch_bytes: u64,
     /// Nothing but normal events is known to wait.
     plain: bool,
     remainder: Option<Box<Remainder<V>>>,
@@ -139,6 +141,7 @@ impl<V> Reader<V> {
             turn: Turn::new(),
             lane: None,
             stretch: 0,
+            stretch_bytes: 0,
             plain: true,
             remainder: None,
             gone: false,
@@ -190,13 +193,16 @@ impl<V> Reader<V> {
         let (cursor, log) = (&*self.cursor, &*self.log);
         let (start, urgent) = (place.at, self.places[HIGH].at);
         let bytes = cursor.bytes.load(Ordering::Relaxed);
+        self.stretch_bytes = bytes;
         Some(Stretch { slots, start, bytes, urgent, cursor, log })
     }
 
-    /// The first so many of the stretch are done with; the event after them is in hand if it is
+    /// The first so many of the stretch, of that weight, are done with; the event after them is in hand if it is
     /// to be tried again.
-    pub(crate) fn passed(&mut self, events: u64, in_hand: bool) {
+    pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
         self.places[NORMAL].at += events;
+        self.cursor.done[NORMAL].store(self.places[NORMAL].at, Ordering::Release);
+        self.cursor.bytes.store(self.stretch_bytes + bytes, Ordering::Release);
         self.stretch = self.stretch.saturating_sub(events as usize);
         self.lane = in_hand.then_some(NORMAL);
         if self.cursor.wanted.load(Ordering::Relaxed) {

@@ -65,9 +65,9 @@ impl Inbox {
     }
 
     /// The first so many of a stretch are done with.
-    pub(crate) fn passed(&mut self, events: u64, in_hand: bool) {
+    pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
         if let Source::Log(reader) = &mut self.source {
-            reader.passed(events, in_hand);
+            reader.passed(events, bytes, in_hand);
         }
     }
 

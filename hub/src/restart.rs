@@ -113,6 +113,12 @@ impl Record {
         self.restart.backoff.pause(failures, chance)
     }
 
+    /// Nothing failed that is still to be tried again: the usual case.
+    #[inline]
+    pub(crate) fn is_clean(&self) -> bool {
+        self.culprit == 0 && self.in_a_row == 0
+    }
+
     /// Which attempt at this event the next is, from 1.
     #[inline]
     pub(crate) fn attempt(&self, event: usize) -> u32 {

@@ -29,6 +29,8 @@ use crate::work::{
     Failure, Guarded, Once, Sampler, failed, filter_failed, guard, letter, panicked, span, wanted,
 };
 
+/// How many quick events are handled between two looks at who waits for them.
+const SHOWN: u64 = 16;
 /// With at most this many readers of a log, each looks again before it sleeps.
 const CROWD: usize = 4;
 /// How often.
@@ -205,7 +207,11 @@ where
                         }
                         passed += 1;
                         bytes += u64::from(event.bytes);
-                        if stretch.passed(passed, bytes) || once.me.life.orders() != orders {
+                        if once.me.life.orders() != orders {
+                            break;
+                        }
+                        let show = passed % SHOWN == 0 || !once.sampler.is_quick();
+                        if show && stretch.passed(passed, bytes) {
                             break;
                         }
                     }
@@ -231,7 +237,7 @@ where
             Step::Failed(Box::new(if once.filtering { filter_failed(failure) } else { failure }))
         });
         if stretched {
-            inbox.passed(passed, matches!(step, Step::Failed(_)));
+            inbox.passed(passed, bytes, matches!(step, Step::Failed(_)));
         }
         step
     }

@@ -75,7 +75,8 @@ impl<T: 'static> Once<'_, T> {
     ) -> Result<bool, Box<Failure>> {
         let me = self.me;
         let mut payload = event.view::<T>();
-        let attempt = self.record.attempt(event.id());
+        let clean = self.record.is_clean();
+        let attempt = if clean { 1 } else { self.record.attempt(event.id()) };
         // What passed once is not asked again: a rate would have forgotten it.
         if let Some(some) = payload.filter(|_| attempt == 1 && !self.filters.is_empty()) {
             self.filtering = true;
@@ -88,7 +89,9 @@ impl<T: 'static> Once<'_, T> {
         }
         let Some(payload) = payload else {
             count(&me.counts.filtered);
-            self.record.done_with(event.id());
+            if !clean {
+                self.record.done_with(event.id());
+            }
             return Ok(false);
         };
         if event.depth != self.depth {
@@ -110,7 +113,9 @@ impl<T: 'static> Once<'_, T> {
         match result {
             Ok(()) => {
                 count(&me.counts.processed);
-                self.record.handled(event.id());
+                if !clean {
+                    self.record.handled(event.id());
+                }
                 Ok(true)
             }
             Err(error) => Err(Box::new(error.into())),
@@ -245,15 +250,22 @@ pub(crate) struct Sampler {
     wait: u32,
     weight: u32,
     chance: u32,
+    quick: bool,
 }
 
 impl Default for Sampler {
     fn default() -> Sampler {
-        Sampler { wait: 0, weight: 1, chance: rand::random::<u32>() | 1 }
+        Sampler { wait: 0, weight: 1, chance: rand::random::<u32>() | 1, quick: false }
     }
 }
 
 impl Sampler {
+    /// Handlers are so quick that not every step need be shown to publishers at once.
+    #[inline]
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick
+    }
+
     /// Is the next event to be timed? If not, one less until then.
     #[inline]
     fn is_due(&mut self) -> bool {
@@ -277,6 +289,7 @@ impl Sampler {
         let took = begun.elapsed();
         me.counts.took(took, self.weight);
         let every = sample_every(took);
+        self.quick = every > 8;
         // xorshift: good enough to have no rhythm.
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 17;

@@ -208,7 +208,7 @@ fn lanes_and_stretches_lose_nothing() {
                         break;
                     }
                 }
-                reader.passed(passed, false);
+                reader.passed(passed, passed, false);
             } else {
                 seen.extend(read(&cursor, &mut reader));
             }
