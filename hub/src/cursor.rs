@@ -94,6 +94,28 @@ impl<V> Cursor<V> {
         self.end.load(Ordering::Acquire).saturating_sub(self.progress().0)
     }
 
+    /// Takes what its reader has not come to, from a reader that does not come back. The event in
+    /// its hand is not among them.
+    pub(crate) fn steal(&self) -> Vec<V>
+    where
+        V: Clone,
+    {
+        let Some(remainder) = self.remainder.lock().take() else { return Vec::new() };
+        let mut stolen = Vec::new();
+        let mut in_hand = true;
+        for lane in 0..LANES {
+            for at in self.done(lane)..remainder.end[lane] {
+                let segments = &remainder.segments[lane];
+                let event = segments.iter().find(|one| one.holds(at)).and_then(|one| one.get(at));
+                if lane != NORMAL || !std::mem::take(&mut in_hand) {
+                    stolen.extend(event.cloned());
+                }
+            }
+        }
+        self.end.store(0, Ordering::Release);
+        stolen
+    }
+
     pub(crate) fn left(&self, remainder: Option<Remainder<V>>) {
         let end = remainder.as_ref().map_or(0, |remainder| remainder.end.iter().sum());
         self.end.store(end, Ordering::Release);

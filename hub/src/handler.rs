@@ -39,7 +39,8 @@ pub(crate) enum Remedy {
 
 /// Why an event was not handled, and what to do about it.
 ///
-/// Every error converts into one that is retried, so `?` works inside handlers.
+/// Every error type converts into one that is retried, so `?` works inside handlers; boxed errors and
+/// texts do with `.map_err(HandlerError::retry)`.
 ///
 /// ```
 /// use artel_hub::{HandlerError, Severity};
@@ -211,6 +212,11 @@ where
 }
 
 /// What a closure may return: nothing, or a result.
+#[diagnostic::on_unimplemented(
+    message = "a handler closure must return `()` or `Result<(), E>`, not `{Self}`",
+    note = "a handler that waits is a type that implements `Handler` with an `async fn handle`",
+    note = "boxed errors and texts become a `HandlerError` with `.map_err(HandlerError::retry)`"
+)]
 pub trait IntoOutcome {
     /// As a result.
     fn into_outcome(self) -> Result<(), HandlerError>;

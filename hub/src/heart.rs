@@ -67,6 +67,7 @@ pub(crate) struct Heart {
     /// The channel of the hub's own notices, from the beginning to the end.
     notices: Arc<Channel>,
     notices_lost: AtomicU64,
+    failed: AtomicU64,
     next_id: AtomicU64,
     /// Events given to one subscriber alone.
     delivered: AtomicU64,
@@ -74,28 +75,28 @@ pub(crate) struct Heart {
     idle: Idle,
 }
 
-/// The time to within some milliseconds, at a fifth of the price: events are stamped by the million.
+/// A clock that is read at a fifth of the usual price, and goes in steps of some milliseconds:
+/// events are stamped by the million.
+#[cfg(target_os = "linux")]
+fn coarse(clock: rustix::time::ClockId) -> Option<Duration> {
+    let now = rustix::time::clock_gettime(clock);
+    Some(Duration::new(u64::try_from(now.tv_sec).ok()?, u32::try_from(now.tv_nsec).ok()?))
+}
+
+/// The time.
 fn coarse_now() -> SystemTime {
     #[cfg(target_os = "linux")]
-    {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
-        if let (Ok(seconds), Ok(nanos)) = (seconds, nanos) {
-            return SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
-        }
+    if let Some(since) = coarse(rustix::time::ClockId::RealtimeCoarse) {
+        return SystemTime::UNIX_EPOCH + since;
     }
     SystemTime::now()
 }
 
-/// Time that passes, to within some milliseconds.
+/// Time that passes.
 pub(crate) fn coarse_instant() -> Duration {
     #[cfg(target_os = "linux")]
-    {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-        let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
-        if let (Ok(seconds), Ok(nanos)) = (seconds, nanos) {
-            return Duration::new(seconds, nanos);
-        }
+    if let Some(since) = coarse(rustix::time::ClockId::MonotonicCoarse) {
+        return since;
     }
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     BEGUN.get_or_init(std::time::Instant::now).elapsed()
@@ -124,6 +125,7 @@ impl Heart {
             closed: AtomicBool::new(false),
             faults_said: AtomicU64::new(drop_panics()),
             notices_lost: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
             delivered: AtomicU64::new(0),
             pool: Mutex::new(None),
@@ -227,6 +229,11 @@ impl Heart {
             true => tracing::error!(target: "artel_hub", "{notice}"),
             false => self.say(notice),
         }
+    }
+
+    /// A subscriber ended before its time.
+    pub(crate) fn count_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
     fn notice_lost(&self) {
@@ -409,6 +416,7 @@ impl Heart {
             topics,
             drop_panics: drop_panics(),
             notices_lost: self.notices_lost.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
             letters_lost: self.desk.lost(),
         }
     }

@@ -319,6 +319,11 @@ impl EventHub {
         .await;
     }
 
+    /// [`EventHub::idle`] for threads that may block.
+    pub fn blocking_idle(&self) {
+        block_on(self.idle());
+    }
+
     /// Whether it was shut down.
     pub fn is_closed(&self) -> bool {
         self.heart().is_closed()
@@ -327,7 +332,9 @@ impl EventHub {
     /// Ends the hub, in this order: publishes are refused and those that wait are told so; the
     /// users' subscribers handle what is left, for this long at most; what they do not come to
     /// becomes dead letters; archives write what they have; alerts are sent; dead letters are
-    /// written; the hub's threads end.
+    /// written; the hub's threads end. A handler that is inside when the time is over has half a
+    /// second more. Dropped without a shutdown, the last handle of a hub lets its subscribers handle
+    /// what is waiting, and nobody waits for that.
     ///
     /// # Cancel safety
     ///
@@ -353,7 +360,10 @@ impl EventHub {
                         report.stopped += 1;
                         report.leftovers += stopped.leftovers;
                     }
-                    Err(_) => report.stuck.push(one.name.to_string()),
+                    Err(_) => {
+                        report.leftovers += one.stats().abandoned;
+                        report.stuck.push(one.name.to_string());
+                    }
                 }
             }
         }

@@ -254,6 +254,10 @@ impl<T> Clone for Keys<T> {
 }
 
 /// What can be subscribed to: a [`Topic`] or [`Keys`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing to subscribe to",
+    note = "use a `Topic`, `Keys::<T>::new([\"orders/*\"])?` or `Keys::any([\"orders/**\"])?`"
+)]
 pub trait IntoKeys<T> {
     /// The keys it stands for.
     fn into_keys(self) -> Result<Keys<T>, KeyError>;

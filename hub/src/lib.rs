@@ -33,12 +33,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! | feature | gives |
+//! |---|---|
+//! | `sqlite` | `SqliteArchive` and `SqliteLetters`, in files that any SQLite reads |
+//! | `webhook` | `notify::Webhook` |
+//! | `mail` | `notify::Mail` |
+//!
+//! ```toml
+//! [dependencies]
+//! artel-hub = { version = "0.1", features = ["sqlite", "webhook"] }
+//! ```
+//!
 //! # Where subscribers run
 //!
 //! | | runs | use it for | know that |
 //! |---|---|---|---|
 //! | [`Context::Task`], the default | as a task of the tokio runtime | almost everything; a hundred thousand of them fit on two threads | a handler that blocks holds up other tasks; the hub [tells](HubNotice::Blocking) you |
-//! | [`Context::Thread`] | on a thread of its own | handlers that block: files, databases, C libraries | more than a few dozen cost more than they give |
+//! | [`Context::Thread`] | on a thread of its own | handlers that block: files, databases, C libraries | more than a few dozen cost more than they give; what an async handler awaits there has no tokio reactor |
 //! | [`Context::Pool`] | on the hub's own threads | programs without a runtime; work that must not take the runtime's threads | one that blocks for ever takes a thread from the others there |
 //! | [`inline`](Subscribe::inline) | in the publisher's thread, before `publish` returns | counters, caches, checks: a microsecond at most | every publisher waits for it |
 //!
@@ -64,8 +75,8 @@
 //! # Keys and types
 //!
 //! A [`Topic`] is a key and the type of its payloads. Keys have levels, `orders/created/eu`; a
-//! subscriber may ask for several, and for patterns: `*` is one level, `**` the rest ([`Keys`]).
-//! Publishing to nobody is fine. Two subscribers whose keys overlap cannot have one name.
+//! subscriber may ask for several, and for patterns: `*` is one level, `**` one or more, at the end
+//! ([`Keys`]). `orders/**` is not `orders`, and `**` hears the hub's own [notices](NOTICES), too. Publishing to nobody is fine. Two subscribers whose keys overlap cannot have one name.
 //!
 //! # Publishing, and order
 //!
@@ -99,6 +110,32 @@
 //! policy. Nothing is lost silently: a drop is in the [`Receipt`], in the statistics, in a
 //! [notice](HubNotice::Lagging), in the next [`Delivery::lagged`], and with
 //! [`keep_dropped`](Subscribe::keep_dropped) it is a dead letter.
+//!
+//! ```
+//! use artel_hub::{Context, Delivery, EventHub, Overflow, Queue, Topic};
+//! const PRICES: Topic<u64> = Topic::new("prices");
+//!
+//! let hub = EventHub::new();
+//! let (go, wait) = std::sync::mpsc::channel::<()>();
+//! let (tell, told) = std::sync::mpsc::channel();
+//! let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+//! let _slow = hub
+//!     .subscribe(&PRICES)
+//!     .on(Context::Thread)
+//!     .queue(Queue::bounded(2).on_full(Overflow::DropOldest))
+//!     .spawn(move |price: Delivery<'_, u64>| {
+//!         wait.lock().unwrap().recv().ok();
+//!         tell.send((*price, price.lagged())).ok();
+//!     })?;
+//! let dropped: u64 =
+//!     (0..10).map(|n| hub.blocking_publish(&PRICES, n).unwrap().dropped).sum();
+//! drop(go); // it may go on
+//! hub.blocking_idle();
+//! let told: Vec<(u64, u64)> = told.try_iter().collect();
+//! assert_eq!(told.iter().map(|(_, lagged)| lagged).sum::<u64>(), dropped);
+//! assert_eq!(told.last().unwrap().0, 9); // the newest are there
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Groups
 //!
@@ -167,9 +204,8 @@
 //! use artel_hub::{EventHub, History, JsonLinesArchive, Keys, Query, Topic};
 //! const LINES: Topic<String> = Topic::json("lines/en");
 //!
-//! # let folder = tempfile::tempdir()?;
-//! # let folder = folder.path();
-//! let history = History::new(JsonLinesArchive::rotating(folder, 64 << 20, 10)?);
+//! let folder = tempfile::tempdir()?; // or any other
+//! let history = History::new(JsonLinesArchive::rotating(&folder, 64 << 20, 10)?);
 //! let hub = EventHub::new();
 //! let archive = hub.subscribe(Keys::any(["lines/**"])?).name("archive").archive(&history)?;
 //! hub.blocking_publish(&LINES, "the quick brown fox".into())?;
@@ -181,7 +217,7 @@
 //!
 //! # Life, statistics, alerts, traces
 //!
-//! Dropping a [`Subscription`] unsubscribes; [`stop`](Subscription::stop) drains and joins, and after
+//! Dropping a [`Subscription`] unsubscribes, and what was waiting is discarded; [`stop`](Subscription::stop) drains and joins, and after
 //! it the handler never runs again. [`idle`](EventHub::idle) waits for quiet, [`shutdown`
 //! ](EventHub::shutdown) ends everything in a written order. [`stats`](EventHub::stats) is a serde
 //! structure; handler times are sampled. [`notify`] tells an administrator by webhook or mail. With a

@@ -159,10 +159,10 @@ impl std::fmt::Display for HubNotice {
             }
             HubNotice::Stopped { subscriber, reason, leftovers } => write!(
                 f,
-                "{subscriber} was stopped: {reason}; {leftovers} events it left are dead letters"
+                "{subscriber} was stopped: {reason}; events it left, now dead letters: {leftovers}"
             ),
             HubNotice::Lagging { subscriber, dropped } => {
-                write!(f, "{subscriber} is too slow and has lost {dropped} events so far")
+                write!(f, "{subscriber} is too slow and has lost events, {dropped} so far")
             }
             HubNotice::Stuck { subscriber, for_ms, lag } => {
                 write!(f, "{subscriber} is stuck for {:?}, {lag} events wait", ms(for_ms))

@@ -12,7 +12,8 @@ pub enum Overflow {
     /// The publisher waits: nothing is lost. The default.
     #[default]
     Block,
-    /// The publisher waits for this long; then the event is dropped for this subscriber.
+    /// The publisher waits for this long; then the event is dropped for this subscriber. `try_publish`
+    /// does not wait, so it drops at once.
     BlockFor(Duration),
     /// The event is dropped for this subscriber.
     DropNewest,

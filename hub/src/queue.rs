@@ -189,6 +189,14 @@ impl<V> Queue<V> {
         self.signal.wake();
     }
 
+    /// Takes what its reader has not taken, from a reader that does not come back.
+    pub(crate) fn steal(&self) -> Vec<V> {
+        let mut state = self.state.lock();
+        state.count = 0;
+        let lanes = state.lanes.iter_mut().flat_map(|lane| lane.drain(..));
+        lanes.map(|waiting| waiting.value).collect()
+    }
+
     fn take(&self, hand: &mut VecDeque<Waiting<V>>, turn: &mut Turn) {
         let most = match self.bounds.overflow {
             Overflow::KeepLatest => 1, // the newest is not yet known

@@ -50,7 +50,8 @@ impl Restart {
         Restart::times(0)
     }
 
-    /// This often within a minute, or within what [`Restart::within`] says.
+    /// This often within a minute, or within what [`Restart::within`] says. An event that makes its
+    /// handler panic costs a restart for each of its attempts.
     pub fn times(times: u32) -> Restart {
         Restart { times, within: Duration::from_secs(60), backoff: Backoff::default() }
     }
@@ -70,7 +71,7 @@ impl Restart {
 
 impl Default for Restart {
     fn default() -> Restart {
-        Restart::times(5)
+        Restart::times(20)
     }
 }
 

@@ -471,6 +471,10 @@ fn leave(
     } else {
         me.enter(Phase::Stopped);
     }
+    if failed {
+        heart.count_failed();
+    }
+    me.uncommitted.store(0, Ordering::Release);
     heart.registry_mut().forget_subscriber(me);
     me.life.end();
     heart.caught_up();

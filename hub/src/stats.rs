@@ -216,6 +216,8 @@ pub struct Stats {
     pub subscribers: Vec<SubscriberStats>,
     /// Every key somebody has published or means to, in order.
     pub topics: Vec<TopicStats>,
+    /// Subscribers that ended before their time: their budget was spent, or their queue overflowed.
+    pub failed: u64,
     /// Payloads whose `Drop` panicked, in this process.
     pub drop_panics: u64,
     /// Notices of the hub itself that somebody was too slow to take.

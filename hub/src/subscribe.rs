@@ -90,7 +90,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// How often its handler is made anew: five times within a minute unless said here.
+    /// How often its handler is made anew: twenty times within a minute unless said here. An event
+    /// that panics costs one for each of its [attempts](Subscribe::attempts).
     pub fn restart(mut self, restart: Restart) -> Subscribe<T> {
         self.restart = restart;
         self
@@ -139,7 +140,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     }
 
     /// Only events whose JSON has this value at this path, with dots between names:
-    /// `address.country`. Needs a topic declared with [`Topic::json`](crate::Topic::json).
+    /// `address.country`. Values are compared as JSON: 1 is not 1.0. Needs a topic declared with
+    /// [`Topic::json`](crate::Topic::json); events of others become dead letters.
     pub fn field(mut self, path: &str, value: impl Into<Value>) -> Subscribe<T> {
         self.filters.add_field(path, value.into());
         self
@@ -162,7 +164,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Subscribes a handler. It is cloned when it has to be made anew.
+    /// Subscribes a handler, usually a closure `|event: Delivery<'_, T>| …`, with its type written out.
+    /// It is cloned when it has to be made anew; [`spawn_with`](Subscribe::spawn_with) takes what is
+    /// not to be cloned. A handler that waits implements [`Handler`].
     pub fn spawn<H>(self, handler: H) -> Result<Subscription, SubscribeError>
     where
         H: Handler<T> + Clone,

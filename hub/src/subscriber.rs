@@ -155,6 +155,18 @@ impl Subscriber {
         }
     }
 
+    /// Takes what waits for it, when it is inside a handler that does not return.
+    pub(crate) fn steal(&self) -> Vec<AnyEvent> {
+        let mut stolen = self.last_direct();
+        self.direct_count.fetch_sub(stolen.len() as u64, Ordering::AcqRel);
+        stolen.extend(match &self.post {
+            Post::Log { cursor, .. } => cursor.steal(),
+            Post::Queue(queue) => queue.steal(),
+            Post::Inline(_) => Vec::new(),
+        });
+        stolen
+    }
+
     /// Gives it events that nobody else gets. `false` if it takes none any more, or is inline.
     pub(crate) fn deliver(&self, events: Vec<AnyEvent>) -> bool {
         {

@@ -6,12 +6,15 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
 use crate::context::thread::block_on;
 use crate::current::current;
+use crate::dead_letter::Letter;
 use crate::error::StopError;
+use crate::handler::Severity;
 use crate::heart::Heart;
 use crate::stats::SubscriberStats;
 use crate::subscriber::{Post, Subscriber};
@@ -32,6 +35,8 @@ pub struct Stopped {
 }
 
 /// A subscriber that is subscribed until this is dropped.
+///
+/// Dropping it discards what was waiting; [`stop`](Subscription::stop) handles that first.
 #[must_use = "dropping it unsubscribes; keep it, or call `detach`"]
 pub struct Subscription {
     heart: Arc<Heart>,
@@ -65,7 +70,8 @@ impl Subscription {
     }
 
     /// Takes it out of the hub, lets it handle what was published before, for this long at most,
-    /// and waits for its end. What is left then is made dead letters.
+    /// and waits for its end. What is left then is made dead letters. A handler that runs has half a
+    /// second more to notice that its time is over.
     ///
     /// # Cancel safety
     ///
@@ -103,12 +109,22 @@ pub(crate) async fn stop(
         me.life.stop();
         me.wake();
         if !joined(heart, me, GRACE).await {
+            leave_behind(heart, me);
             let name = me.name.to_string();
             return Err(StopError::StillRunning { name, waited: drain + GRACE });
         }
     }
     let SubscriberStats { processed, abandoned: leftovers, dropped, .. } = me.stats();
     Ok(Stopped { processed, leftovers, dropped })
+}
+
+/// What waits for one that does not come back is made dead letters now, not when it does.
+fn leave_behind(heart: &Heart, me: &Subscriber) {
+    let stolen = heart.hand_on(me, me.steal());
+    me.counts.troubles().abandoned.fetch_add(stolen.len() as u64, Ordering::Relaxed);
+    let reason = "its subscriber is inside a handler that does not return";
+    let letter = |event| Letter::new(event, &me.name, 0, Severity::Error, reason);
+    heart.keep(stolen.iter().map(letter).collect());
 }
 
 /// Waits for its end, for this long at most.

@@ -231,6 +231,7 @@ where
                 }
                 Verdict::End => {
                     me.enter(Phase::Failed);
+                    heart.count_failed();
                     let notice = crate::notice::HubNotice::Stopped {
                         subscriber: me.name.to_string(),
                         reason: failure.reason,

@@ -49,7 +49,8 @@ pub struct Record {
     /// Its number in the archive; grows with time.
     #[serde(default)]
     pub id: u64,
-    /// When it was published, in milliseconds since 1970.
+    /// When it was published, in milliseconds since 1970, by a clock that may be some milliseconds
+    /// behind.
     pub at_ms: u64,
     /// The key it was published under.
     pub key: String,
@@ -122,7 +123,7 @@ impl Query {
         Ok(self)
     }
 
-    /// Events published at this time or later.
+    /// Events published at this time or later, by a clock that may be some milliseconds behind.
     pub fn from(mut self, at: SystemTime) -> Query {
         self.from_ms = millis(at);
         self
@@ -134,7 +135,8 @@ impl Query {
         self
     }
 
-    /// Events whose payload, as JSON text, has these letters in it.
+    /// Events whose payload, as JSON text without blanks between its parts, has these letters in it,
+    /// capitals as they are.
     pub fn text(mut self, text: impl Into<String>) -> Query {
         self.text = Some(text.into());
         self
@@ -242,7 +244,7 @@ impl std::fmt::Debug for History {
 }
 
 impl Subscribe<AnyEvent> {
-    /// Subscribes an archive: on a thread of its own, with a queue of 8,192 events that drops the
+    /// Subscribes an archive to [`Keys::any`](crate::Keys::any): on a thread of its own, with a queue of 8,192 events that drops the
     /// newest when the disk cannot keep up, unless [`Subscribe::queue`] says otherwise. A write that
     /// fails is tried again, with pauses, until it succeeds or the archive is stopped.
     pub fn archive(self, history: &History) -> Result<Subscription, SubscribeError> {

@@ -29,7 +29,9 @@ impl Webhook {
     /// Posts alerts as JSON: `severity`, `source`, `text`, `repeated`, `at_ms`.
     pub fn json(url: &str) -> Result<Webhook, WebhookError> {
         let failed = |reason: String| WebhookError { reason };
-        let url = Url::parse(url).map_err(|error| failed(error.to_string()))?;
+        let parsed = Url::parse(url);
+        let url =
+            parsed.map_err(|_| failed("the address must begin with http:// or https://".into()))?;
         if !["http", "https"].contains(&url.scheme()) {
             return Err(failed("the address must begin with http:// or https://".into()));
         }

@@ -536,3 +536,31 @@ fn what_cannot_work_is_refused() {
     let refused = hub.blocking_publish(&heavy, 7).expect_err("it cannot be weighed");
     assert_eq!((refused.reason().clone(), refused.into_payload()), (Refusal::WeighFailed, 7));
 }
+
+/// What waited for a handler that never returned was lost with it.
+#[test]
+fn a_stuck_subscriber_takes_nothing_but_its_own_event_with_it() {
+    for queue in [Queue::default(), Queue::bounded(100).on_full(Overflow::DropNewest)] {
+        let (hub, gate) = (EventHub::new(), Gate::default());
+        let hold = gate.clone();
+        let _stuck = hub
+            .subscribe(&N)
+            .on(Context::Thread)
+            .queue(queue)
+            .spawn(move |_: Delivery<'_, u64>| hold.pass())
+            .expect("subscribed");
+        hub.blocking_publish(&N, 0).expect("published");
+        gate.reached(1);
+        for number in 1..10 {
+            hub.blocking_publish(&N, number).expect("published");
+        }
+        let report = hub.blocking_shutdown(Duration::from_millis(10));
+        assert_eq!((report.stuck.len(), report.leftovers), (1, 9));
+        let letters = hub.dead_letters().list(&LetterFilter::all()).expect("letters");
+        assert_eq!(
+            letters.iter().map(|one| one.sequence).collect::<Vec<_>>(),
+            (2..=10).collect::<Vec<_>>()
+        );
+        gate.open();
+    }
+}
