@@ -372,6 +372,9 @@ impl Heart {
                 log.tidy();
             }
             let name = || subscriber.name.to_string();
+            if let Some(for_ms) = subscriber.take_blocked() {
+                self.say(HubNotice::Blocking { subscriber: name(), for_ms });
+            }
             let notice = match subscriber.look() {
                 Found::Fine => continue,
                 Found::GoesOn => HubNotice::Unstuck { subscriber: name() },

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::heart::{Heart, coarse_instant};
-use crate::notice::HubNotice;
+use crate::heart::coarse_instant;
 use crate::subscriber::{Post, Subscriber};
 use crate::work::discard;
 
@@ -21,9 +20,6 @@ const BLOCKING: Duration = Duration::from_millis(100);
 /// A runner that can be ended from outside, in the middle of what its handler waits for.
 pub(crate) struct Lived {
     pub(crate) me: Arc<Subscriber>,
-    pub(crate) heart: Arc<Heart>,
-    /// Others run on the same threads, so that a long poll is worth a notice.
-    pub(crate) shared: bool,
     pub(crate) runner: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -39,13 +35,11 @@ impl Future for Lived {
         }
         let Some(runner) = &mut this.runner else { return Poll::Ready(()) };
         if !this.me.life.orders().stop() {
-            let begun = this.shared.then(coarse_instant);
+            let begun = this.me.shares_threads().then(coarse_instant);
             let polled = catch_unwind(AssertUnwindSafe(|| runner.as_mut().poll(cx)));
             let took = begun.map(|begun| coarse_instant().saturating_sub(begun));
             if let Some(took) = took.filter(|took| *took >= BLOCKING) {
-                let subscriber = this.me.name.to_string();
-                let notice = HubNotice::Blocking { subscriber, for_ms: took.as_millis() as u64 };
-                this.heart.say(notice);
+                this.me.has_blocked(took);
             }
             if matches!(polled, Ok(Poll::Pending)) {
                 return Poll::Pending;

@@ -212,12 +212,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             held: Vec::new(),
             sampler: Sampler::default(),
         };
-        let lived = Lived {
-            me: me.clone(),
-            heart: self.heart.clone(),
-            shared,
-            runner: Some(Box::pin(async move { runner.run().await })),
-        };
+        let lived =
+            Lived { me: me.clone(), runner: Some(Box::pin(async move { runner.run().await })) };
         match (runtime, pool) {
             (Some(runtime), _) => drop(runtime.spawn(lived)),
             (_, Some(pool)) => pool.spawn(lived),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::context::inline::Inline;
 use crate::cursor::Cursor;
@@ -75,6 +76,8 @@ pub(crate) struct Subscriber {
     /// writes them.
     watched_done: AtomicU64,
     watched_looks: AtomicU32,
+    /// For how many milliseconds it kept a thread of others, at most; not yet told.
+    blocked_ms: AtomicU32,
 }
 
 /// What the caretaker found.
@@ -118,6 +121,7 @@ impl Subscriber {
             lagging: AtomicBool::new(false),
             watched_done: AtomicU64::new(0),
             watched_looks: AtomicU32::new(0),
+            blocked_ms: AtomicU32::new(0),
         }
     }
 
@@ -187,6 +191,21 @@ impl Subscriber {
         let mut direct = self.direct.lock();
         self.direct_shut.store(true, Ordering::Relaxed);
         direct.take().map_or_else(Vec::new, |events| *events)
+    }
+
+    /// Others run on the same threads.
+    pub(crate) fn shares_threads(&self) -> bool {
+        self.context != "thread"
+    }
+
+    /// It kept such a thread for this long. The caretaker tells.
+    pub(crate) fn has_blocked(&self, time: Duration) {
+        let ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        self.blocked_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_blocked(&self) -> Option<u64> {
+        Some(self.blocked_ms.swap(0, Ordering::Relaxed)).filter(|ms| *ms > 0).map(u64::from)
     }
 
     pub(crate) fn is_routed(&self) -> bool {
