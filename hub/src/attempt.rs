@@ -244,8 +244,8 @@ fn push(
             receipt.queued += 1;
             Vec::new()
         }
-        Pushed::Instead { dropped, queued } => {
-            receipt.queued += u64::from(queued);
+        Pushed::Instead(dropped) => {
+            receipt.queued += 1;
             dropped
         }
         Pushed::Dropped(event) => vec![event],

@@ -23,6 +23,8 @@ pub(crate) struct Cursor<V> {
     gone: AtomicBool,
     /// How many it will have read in all, once it has left.
     end: AtomicU64,
+    /// The lane of the event that is being handled, plus 1; 0 if none is.
+    hand: AtomicUsize,
     /// Where it stands in the log's list, and when it slept: both under the log's lock.
     place: AtomicUsize,
     slept_in: AtomicU64,
@@ -41,6 +43,7 @@ impl<V> Cursor<V> {
             wanted: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             end: AtomicU64::new(0),
+            hand: AtomicUsize::new(0),
             place: AtomicUsize::new(0),
             slept_in: AtomicU64::new(0),
             remainder: Mutex::new(None),
@@ -95,21 +98,19 @@ impl<V> Cursor<V> {
     }
 
     /// Takes what its reader has not come to, from a reader that does not come back. The event in
-    /// its hand is not among them.
+    /// its hand is not among them; a few that it handled quickly before that may be.
     pub(crate) fn steal(&self) -> Vec<V>
     where
         V: Clone,
     {
         let Some(remainder) = self.remainder.lock().take() else { return Vec::new() };
         let mut stolen = Vec::new();
-        let mut in_hand = true;
         for lane in 0..LANES {
-            for at in self.done(lane)..remainder.end[lane] {
+            let in_hand = u64::from(self.hand.load(Ordering::Acquire) == lane + 1);
+            for at in self.done(lane) + in_hand..remainder.end[lane] {
                 let segments = &remainder.segments[lane];
                 let event = segments.iter().find(|one| one.holds(at)).and_then(|one| one.get(at));
-                if lane != NORMAL || !std::mem::take(&mut in_hand) {
-                    stolen.extend(event.cloned());
-                }
+                stolen.extend(event.cloned());
             }
         }
         self.end.store(0, Ordering::Release);
@@ -216,6 +217,7 @@ impl<V> Reader<V> {
         let (start, urgent) = (place.at, self.places[HIGH].at);
         let bytes = cursor.bytes.load(Ordering::Relaxed);
         self.stretch_bytes = bytes;
+        cursor.hand.store(NORMAL + 1, Ordering::Release);
         Some(Stretch { slots, start, bytes, urgent, cursor, log })
     }
 
@@ -227,9 +229,16 @@ impl<V> Reader<V> {
         self.cursor.bytes.store(self.stretch_bytes + bytes, Ordering::Release);
         self.stretch = self.stretch.saturating_sub(events as usize);
         self.lane = in_hand.then_some(NORMAL);
+        self.handles(false);
         if self.cursor.wanted.load(Ordering::Relaxed) {
             self.settle();
         }
+    }
+
+    /// The event in hand is being handled, or no longer.
+    pub(crate) fn handles(&self, is: bool) {
+        let hand = self.lane.filter(|_| is).map_or(0, |lane| lane + 1);
+        self.cursor.hand.store(hand, Ordering::Release);
     }
 
     /// Whether it is time to let others run.

@@ -9,10 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::task::Waker;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use crate::attempt::{Attempt, Patience, attempt};
 use crate::caretaker::{Caretaker, LOOK};
+use crate::clock::coarse_now;
 use crate::context::inline::{self, Called};
 use crate::context::pool::Pool;
 use crate::current::Waits;
@@ -73,33 +74,6 @@ pub(crate) struct Heart {
     delivered: AtomicU64,
     pool: Mutex<Option<Arc<Pool>>>,
     idle: Idle,
-}
-
-/// A clock that is read at a fifth of the usual price, and goes in steps of some milliseconds:
-/// events are stamped by the million.
-#[cfg(target_os = "linux")]
-fn coarse(clock: rustix::time::ClockId) -> Option<Duration> {
-    let now = rustix::time::clock_gettime(clock);
-    Some(Duration::new(u64::try_from(now.tv_sec).ok()?, u32::try_from(now.tv_nsec).ok()?))
-}
-
-/// The time.
-fn coarse_now() -> SystemTime {
-    #[cfg(target_os = "linux")]
-    if let Some(since) = coarse(rustix::time::ClockId::RealtimeCoarse) {
-        return SystemTime::UNIX_EPOCH + since;
-    }
-    SystemTime::now()
-}
-
-/// Time that passes.
-pub(crate) fn coarse_instant() -> Duration {
-    #[cfg(target_os = "linux")]
-    if let Some(since) = coarse(rustix::time::ClockId::MonotonicCoarse) {
-        return since;
-    }
-    static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    BEGUN.get_or_init(std::time::Instant::now).elapsed()
 }
 
 /// Those who wait until nothing is left to do.

@@ -71,6 +71,13 @@ impl Inbox {
         }
     }
 
+    /// The event in hand is being handled, or no longer: others may take what waits behind it.
+    pub(crate) fn handles(&self, is: bool) {
+        if let Source::Log(reader) = &self.source {
+            reader.handles(is && self.direct.is_none());
+        }
+    }
+
     /// Events that were lost before the one in hand.
     #[inline]
     pub(crate) fn lagged(&mut self) -> u64 {

@@ -252,6 +252,7 @@
 
 mod attempt;
 mod caretaker;
+mod clock;
 mod context;
 mod current;
 mod cursor;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::heart::coarse_instant;
+use crate::clock::coarse_instant;
 use crate::subscriber::{Post, Subscriber};
 use crate::work::discard;
 

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use crate::lane::{LANES, Turn};
 use crate::overflow::{Bounds, Overflow};
 use crate::signal::Signal;
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
+use crate::sync::{Arc, Mutex};
 
-/// How many events a reader takes at a time, at most.
-const HANDFUL: usize = 32;
+/// Events a reader takes before it lets others run.
+const STRETCH: u32 = 32;
 
 #[derive(Debug)]
 struct Waiting<V> {
@@ -31,6 +31,8 @@ struct State<V> {
     /// Lost after the last that waits, and before the first.
     lagged: u64,
     lagged_first: u64,
+    /// One is being handled; it does not wait any more.
+    in_hand: bool,
     asleep: bool,
     closed: bool,
     writers: Vec<Arc<Signal>>,
@@ -44,7 +46,6 @@ pub(crate) struct Queue<V> {
     pub(crate) bounds: Bounds,
     pub(crate) signal: Signal,
     state: Mutex<State<V>>,
-    in_hand: AtomicUsize,
     same: fn(&V, &V) -> bool,
 }
 
@@ -53,8 +54,8 @@ pub(crate) struct Queue<V> {
 pub(crate) enum Pushed<V> {
     /// It waits for the subscriber.
     Queued,
-    /// These had to go; `queued` tells whether it waits now, else it is one of them.
-    Instead { dropped: Vec<V>, queued: bool },
+    /// It waits, and these had to go for it.
+    Instead(Vec<V>),
     /// There was no room for it.
     Dropped(V),
     /// There was no room, so the subscriber is to be detached.
@@ -76,11 +77,11 @@ impl<V> Queue<V> {
                 bytes: 0,
                 lagged: 0,
                 lagged_first: 0,
+                in_hand: false,
                 asleep: false,
                 closed: false,
                 writers: Vec::new(),
             }),
-            in_hand: AtomicUsize::new(0),
             same,
         }
     }
@@ -88,7 +89,7 @@ impl<V> Queue<V> {
     /// Waiting or in hand.
     pub(crate) fn behind(&self) -> u64 {
         let state = self.state.lock();
-        (state.count + self.in_hand.load(Ordering::Acquire)) as u64
+        state.count as u64 + u64::from(state.in_hand)
     }
 
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
@@ -97,11 +98,10 @@ impl<V> Queue<V> {
     }
 
     fn fits(&self, state: &State<V>, bytes: u64) -> bool {
-        // What is being handled does not wait any more.
-        let held = state.count + self.in_hand.load(Ordering::Acquire).saturating_sub(1);
         // One event always fits, however large.
-        held == 0
-            || (held < self.bounds.events && state.bytes.saturating_add(bytes) <= self.bounds.bytes)
+        state.count == 0
+            || (state.count < self.bounds.events
+                && state.bytes.saturating_add(bytes) <= self.bounds.bytes)
     }
 
     /// Has the signal woken when there is room, unless there is.
@@ -143,12 +143,6 @@ impl<V> Queue<V> {
         }
         // Under Block the publisher has waited for room: another may have taken it meanwhile, and
         // one more is better than one lost.
-        if self.bounds.overflow != Overflow::Block && !self.fits(&state, bytes) {
-            state.lagged += 1; // all of the bytes are in the subscriber's hand
-            drop(state);
-            instead.push(value);
-            return Pushed::Instead { dropped: instead, queued: false };
-        }
         let lagged = std::mem::take(&mut state.lagged);
         state.lanes[lane].push_back(Waiting { value, bytes, lagged });
         state.count += 1;
@@ -160,7 +154,7 @@ impl<V> Queue<V> {
         }
         match instead.is_empty() {
             true => Pushed::Queued,
-            false => Pushed::Instead { dropped: instead, queued: true },
+            false => Pushed::Instead(instead),
         }
     }
 
@@ -197,30 +191,22 @@ impl<V> Queue<V> {
         lanes.map(|waiting| waiting.value).collect()
     }
 
-    fn take(&self, hand: &mut VecDeque<Waiting<V>>, turn: &mut Turn) {
-        let most = match self.bounds.overflow {
-            Overflow::KeepLatest => 1, // the newest is not yet known
-            _ => (self.bounds.events / 4).clamp(1, HANDFUL),
-        };
+    /// The next one, which then waits no more: that is room. The one before is done with.
+    fn next(&self, turn: &mut Turn) -> Option<Waiting<V>> {
         let mut state = self.state.lock();
-        while hand.len() < most {
-            let waiting = std::array::from_fn(|lane| !state.lanes[lane].is_empty());
-            let Some(lane) = turn.choose(waiting) else { break };
-            turn.took(lane);
-            if let Some(mut one) = state.lanes[lane].pop_front() {
-                state.count -= 1;
-                one.lagged += std::mem::take(&mut state.lagged_first);
-                hand.push_back(one);
-            }
-        }
-        self.in_hand.store(hand.len(), Ordering::Release);
-        // The one that is handled next does not wait any more: that is room.
-        let writers = match hand.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(&mut state.writers),
-        };
+        let waiting = std::array::from_fn(|lane| !state.lanes[lane].is_empty());
+        let lane = turn.choose(waiting);
+        let mut next = lane.and_then(|lane| state.lanes[lane].pop_front());
+        state.in_hand = next.is_some();
+        let (Some(lane), Some(one)) = (lane, &mut next) else { return None };
+        turn.took(lane);
+        state.count -= 1;
+        state.bytes -= one.bytes;
+        one.lagged += std::mem::take(&mut state.lagged_first);
+        let writers = std::mem::take(&mut state.writers);
         drop(state);
         writers.iter().for_each(|writer| writer.wake());
+        next
     }
 }
 
@@ -228,41 +214,39 @@ impl<V> Queue<V> {
 #[derive(Debug)]
 pub(crate) struct QueueReader<V> {
     queue: Arc<Queue<V>>,
-    hand: VecDeque<Waiting<V>>,
+    hand: Option<Waiting<V>>,
     turn: Turn,
+    taken: u32,
 }
 
 impl<V> QueueReader<V> {
     pub(crate) fn new(queue: Arc<Queue<V>>) -> QueueReader<V> {
-        QueueReader { queue, hand: VecDeque::new(), turn: Turn::new() }
+        QueueReader { queue, hand: None, turn: Turn::new(), taken: 0 }
     }
 
     /// The next event, the same one until [`QueueReader::advance`].
     pub(crate) fn current(&mut self) -> Option<&V> {
-        if self.hand.is_empty() {
-            self.queue.take(&mut self.hand, &mut self.turn);
+        if self.hand.is_none() {
+            self.hand = self.queue.next(&mut self.turn);
         }
-        self.hand.front().map(|one| &one.value)
+        self.hand.as_ref().map(|one| &one.value)
     }
 
     /// How many were lost before the event in hand. Told once.
     pub(crate) fn lagged(&mut self) -> u64 {
-        self.hand.front_mut().map_or(0, |one| std::mem::take(&mut one.lagged))
+        self.hand.as_mut().map_or(0, |one| std::mem::take(&mut one.lagged))
     }
 
     pub(crate) fn advance(&mut self) {
-        let Some(done) = self.hand.pop_front() else { return };
-        let writers = {
-            let mut state = self.queue.state.lock();
-            state.bytes -= done.bytes;
-            self.queue.in_hand.store(self.hand.len(), Ordering::Release);
-            std::mem::take(&mut state.writers)
-        };
-        writers.iter().for_each(|writer| writer.wake());
+        let next = self.queue.next(&mut self.turn);
+        let done = std::mem::replace(&mut self.hand, next);
+        self.taken = (self.taken + 1) % STRETCH;
+        drop(done);
     }
 
+    /// Whether it is time to let others run.
     pub(crate) fn stretch_ended(&self) -> bool {
-        self.hand.is_empty()
+        self.hand.is_none() || self.taken == 0
     }
 
     pub(crate) fn is_empty(&mut self) -> bool {
@@ -273,7 +257,7 @@ impl<V> QueueReader<V> {
     /// registered its waker with the queue's signal.
     pub(crate) fn sleep(&mut self) -> bool {
         let mut state = self.queue.state.lock();
-        if state.count > 0 || !self.hand.is_empty() || state.closed {
+        if state.count > 0 || self.hand.is_some() || state.closed {
             return false;
         }
         state.asleep = true;
@@ -283,9 +267,10 @@ impl<V> QueueReader<V> {
     /// What is not read yet.
     pub(crate) fn rest(&mut self) -> Vec<V> {
         let mut rest = Vec::new();
-        while self.current().is_some() {
-            rest.extend(self.hand.drain(..).map(|one| one.value));
-            self.queue.in_hand.store(0, Ordering::Release);
+        self.current();
+        while let Some(one) = self.hand.take() {
+            rest.push(one.value);
+            self.current();
         }
         rest
     }

@@ -145,6 +145,7 @@ where
                 return Some(End::Told);
             }
             let step = self.step(handler.get(), collects > 0).await;
+            self.inbox.handles(false);
             let commits = !self.held.is_empty()
                 && (matches!(step, Step::Empty) || self.held.len() >= collects);
             let over = match step {
@@ -221,6 +222,7 @@ where
                     return Step::Empty;
                 }
                 let lagged = inbox.lagged(); // known once the next event is in hand
+                inbox.handles(true);
                 let Some(event) = inbox.current() else { return Step::Empty };
                 let bytes = event.bytes.into();
                 match once.handle(handler, event, lagged) {
@@ -236,6 +238,7 @@ where
             let failure = panicked(once.me, panic);
             Step::Failed(Box::new(if once.filtering { filter_failed(failure) } else { failure }))
         });
+        inbox.handles(false);
         if stretched {
             inbox.passed(passed, bytes, matches!(step, Step::Failed(_)));
         }
@@ -249,6 +252,7 @@ where
             return Step::Empty;
         }
         let lagged = self.inbox.lagged();
+        self.inbox.handles(true);
         let Some(event) = self.inbox.current() else { return Step::Empty };
         let bytes = event.bytes.into();
         let at = Current { depth: event.depth, ..at };
@@ -274,15 +278,13 @@ where
             Err(failure) => return Step::Failed(Box::new(failure)),
         }
         if hold {
+            // It counts when it is committed.
             self.held.extend(self.inbox.current().cloned());
             self.me.uncommitted.store(self.held.len() as u64, Ordering::Release);
-        }
-        match hold {
-            true => self.record.done_with(id), // it counts when it is committed
-            false => {
-                count(&self.me.counts.processed);
-                self.record.handled(id);
-            }
+            self.record.done_with(id);
+        } else {
+            count(&self.me.counts.processed);
+            self.record.handled(id);
         }
         self.inbox.told_lagged();
         self.inbox.advance(bytes);
@@ -402,19 +404,10 @@ where
 
     /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
     fn finish(&mut self, end: End) {
-        let spent = match end {
+        self.leave(match end {
             End::Spent { reason } => Some(reason),
             End::Told => None,
-        };
-        self.me.shut(true);
-        self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
-        self.leave(spent);
-    }
-
-    fn leave(&mut self, spent: Option<String>) {
-        let failed = spent.is_some() || self.me.has_failed();
-        let rest = self.inbox.rest();
-        leave(&self.heart, &self.me, rest, failed, spent);
+        });
     }
 }
 
@@ -424,20 +417,23 @@ impl<T, F> Runner<T, F> {
         self.inbox.again(std::mem::take(&mut self.held));
         self.me.uncommitted.store(0, Ordering::Release);
     }
+
+    fn leave(&mut self, spent: Option<String>) {
+        self.me.shut(true);
+        self.hold_nothing();
+        self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
+        let rest = self.inbox.rest();
+        let failed = spent.is_some() || self.me.has_failed();
+        leave(&self.heart, &self.me, rest, failed, spent);
+    }
 }
 
 /// Whatever ends a runner, nobody waits for it afterwards, and what it left is not lost.
 impl<T, F> Drop for Runner<T, F> {
     fn drop(&mut self) {
-        if self.me.life.is_over() {
-            return;
+        if !self.me.life.is_over() {
+            self.leave(None);
         }
-        self.me.shut(true);
-        self.hold_nothing();
-        self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
-        let rest = self.inbox.rest();
-        let failed = self.me.has_failed();
-        leave(&self.heart, &self.me, rest, failed, None);
     }
 }
 

@@ -303,7 +303,7 @@ fn a_queue_that_drops_gives_everything_to_somebody() {
                 for value in 0..4u64 {
                     match queue.push(1, value, 1) {
                         Pushed::Queued => {}
-                        Pushed::Instead { dropped: gone, queued: true } => dropped.extend(gone),
+                        Pushed::Instead(gone) => dropped.extend(gone),
                         other => panic!("{other:?}"),
                     }
                 }
