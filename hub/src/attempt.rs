@@ -14,7 +14,7 @@ use crate::error::Refusal;
 use crate::event::AnyEvent;
 use crate::group::queue_of;
 use crate::heart::Heart;
-use crate::log::{Full, Log, Writer};
+use crate::log::{Full, Log, Wakes, Writer};
 use crate::overflow::Overflow;
 use crate::publish::Receipt;
 use crate::queue::{Pushed, Queue};
@@ -48,11 +48,12 @@ pub(crate) enum Attempt {
     },
 }
 
-/// Publishes the first of these events, or finds out who is in the way.
+/// Publishes the first of these events, or finds out who is in the way. What is published is taken:
+/// a reader may have it already, and to touch it again would take it out of that reader's cache.
 pub(crate) fn attempt(
     heart: &Heart,
     channel: &Channel,
-    events: &[AnyEvent],
+    events: &mut [Option<AnyEvent>],
     patience: Patience<'_>,
 ) -> Attempt {
     let routes = channel.routes.load();
@@ -60,78 +61,92 @@ pub(crate) fn attempt(
     if heart.is_closed() && !skip {
         return Attempt::Refused(Refusal::Closed);
     }
-    let simple = routes.queues.is_empty() && routes.groups.is_empty() && routes.inlines.is_empty();
-    let mut members = Vec::new();
-    if !simple {
-        if let Some(wait) = queues_full(&routes, &events[0], patience) {
-            return wait;
-        }
-        match choose(&routes, &events[0], patience) {
-            Ok(chosen) => members = chosen,
-            Err(attempt) => return attempt,
-        }
-    }
     let mut receipt = Receipt::default();
-    let most = if simple { events.len() } else { 1 };
-    if let Some(attempt) = write(&routes.logs, &events[..most], patience, &mut receipt) {
+    if routes.queues.is_empty() && routes.groups.is_empty() && routes.inlines.is_empty() {
+        return match write(&routes.logs, events, patience, &mut receipt) {
+            Some(attempt) => attempt,
+            None => Attempt::Done(receipt),
+        };
+    }
+    let Some(event) = events.first().cloned().flatten() else { return Attempt::Done(receipt) };
+    if let Some(wait) = queues_full(&routes, &event, patience) {
+        return wait;
+    }
+    let members = match choose(&routes, &event, patience) {
+        Ok(chosen) => chosen,
+        Err(attempt) => return attempt,
+    };
+    if let Some(attempt) = write(&routes.logs, &mut events[..1], patience, &mut receipt) {
         return attempt;
     }
-    receipt.sequence = events[receipt.events as usize - 1].sequence();
-    if !simple {
-        spread(heart, channel, &routes, members, &events[0], &mut receipt);
-    }
+    spread(heart, channel, &routes, members, &event, &mut receipt);
     Attempt::Done(receipt)
 }
 
-/// Writes as many events as there is room for into every log, all at once.
+/// Writes as many events as there is room for into every log, all at once. All locks are given back
+/// before anybody is woken.
+#[inline]
 fn write(
     logs: &[Arc<Log<AnyEvent>>],
-    events: &[AnyEvent],
+    events: &mut [Option<AnyEvent>],
     patience: Patience<'_>,
     receipt: &mut Receipt,
 ) -> Option<Attempt> {
-    let mut first = logs.first().map(|log| log.lock());
-    let mut others: Vec<Writer<'_, AnyEvent>> = logs.iter().skip(1).map(|log| log.lock()).collect();
-    for event in events {
-        let (bytes, lane) = (event.bytes.into(), event.priority().lane());
-        let skip = matches!(patience, Patience::Skip);
-        for writer in first.iter_mut().chain(&mut others) {
+    if let [log] = logs {
+        let mut writers = [log.lock()];
+        let failed = fill(&mut writers, events, patience, receipt);
+        let [writer] = writers;
+        writer.finish().wake();
+        return failed;
+    }
+    let mut writers: Vec<Writer<'_, AnyEvent>> = logs.iter().map(|log| log.lock()).collect();
+    let failed = fill(&mut writers, events, patience, receipt);
+    let wakes: Vec<Wakes<AnyEvent>> = writers.into_iter().map(Writer::finish).collect();
+    wakes.into_iter().for_each(Wakes::wake);
+    failed
+}
+
+#[inline]
+fn fill(
+    writers: &mut [Writer<'_, AnyEvent>],
+    events: &mut [Option<AnyEvent>],
+    patience: Patience<'_>,
+    receipt: &mut Receipt,
+) -> Option<Attempt> {
+    let skip = matches!(patience, Patience::Skip);
+    for place in events {
+        let Some(event) = place else { break };
+        let (bytes, lane) = (event.bytes.into(), event.lane.into());
+        for writer in &mut *writers {
             let cursor = match writer.room(bytes) {
                 Ok(()) => continue,
                 Err(_) if skip => continue,
-                Err(Full::Closed) if receipt.events == 0 => {
-                    return Some(Attempt::Refused(Refusal::Closed));
-                }
-                Err(Full::By(cursor)) if receipt.events == 0 => cursor,
-                Err(_) => return finish(first, others),
+                Err(_) if receipt.events > 0 => return None,
+                Err(Full::Closed) => return Some(Attempt::Refused(Refusal::Closed)),
+                Err(Full::By(cursor)) => cursor,
             };
             match patience {
                 Patience::Wait { signal, .. } if !writer.wait(&cursor, bytes, signal) => {}
                 _ => return Some(Attempt::Wait { whom: cursor.owner, until: None }),
             }
         }
-        for writer in first.iter_mut().chain(&mut others) {
+        receipt.sequence = event.sequence();
+        receipt.events += 1;
+        let last = writers.len().saturating_sub(1);
+        for (at, writer) in writers.iter_mut().enumerate() {
             let readers = writer.readers() as u64;
             receipt.matched += readers;
             if skip && writer.room(bytes).is_err() {
                 continue;
             }
             receipt.queued += readers;
-            writer.push(lane, event.clone(), bytes);
+            let event = if at == last { place.take() } else { place.clone() };
+            if let Some(event) = event {
+                writer.push(lane, event, bytes);
+            }
         }
-        receipt.events += 1;
+        *place = None;
     }
-    finish(first, others)
-}
-
-fn finish(
-    first: Option<Writer<'_, AnyEvent>>,
-    others: Vec<Writer<'_, AnyEvent>>,
-) -> Option<Attempt> {
-    // All locks are given back before anybody is woken.
-    let first = first.map(Writer::finish);
-    let others: Vec<_> = others.into_iter().map(Writer::finish).collect();
-    first.into_iter().chain(others).for_each(|wakes| wakes.wake());
     None
 }
 
@@ -201,7 +216,7 @@ fn spread(
         push(heart, channel, subscriber, event, receipt);
     }
     for member in members {
-        let group = member.group.clone();
+        let group = member.group().cloned();
         let mut next = Some(member);
         // A member that has just left is passed over; soon nobody is left or somebody takes it.
         while let Some(member) = next.take() {

@@ -6,7 +6,9 @@
 use crate::lane::{HIGH, LANES, LOW, NORMAL, Turn};
 use crate::log::{Log, Remainder, Segment};
 use crate::signal::Signal;
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, STRETCH, Slot, fence};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, STRETCH, Slot, fence,
+};
 
 /// The part of a reader that publishers see.
 #[derive(Debug)]
@@ -24,11 +26,12 @@ pub(crate) struct Cursor<V> {
     /// How many it will have read in all, once it has left.
     end: AtomicU64,
     /// The lane of the event that is being handled, plus 1; 0 if none is.
-    hand: AtomicUsize,
+    hand: AtomicU8,
     /// Where it stands in the log's list, and when it slept: both under the log's lock.
-    place: AtomicUsize,
+    place: AtomicU32,
     slept_in: AtomicU64,
-    remainder: Mutex<Option<Box<Remainder<V>>>>,
+    /// What it had not read when it left: its reader reads it here, or others take it.
+    remainder: Mutex<Option<Arc<Remainder<V>>>>,
 }
 
 impl<V> Cursor<V> {
@@ -43,8 +46,8 @@ impl<V> Cursor<V> {
             wanted: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             end: AtomicU64::new(0),
-            hand: AtomicUsize::new(0),
-            place: AtomicUsize::new(0),
+            hand: AtomicU8::new(0),
+            place: AtomicU32::new(0),
             slept_in: AtomicU64::new(0),
             remainder: Mutex::new(None),
         })
@@ -73,11 +76,11 @@ impl<V> Cursor<V> {
     }
 
     pub(crate) fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed)
+        self.place.load(Ordering::Relaxed) as usize
     }
 
     pub(crate) fn moved(&self, place: usize) {
-        self.place.store(place, Ordering::Relaxed);
+        self.place.store(place as u32, Ordering::Relaxed);
     }
 
     pub(crate) fn slept_in(&self) -> u64 {
@@ -106,7 +109,7 @@ impl<V> Cursor<V> {
         let Some(remainder) = self.remainder.lock().take() else { return Vec::new() };
         let mut stolen = Vec::new();
         for lane in 0..LANES {
-            let in_hand = u64::from(self.hand.load(Ordering::Acquire) == lane + 1);
+            let in_hand = u64::from(usize::from(self.hand.load(Ordering::Acquire)) == lane + 1);
             for at in self.done(lane) + in_hand..remainder.end[lane] {
                 let segments = &remainder.segments[lane];
                 let event = segments.iter().find(|one| one.holds(at)).and_then(|one| one.get(at));
@@ -120,7 +123,7 @@ impl<V> Cursor<V> {
     pub(crate) fn left(&self, remainder: Option<Remainder<V>>) {
         let end = remainder.as_ref().map_or(0, |remainder| remainder.end.iter().sum());
         self.end.store(end, Ordering::Release);
-        *self.remainder.lock() = remainder.map(Box::new);
+        *self.remainder.lock() = remainder.map(Arc::new);
         self.gone.store(true, Ordering::Release);
     }
 }
@@ -142,14 +145,12 @@ pub(crate) struct Reader<V> {
     places: [Place<V>; LANES],
     turn: Turn,
     /// The lane of the event in hand.
-    lane: Option<usize>,
+    lane: Option<u8>,
     /// Events until the others are looked at again.
-    stretch: usize,
-    /// The bytes it was done with when the stretch began.
-    stretch_bytes: u64,
+    stretch: u32,
     /// Nothing but normal events is known to wait.
     plain: bool,
-    remainder: Option<Box<Remainder<V>>>,
+    remainder: Option<Arc<Remainder<V>>>,
     gone: bool,
 }
 
@@ -164,7 +165,6 @@ impl<V> Reader<V> {
             turn: Turn::new(),
             lane: None,
             stretch: 0,
-            stretch_bytes: 0,
             plain: true,
             remainder: None,
             gone: false,
@@ -175,7 +175,7 @@ impl<V> Reader<V> {
     #[inline]
     pub(crate) fn current(&mut self) -> Option<&V> {
         let lane = match self.lane {
-            Some(lane) => lane,
+            Some(lane) => lane.into(),
             None => self.choose()?,
         };
         let at = self.places[lane].at;
@@ -183,14 +183,14 @@ impl<V> Reader<V> {
             self.fetch(lane, at);
             self.places[lane].segment.as_ref()?; // else the log was left, and nothing was kept
         }
-        self.lane = Some(lane);
+        self.lane = Some(lane as u8);
         self.places[lane].segment.as_ref()?.get(at)
     }
 
     /// The subscriber is done with the event in hand.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64) {
-        let Some(lane) = self.lane.take() else { return };
+        let Some(lane) = self.lane.take().map(usize::from) else { return };
         self.places[lane].at += 1;
         self.cursor.done[lane].store(self.places[lane].at, Ordering::Release);
         let before = self.cursor.bytes.load(Ordering::Relaxed);
@@ -207,28 +207,27 @@ impl<V> Reader<V> {
     /// The next events, if they are all of the usual kind and lie side by side.
     pub(crate) fn stretch(&mut self) -> Option<Stretch<'_, V>> {
         self.current()?;
-        if self.lane != Some(NORMAL) || !self.plain || self.gone {
+        if self.lane != Some(NORMAL as u8) || !self.plain {
             return None;
         }
         let place = &self.places[NORMAL];
-        let most = place.head.min(place.at + self.stretch.max(1) as u64);
+        let most = place.head.min(place.at + u64::from(self.stretch.max(1)));
         let slots = place.segment.as_ref()?.slots(place.at, most);
-        let (cursor, log) = (&*self.cursor, &*self.log);
-        let (start, urgent) = (place.at, self.places[HIGH].at);
+        let (cursor, start) = (&*self.cursor, place.at);
+        let urgent = (!self.gone).then_some((&*self.log, self.places[HIGH].at));
         let bytes = cursor.bytes.load(Ordering::Relaxed);
-        self.stretch_bytes = bytes;
-        cursor.hand.store(NORMAL + 1, Ordering::Release);
-        Some(Stretch { slots, start, bytes, urgent, cursor, log })
+        cursor.hand.store(NORMAL as u8 + 1, Ordering::Release);
+        Some(Stretch { slots, start, bytes, urgent, cursor })
     }
 
-    /// The first so many of the stretch, of that weight, are done with; the event after them is in hand if it is
-    /// to be tried again.
+    /// The first so many of the stretch are done with, which makes so many bytes in all; the event after
+    /// them is in hand if it is to be tried again.
     pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
         self.places[NORMAL].at += events;
         self.cursor.done[NORMAL].store(self.places[NORMAL].at, Ordering::Release);
-        self.cursor.bytes.store(self.stretch_bytes + bytes, Ordering::Release);
-        self.stretch = self.stretch.saturating_sub(events as usize);
-        self.lane = in_hand.then_some(NORMAL);
+        self.cursor.bytes.store(bytes, Ordering::Release);
+        self.stretch = self.stretch.saturating_sub(events as u32);
+        self.lane = in_hand.then_some(NORMAL as u8);
         self.handles(false);
         if self.cursor.wanted.load(Ordering::Relaxed) {
             self.settle();
@@ -278,12 +277,17 @@ impl<V> Reader<V> {
         self.log.sleep(&self.cursor, std::array::from_fn(|lane| self.places[lane].at))
     }
 
-    /// What is not read yet, after the log was left: the event in hand and all behind it.
+    /// What is not read yet, after the log was left: the event in hand and all behind it. Nothing, if
+    /// others took it while the subscriber did not come back.
     pub(crate) fn rest(&mut self) -> Vec<V>
     where
         V: Clone,
     {
         let mut rest = Vec::new();
+        self.refresh();
+        if self.cursor.remainder.lock().take().is_none() {
+            return rest;
+        }
         while let Some(value) = self.current().cloned() {
             rest.push(value);
             self.advance(0);
@@ -308,7 +312,7 @@ impl<V> Reader<V> {
         };
         if self.stretch == 0 || urgent || waiting(self) == [false; LANES] {
             self.refresh();
-            self.stretch = STRETCH;
+            self.stretch = STRETCH as u32;
         }
         let waiting: [bool; LANES] = waiting(self);
         self.plain = !waiting[HIGH] && !waiting[LOW];
@@ -325,7 +329,7 @@ impl<V> Reader<V> {
         let heads: [u64; LANES] = std::array::from_fn(|lane| self.log.head(lane));
         if self.cursor.is_gone() {
             self.gone = true;
-            self.remainder = self.cursor.remainder.lock().take();
+            self.remainder = self.cursor.remainder.lock().clone();
         }
         let end = self.remainder.as_ref().map(|remainder| remainder.end);
         for (lane, place) in self.places.iter_mut().enumerate() {
@@ -369,25 +373,28 @@ impl<V> Reader<V> {
 pub(crate) struct Stretch<'a, V> {
     pub(crate) slots: &'a [Slot<V>],
     start: u64,
-    bytes: u64,
-    /// Where the urgent lane was read up to.
-    urgent: u64,
+    /// Done with when it begins.
+    pub(crate) bytes: u64,
+    /// Where the urgent lane was read up to, unless the log was left.
+    urgent: Option<(&'a Log<V>, u64)>,
     cursor: &'a Cursor<V>,
-    log: &'a Log<V>,
 }
 
 impl<V> Stretch<'_, V> {
-    /// So many, of that weight, are done with. `true` if somebody waits for that, or something urgent came.
+    /// So many are done with, which makes so many bytes in all. `true` if somebody waits for that, or something urgent came.
     #[inline]
     pub(crate) fn passed(&self, events: u64, bytes: u64) -> bool {
         self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
-        self.cursor.bytes.store(self.bytes + bytes, Ordering::Release);
-        self.cursor.wanted.load(Ordering::Relaxed) || self.log.head(HIGH) != self.urgent
+        self.cursor.bytes.store(bytes, Ordering::Release);
+        let urgent = self.urgent.is_some_and(|(log, read)| log.head(HIGH) != read);
+        urgent || self.cursor.wanted.load(Ordering::Relaxed)
     }
 }
 
 impl<V> Drop for Reader<V> {
     fn drop(&mut self) {
         self.log.leave(&self.cursor, false);
+        let kept = self.cursor.remainder.lock().take();
+        drop(kept);
     }
 }

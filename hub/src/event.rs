@@ -72,16 +72,19 @@ pub struct AnyEvent {
     /// What readers need before they look at the event itself.
     pub(crate) bytes: u32,
     pub(crate) depth: u16,
-    pub(crate) traced: bool,
+    pub(crate) lane: u8,
+    /// Nobody's handler published it, and nobody traces it.
+    pub(crate) plain: bool,
 }
 
 impl AnyEvent {
     #[inline]
     pub(crate) fn new<T: Send + Sync + 'static>(meta: Meta, payload: T) -> AnyEvent {
         let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
-        let (depth, traced) = (meta.depth, meta.span.is_some());
+        let (depth, lane) = (meta.depth, meta.priority as u8);
+        let plain = depth == 0 && meta.span.is_none();
         let event = Arc::new(Event { meta, payload: Payload(Some(payload)) });
-        AnyEvent { event, bytes, depth, traced }
+        AnyEvent { event, bytes, depth, lane, plain }
     }
 
     /// Gives the payload back if nobody else has seen it.

@@ -15,73 +15,106 @@ use crate::key::{KeyError, Pattern};
 
 const DAY: u64 = 86_400;
 
-/// A filter: lets an event through, or not, or fails.
-type Check<T> = Box<dyn FnMut(&AnyEvent, &T) -> Result<bool, Box<HandlerError>> + Send>;
+/// A filter.
+type Check<T> = Box<dyn FnMut(&AnyEvent, &T) -> Answer + Send>;
+
+/// What a filter says. Not a `Result<bool, _>`: this fits into registers.
+pub(crate) enum Answer {
+    Wanted,
+    Unwanted,
+    Failed(Box<HandlerError>),
+}
+
+impl From<bool> for Answer {
+    #[inline]
+    fn from(wanted: bool) -> Answer {
+        if wanted { Answer::Wanted } else { Answer::Unwanted }
+    }
+}
+
+impl From<Result<bool, HandlerError>> for Answer {
+    fn from(result: Result<bool, HandlerError>) -> Answer {
+        match result {
+            Ok(wanted) => wanted.into(),
+            Err(error) => Answer::Failed(Box::new(error)),
+        }
+    }
+}
 
 /// All filters of one subscriber.
 pub(crate) struct Filters<T> {
-    checks: Vec<Check<T>>,
+    first: Option<Check<T>>,
+    #[expect(clippy::box_collection, reason = "most have one, and there may be very many")]
+    others: Option<Box<Vec<Check<T>>>>,
 }
 
 impl<T: 'static> Filters<T> {
     pub(crate) fn new() -> Filters<T> {
-        Filters { checks: Vec::new() }
+        Filters { first: None, others: None }
     }
 
-    pub(crate) fn add(
-        &mut self,
-        check: impl FnMut(&AnyEvent, &T) -> Result<bool, Box<HandlerError>> + Send + 'static,
-    ) {
-        self.checks.reserve_exact(1); // most have one
-        self.checks.push(Box::new(check));
+    pub(crate) fn add(&mut self, check: impl FnMut(&AnyEvent, &T) -> Answer + Send + 'static) {
+        let check = Box::new(check);
+        match &self.first {
+            None => self.first = Some(check),
+            Some(_) => self.others.get_or_insert_default().push(check),
+        }
     }
 
     pub(crate) fn add_pattern(&mut self, pattern: &str) -> Result<(), KeyError> {
         let pattern = Pattern::new(pattern)?;
-        self.add(move |event, _| Ok(pattern.matches(event.key())));
+        self.add(move |event, _| pattern.matches(event.key()).into());
         Ok(())
     }
 
     pub(crate) fn add_field(&mut self, path: &str, value: Value) {
         let pointer = format!("/{}", path.replace('~', "~0").replace('.', "/"));
-        self.add(move |event, _| {
-            let json = event.json().ok_or_else(|| {
-                let reason = match event.meta().channel.codec() {
+        self.add(move |event, _| match event.json() {
+            Some(json) => (json.pointer(&pointer) == Some(&value)).into(),
+            None => {
+                Answer::Failed(Box::new(HandlerError::skip(match event.meta().channel.codec() {
                     None => "a field filter needs a topic declared with Topic::json",
                     Some(_) => "a field filter needs a payload that can be encoded",
-                };
-                Box::new(HandlerError::skip(reason))
-            })?;
-            Ok(json.pointer(&pointer) == Some(&value))
+                })))
+            }
         });
     }
 
     pub(crate) fn add_hours(&mut self, hours: Hours) {
-        self.add(move |event, _| Ok(hours.contain(event.at())));
+        self.add(move |event, _| hours.contain(event.at()).into());
     }
 
     pub(crate) fn add_rate(&mut self, rate: Rate) {
         let limiter: DefaultDirectRateLimiter = RateLimiter::direct(rate.quota);
-        self.add(move |_, _| Ok(limiter.check().is_ok()));
+        self.add(move |_, _| limiter.check().is_ok().into());
     }
 
     #[inline]
-    pub(crate) fn pass(
-        &mut self,
-        event: &AnyEvent,
-        payload: &T,
-    ) -> Result<bool, Box<HandlerError>> {
-        for check in &mut self.checks {
-            if !check(event, payload)? {
-                return Ok(false);
-            }
+    pub(crate) fn ask(&mut self, event: &AnyEvent, payload: &T) -> Answer {
+        let Some(first) = &mut self.first else { return Answer::Wanted };
+        match (first(event, payload), &mut self.others) {
+            (Answer::Wanted, Some(others)) => ask(others, event, payload),
+            (answer, _) => answer,
         }
-        Ok(true)
+    }
+
+    pub(crate) fn take(&mut self) -> Filters<T> {
+        std::mem::replace(self, Filters::new())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.checks.is_empty()
+        self.first.is_none()
     }
+}
+
+fn ask<T>(checks: &mut [Check<T>], event: &AnyEvent, payload: &T) -> Answer {
+    for check in checks {
+        match check(event, payload) {
+            Answer::Wanted => {}
+            answer => return answer,
+        }
+    }
+    Answer::Wanted
 }
 
 /// Hours of the day, in UTC unless an offset is given. They may pass midnight.

@@ -65,7 +65,7 @@ pub(crate) struct Group {
 /// The queue of a member.
 pub(crate) fn queue_of(member: &Subscriber) -> Option<&Arc<Queue<AnyEvent>>> {
     match &member.post {
-        Post::Queue(queue) => Some(queue),
+        Post::Queue { queue, .. } => Some(queue),
         _ => None,
     }
 }

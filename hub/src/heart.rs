@@ -190,7 +190,7 @@ impl Heart {
         let mut meta = Meta::new(self.notices.clone(), self.now(), 0, Priority::Normal);
         meta.sequence = self.notices.next_sequence();
         let event = AnyEvent::new(meta, notice);
-        let attempt = attempt(self, &self.notices, &[event], Patience::Skip);
+        let attempt = attempt(self, &self.notices, &mut [Some(event)], Patience::Skip);
         if !matches!(attempt, Attempt::Done(receipt) if receipt.queued == receipt.matched) {
             self.notice_lost();
         }
@@ -221,12 +221,12 @@ impl Heart {
             subscriber.counts.troubles().dropped.fetch_add(many, Ordering::Relaxed) + many;
         if subscriber.keeps_dropped {
             let letters = events.into_iter().map(|event| {
-                Letter::new(&event, &subscriber.name, 0, Severity::Error, "its queue was full")
+                Letter::new(&event, subscriber.name(), 0, Severity::Error, "its queue was full")
             });
             self.keep(letters.collect());
         }
         if !subscriber.lagging.swap(true, Ordering::Relaxed) {
-            let subscriber_name = subscriber.name.to_string();
+            let subscriber_name = subscriber.name().to_string();
             self.say(HubNotice::Lagging { subscriber: subscriber_name, dropped });
         }
     }
@@ -240,7 +240,7 @@ impl Heart {
 
     /// What a member of a group leaves is for the others, as far as they have room.
     pub(crate) fn hand_on(&self, from: &Subscriber, events: Vec<AnyEvent>) -> Vec<AnyEvent> {
-        let Some(group) = &from.group else { return events };
+        let Some(group) = from.group() else { return events };
         group.leave(from);
         let mut rest = Vec::new();
         for event in events {
@@ -345,7 +345,7 @@ impl Heart {
             if let Post::Log { log, .. } = &subscriber.post {
                 log.tidy();
             }
-            let name = || subscriber.name.to_string();
+            let name = || subscriber.name().to_string();
             if let Some(for_ms) = subscriber.take_blocked() {
                 self.say(HubNotice::Blocking { subscriber: name(), for_ms });
             }

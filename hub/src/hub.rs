@@ -362,7 +362,7 @@ impl EventHub {
                     }
                     Err(_) => {
                         report.leftovers += one.stats().abandoned;
-                        report.stuck.push(one.name.to_string());
+                        report.stuck.push(one.name().to_string());
                     }
                 }
             }

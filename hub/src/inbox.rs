@@ -1,7 +1,6 @@
 //! [`Inbox`]: where a runner gets its events from, whichever way they come.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::cursor::{Reader, Stretch};
 use crate::event::AnyEvent;
@@ -10,12 +9,9 @@ use crate::subscriber::Subscriber;
 
 /// The log or the queue, and before them what is for this subscriber alone.
 pub(crate) struct Inbox {
-    me: Arc<Subscriber>,
     source: Source,
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
     direct: Option<Box<VecDeque<AnyEvent>>>,
-    /// Lost, and not yet told.
-    lagged: u64,
 }
 
 pub(crate) enum Source {
@@ -24,8 +20,8 @@ pub(crate) enum Source {
 }
 
 impl Inbox {
-    pub(crate) fn new(me: Arc<Subscriber>, source: Source) -> Inbox {
-        Inbox { me, source, direct: None, lagged: 0 }
+    pub(crate) fn new(source: Source) -> Inbox {
+        Inbox { source, direct: None }
     }
 
     /// The next event, the same one until [`Inbox::advance`].
@@ -42,11 +38,11 @@ impl Inbox {
 
     /// The event in hand is done with.
     #[inline]
-    pub(crate) fn advance(&mut self, bytes: u64) {
+    pub(crate) fn advance(&mut self, me: &Subscriber, bytes: u64) {
         if let Some(direct) = &mut self.direct {
             direct.pop_front();
             self.direct.take_if(|direct| direct.is_empty());
-            self.me.done_direct();
+            me.done_direct();
             return;
         }
         match &mut self.source {
@@ -81,16 +77,18 @@ impl Inbox {
     /// Events that were lost before the one in hand.
     #[inline]
     pub(crate) fn lagged(&mut self) -> u64 {
-        if let Source::Queue(reader) = &mut self.source {
-            self.lagged += reader.lagged();
+        match &mut self.source {
+            Source::Log(_) => 0,
+            Source::Queue(reader) => reader.lagged(),
         }
-        self.lagged
     }
 
     /// The subscriber has handled an event, and with it was told how many it lost.
     #[inline]
     pub(crate) fn told_lagged(&mut self) {
-        self.lagged = 0;
+        if let Source::Queue(reader) = &mut self.source {
+            reader.told_lagged();
+        }
     }
 
     /// Whether it is time to let others run.
@@ -102,16 +100,16 @@ impl Inbox {
         }
     }
 
-    pub(crate) fn take_direct(&mut self) {
-        let events = self.me.take_direct();
+    pub(crate) fn take_direct(&mut self, me: &Subscriber) {
+        let events = me.take_direct();
         if !events.is_empty() {
             self.direct.get_or_insert_default().extend(events);
         }
     }
 
     /// What was handled but not committed is to be handled again, first.
-    pub(crate) fn again(&mut self, events: Vec<AnyEvent>) {
-        self.me.again_direct(events.len() as u64);
+    pub(crate) fn again(&mut self, me: &Subscriber, events: Vec<AnyEvent>) {
+        me.again_direct(events.len() as u32);
         for event in events.into_iter().rev() {
             self.direct.get_or_insert_default().push_front(event);
         }
@@ -150,12 +148,12 @@ impl Inbox {
     }
 
     /// Everything that was not handled.
-    pub(crate) fn rest(&mut self) -> Vec<AnyEvent> {
-        let last = self.me.last_direct();
+    pub(crate) fn rest(&mut self, me: &Subscriber) -> Vec<AnyEvent> {
+        let last = me.last_direct();
         let direct = self.direct.take();
         let mut rest: Vec<AnyEvent> =
             direct.into_iter().flat_map(|direct| *direct).chain(last).collect();
-        rest.iter().for_each(|_| self.me.done_direct());
+        rest.iter().for_each(|_| me.done_direct());
         rest.extend(match &mut self.source {
             Source::Log(reader) => reader.rest(),
             Source::Queue(reader) => reader.rest(),

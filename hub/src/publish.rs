@@ -93,12 +93,11 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     ///
     /// Safe: dropped before it is ready, nothing was published.
     pub async fn publish(&self, payload: T) -> Result<Receipt, PublishError<T>> {
-        let event = self.event(payload)?;
-        let one = std::slice::from_ref(&event);
-        match attempt(self.heart(), &self.channel, one, Patience::Some) {
+        let mut event = [Some(self.event(payload)?)];
+        match attempt(self.heart(), &self.channel, &mut event, Patience::Some) {
             Attempt::Done(receipt) => Ok(receipt),
             Attempt::Refused(reason) => Err(refused(event, reason)),
-            Attempt::Wait { .. } => match self.wait(std::slice::from_ref(&event)).await {
+            Attempt::Wait { .. } => match self.wait(&mut event).await {
                 Ok(receipt) => Ok(receipt),
                 Err(reason) => Err(refused(event, reason)),
             },
@@ -107,9 +106,8 @@ impl<T: Send + Sync + 'static> Publisher<T> {
 
     /// Publishes unless it would have to wait; then it is refused as [`Refusal::Full`].
     pub fn try_publish(&self, payload: T) -> Result<Receipt, PublishError<T>> {
-        let event = self.event(payload)?;
-        let one = std::slice::from_ref(&event);
-        match attempt(self.heart(), &self.channel, one, Patience::None) {
+        let mut event = [Some(self.event(payload)?)];
+        match attempt(self.heart(), &self.channel, &mut event, Patience::None) {
             Attempt::Done(receipt) => Ok(receipt),
             Attempt::Refused(reason) => Err(refused(event, reason)),
             Attempt::Wait { .. } => Err(refused(event, Refusal::Full)),
@@ -119,10 +117,10 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     /// Publishes, and blocks the thread while a subscriber that loses nothing is full. Not for
     /// async code: use [`Publisher::publish`] there.
     pub fn blocking_publish(&self, payload: T) -> Result<Receipt, PublishError<T>> {
-        let event = self.event(payload)?;
-        match self.blocking(std::slice::from_ref(&event)) {
+        let mut event = [Some(self.event(payload)?)];
+        match self.blocking(&mut event) {
             Ok(receipt) => Ok(receipt),
-            Err((_, reason)) => Err(refused(event, reason)),
+            Err(reason) => Err(refused(event, reason)),
         }
     }
 
@@ -136,10 +134,10 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         &self,
         payloads: impl IntoIterator<Item = T>,
     ) -> Result<Receipt, PublishError<Vec<T>>> {
-        let events = self.events(payloads)?;
+        let mut events = self.events(payloads)?;
         let (mut receipt, mut next) = (Receipt::default(), 0);
         while next < events.len() {
-            let rest = &events[next..];
+            let rest = &mut events[next..];
             let made = match attempt(self.heart(), &self.channel, rest, Patience::Some) {
                 Attempt::Done(made) => Ok(made),
                 Attempt::Refused(reason) => Err(reason),
@@ -147,7 +145,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
             };
             match made {
                 Ok(made) => next += receipt.add(made),
-                Err(reason) => return Err(all_refused(events, next, reason)),
+                Err(reason) => return Err(all_refused(events, reason)),
             }
         }
         Ok(receipt)
@@ -158,10 +156,10 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         &self,
         payloads: impl IntoIterator<Item = T>,
     ) -> Result<Receipt, PublishError<Vec<T>>> {
-        let events = self.events(payloads)?;
-        match self.blocking(&events) {
+        let mut events = self.events(payloads)?;
+        match self.blocking(&mut events) {
             Ok(receipt) => Ok(receipt),
-            Err((next, reason)) => Err(all_refused(events, next, reason)),
+            Err(reason) => Err(all_refused(events, reason)),
         }
     }
 
@@ -170,23 +168,22 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     }
 
     #[inline]
-    fn blocking(&self, events: &[AnyEvent]) -> Result<Receipt, (usize, Refusal)> {
+    fn blocking(&self, events: &mut [Option<AnyEvent>]) -> Result<Receipt, Refusal> {
         let (mut receipt, mut next, mut looks) = (Receipt::default(), 0, 0);
         while next < events.len() {
-            let rest = &events[next..];
+            let rest = &mut events[next..];
             match attempt(self.heart(), &self.channel, rest, Patience::Some) {
                 Attempt::Done(made) => next += receipt.add(made),
-                Attempt::Refused(reason) => return Err((next, reason)),
+                Attempt::Refused(reason) => return Err(reason),
                 Attempt::Wait { .. } if current(self.heart().id()).is_some_and(|at| at.shared) => {
-                    return Err((next, Refusal::WouldBlock));
+                    return Err(Refusal::WouldBlock);
                 }
                 Attempt::Wait { .. } if looks < LOOKS => {
                     looks += 1;
                     std::thread::yield_now();
                 }
                 Attempt::Wait { .. } => {
-                    let made = block_on(self.wait(rest)).map_err(|reason| (next, reason))?;
-                    next += receipt.add(made);
+                    next += receipt.add(block_on(self.wait(rest))?);
                     looks = 0;
                 }
             }
@@ -195,7 +192,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     }
 
     /// Waits for room and publishes as many as there is room for then.
-    async fn wait(&self, events: &[AnyEvent]) -> Result<Receipt, Refusal> {
+    async fn wait(&self, events: &mut [Option<AnyEvent>]) -> Result<Receipt, Refusal> {
         let heart = self.heart();
         let (signal, since) = (Arc::new(Signal::new()), Instant::now());
         let (mut edge, mut sleep) = (None, None);
@@ -263,16 +260,15 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     fn events(
         &self,
         payloads: impl IntoIterator<Item = T>,
-    ) -> Result<Vec<AnyEvent>, PublishError<Vec<T>>> {
+    ) -> Result<Vec<Option<AnyEvent>>, PublishError<Vec<T>>> {
         let mut payloads = payloads.into_iter();
         let mut events = Vec::with_capacity(payloads.size_hint().0);
         while let Some(payload) = payloads.next() {
             match self.event(payload) {
-                Ok(event) => events.push(event),
+                Ok(event) => events.push(Some(event)),
                 Err(error) => {
                     let reason = error.reason().clone();
-                    let mut back: Vec<T> =
-                        events.into_iter().filter_map(AnyEvent::into_payload).collect();
+                    let mut back: Vec<T> = payloads_of(events);
                     back.push(error.into_payload());
                     back.extend(payloads);
                     return Err(PublishError::new(back, reason));
@@ -294,16 +290,23 @@ impl Receipt {
     }
 }
 
-fn refused<T: Send + Sync + 'static>(event: AnyEvent, reason: Refusal) -> PublishError<T> {
-    let payload = event.into_payload().expect("nobody has seen an event that was refused");
-    PublishError::new(payload, reason)
+fn refused<T: Send + Sync + 'static>(
+    event: [Option<AnyEvent>; 1],
+    why: Refusal,
+) -> PublishError<T> {
+    let [event] = event;
+    let payload = event.and_then(AnyEvent::into_payload);
+    PublishError::new(payload.expect("nobody has seen an event that was refused"), why)
 }
 
 fn all_refused<T: Send + Sync + 'static>(
-    events: Vec<AnyEvent>,
-    next: usize,
+    events: Vec<Option<AnyEvent>>,
     reason: Refusal,
 ) -> PublishError<Vec<T>> {
-    let back = events.into_iter().skip(next).filter_map(AnyEvent::into_payload).collect();
-    PublishError::new(back, reason)
+    PublishError::new(payloads_of(events), reason)
+}
+
+/// Of those that were not published.
+fn payloads_of<T: Send + Sync + 'static>(events: Vec<Option<AnyEvent>>) -> Vec<T> {
+    events.into_iter().flatten().filter_map(AnyEvent::into_payload).collect()
 }

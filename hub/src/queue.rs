@@ -217,11 +217,13 @@ pub(crate) struct QueueReader<V> {
     hand: Option<Waiting<V>>,
     turn: Turn,
     taken: u32,
+    /// Lost, and not yet told.
+    lagged: u64,
 }
 
 impl<V> QueueReader<V> {
     pub(crate) fn new(queue: Arc<Queue<V>>) -> QueueReader<V> {
-        QueueReader { queue, hand: None, turn: Turn::new(), taken: 0 }
+        QueueReader { queue, hand: None, turn: Turn::new(), taken: 0, lagged: 0 }
     }
 
     /// The next event, the same one until [`QueueReader::advance`].
@@ -232,9 +234,14 @@ impl<V> QueueReader<V> {
         self.hand.as_ref().map(|one| &one.value)
     }
 
-    /// How many were lost before the event in hand. Told once.
+    /// How many were lost before the event in hand, and not yet told.
     pub(crate) fn lagged(&mut self) -> u64 {
-        self.hand.as_mut().map_or(0, |one| std::mem::take(&mut one.lagged))
+        self.lagged += self.hand.as_mut().map_or(0, |one| std::mem::take(&mut one.lagged));
+        self.lagged
+    }
+
+    pub(crate) fn told_lagged(&mut self) {
+        self.lagged = 0;
     }
 
     pub(crate) fn advance(&mut self) {

@@ -78,7 +78,8 @@ impl Default for Restart {
 /// What has gone wrong with one subscriber so far.
 #[derive(Debug)]
 pub(crate) struct Record {
-    restart: Restart,
+    /// Unless it is the usual one.
+    restart: Option<Box<Restart>>,
     /// How often one event is tried.
     attempts_max: u32,
     /// The event that failed last and is to be tried again, 0 if none, and how often it did. Others
@@ -106,12 +107,17 @@ pub(crate) enum Verdict {
 
 impl Record {
     pub(crate) fn new(restart: Restart, attempts_max: u32) -> Record {
+        let restart = (restart != Restart::default()).then(|| Box::new(restart));
         Record { restart, attempts_max, culprit: 0, failed: 0, restarts: None, in_a_row: 0 }
+    }
+
+    fn restart(&self) -> Restart {
+        self.restart.as_deref().copied().unwrap_or_default()
     }
 
     /// The pause after this many failures in a row that no event is to blame for.
     pub(crate) fn pause(&self, failures: u32, chance: f64) -> Duration {
-        self.restart.backoff.pause(failures, chance)
+        self.restart().backoff.pause(failures, chance)
     }
 
     /// Nothing failed that is still to be tried again: the usual case.
@@ -162,7 +168,7 @@ impl Record {
         match remedy {
             Remedy::Skip => Verdict::Letter,
             Remedy::Retry if last => Verdict::Letter,
-            Remedy::Retry => Verdict::Again(self.restart.backoff.pause(self.failed, chance)),
+            Remedy::Retry => Verdict::Again(self.restart().backoff.pause(self.failed, chance)),
             Remedy::Fatal => self.anew(last, now, chance),
         }
     }
@@ -173,17 +179,17 @@ impl Record {
     }
 
     fn anew(&mut self, letter: bool, now: Instant, chance: f64) -> Verdict {
-        let within = self.restart.within;
+        let Restart { times, within, .. } = self.restart();
         let restarts = self.restarts.get_or_insert_default();
         while restarts.front().is_some_and(|then| now.duration_since(*then) > within) {
             restarts.pop_front();
         }
-        if restarts.len() >= self.restart.times as usize {
+        if restarts.len() >= times as usize {
             return Verdict::End;
         }
         restarts.push_back(now);
         self.in_a_row += 1;
-        Verdict::Anew { pause: self.restart.backoff.pause(self.in_a_row, chance), letter }
+        Verdict::Anew { pause: self.restart().backoff.pause(self.in_a_row, chance), letter }
     }
 }
 

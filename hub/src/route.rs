@@ -21,7 +21,7 @@ pub(crate) fn name_of(number: u64) -> String {
     format!("subscriber-{number}")
 }
 
-fn number_of(name: &str) -> Option<u64> {
+pub(crate) fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("subscriber-")?.parse().ok()
 }
 
@@ -68,9 +68,10 @@ pub(crate) struct Registry {
     /// Selections by the keys they name, and those with wildcards.
     exact: HashMap<Box<str>, Vec<Arc<Selection>>>,
     wild: Vec<Arc<Selection>>,
-    subscribers: HashMap<u64, Arc<Subscriber>>,
+    /// Each knows its seat.
+    subscribers: Vec<Arc<Subscriber>>,
     /// Those with a name of their own; the others are found by their number.
-    names: HashMap<Arc<str>, Vec<u64>>,
+    names: HashMap<Arc<str>, Vec<Arc<Subscriber>>>,
     /// The last number of any key that was forgotten.
     forgotten: u64,
 }
@@ -85,14 +86,14 @@ impl Registry {
     }
 
     pub(crate) fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
-        self.subscribers.values()
+        self.subscribers.iter()
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Vec<Arc<Subscriber>> {
-        let numbered = number_of(name).and_then(|id| self.subscribers.get(&id));
+        let number = number_of(name);
+        let numbered = number.and_then(|id| self.subscribers.iter().find(|one| one.id == id));
+        let numbered = numbered.filter(|one| **one.name() == *name && one.is_routed());
         let named = self.names.get(name).into_iter().flatten();
-        let named = named.filter_map(|id| self.subscribers.get(id));
-        let numbered = numbered.filter(|one| *one.name == *name && one.is_routed());
         numbered.into_iter().chain(named).cloned().collect()
     }
 
@@ -161,6 +162,16 @@ impl Registry {
         }
     }
 
+    /// The same for the name of a number that nobody had before: others may have given it to themselves.
+    pub(crate) fn check_number(&self, id: u64, wanted: &Selection) -> Result<(), SubscribeError> {
+        let name = name_of(id);
+        let mut named = self.names.get(name.as_str()).into_iter().flatten();
+        match named.any(|other| other.selection.overlaps(wanted)) {
+            true => Err(SubscribeError::Duplicate { name }),
+            false => Ok(()),
+        }
+    }
+
     /// Do the keys it names carry what it takes?
     pub(crate) fn check_types(&self, wanted: &Selection) -> Result<(), SubscribeError> {
         let Some(payload) = wanted.payload else { return Ok(()) };
@@ -204,9 +215,10 @@ impl Registry {
 
     /// From here on events reach it. A reader of a log has joined it before.
     pub(crate) fn add(&mut self, subscriber: &Arc<Subscriber>) {
-        self.subscribers.insert(subscriber.id, subscriber.clone());
-        if number_of(&subscriber.name) != Some(subscriber.id) {
-            self.names.entry(subscriber.name.clone()).or_default().push(subscriber.id);
+        subscriber.seat.store(self.subscribers.len() as u32, Ordering::Relaxed);
+        self.subscribers.push(subscriber.clone());
+        if let Some(name) = subscriber.own_name() {
+            self.names.entry(name.clone()).or_default().push(subscriber.clone());
         }
         let selection = subscriber.selection.clone();
         if !self.outlets.contains_key(&selection) {
@@ -214,7 +226,7 @@ impl Registry {
             self.index(&selection);
         }
         let Some(outlets) = self.outlets.get_mut(&selection) else { return };
-        match (&subscriber.group, &subscriber.post) {
+        match (subscriber.group(), &subscriber.post) {
             (Some(group), _) => {
                 group.join(subscriber.clone());
                 if outlets.groups.iter().any(|one| Arc::ptr_eq(one, group)) {
@@ -228,7 +240,7 @@ impl Registry {
                 }
                 outlets.log = Some(log.clone());
             }
-            (None, Post::Queue(_)) => outlets.queues.push(subscriber.clone()),
+            (None, Post::Queue { .. }) => outlets.queues.push(subscriber.clone()),
             (None, Post::Inline(_)) => outlets.inlines.push(subscriber.clone()),
         }
         self.reroute(&selection);
@@ -237,7 +249,13 @@ impl Registry {
     /// It is over: nobody waits for it any more.
     pub(crate) fn forget_subscriber(&mut self, subscriber: &Subscriber) {
         self.unroute(subscriber);
-        self.subscribers.remove(&subscriber.id);
+        let seat = subscriber.seat.load(Ordering::Relaxed) as usize;
+        if self.subscribers.get(seat).is_some_and(|there| there.id == subscriber.id) {
+            self.subscribers.swap_remove(seat);
+            if let Some(moved) = self.subscribers.get(seat) {
+                moved.seat.store(seat as u32, Ordering::Relaxed);
+            }
+        }
     }
 
     /// From here on no event reaches it, and its name is free; until it is over it is still known.
@@ -246,15 +264,17 @@ impl Registry {
         if !subscriber.routed.swap(false, Ordering::AcqRel) {
             return;
         }
-        if let Some(ids) = self.names.get_mut(&subscriber.name) {
-            ids.retain(|id| *id != subscriber.id);
-            if ids.is_empty() {
-                self.names.remove(&subscriber.name);
+        if let Some(name) = subscriber.own_name()
+            && let Some(those) = self.names.get_mut(name)
+        {
+            those.retain(|one| one.id != subscriber.id);
+            if those.is_empty() {
+                self.names.remove(name);
             }
         }
         let selection = subscriber.selection.clone();
         let Some(outlets) = self.outlets.get_mut(&selection) else { return };
-        match (&subscriber.group, &subscriber.post) {
+        match (subscriber.group(), &subscriber.post) {
             (Some(group), _) => {
                 if !group.leave(subscriber) {
                     return;
@@ -269,7 +289,7 @@ impl Registry {
                 }
                 outlets.log = None;
             }
-            (None, Post::Queue(_)) => outlets.queues.retain(|one| one.id != subscriber.id),
+            (None, Post::Queue { .. }) => outlets.queues.retain(|one| one.id != subscriber.id),
             (None, Post::Inline(_)) => outlets.inlines.retain(|one| one.id != subscriber.id),
         }
         if outlets.is_empty() {

@@ -5,7 +5,7 @@
 //! and not before; whatever a handler, a filter, a factory or a `Drop` does, the runner goes on or
 //! ends as its budget says, and nobody else notices.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,18 +24,15 @@ use crate::notice::HubNotice;
 use crate::restart::{Record, Verdict};
 use crate::stats::count;
 use crate::subscriber::{Phase, Subscriber};
-use crate::sync::Slot;
 use crate::work::{
-    Failure, Guarded, Once, Sampler, failed, filter_failed, guard, letter, panicked, span, wanted,
+    Failure, Guarded, Once, Sampler, discard, failed, filter_failed, guard, letter, panicked, span,
+    wanted,
 };
 
-/// How many quick events are handled between two looks at who waits for them.
-const SHOWN: u64 = 16;
-/// With at most this many readers of a log, each looks again before it sleeps.
-const CROWD: usize = 4;
-/// How often.
-const SPINS: u32 = 3;
-const YIELDS: u32 = 1;
+/// With at most this many readers of a log, each spins so often before it looks again: who follows a
+/// publisher step by step slows both of them down.
+const FEW: usize = 4;
+const NAP: u32 = 64;
 
 /// What became of an event.
 enum Step {
@@ -44,6 +41,8 @@ enum Step {
     /// There is none.
     Empty,
     Failed(Box<Failure>),
+    /// The handler is done for: a new one is to be made, or none.
+    Over(Option<End>),
 }
 
 /// How a runner ended.
@@ -52,17 +51,16 @@ enum End {
     Spent { reason: String },
 }
 
-pub(crate) struct Runner<T, F> {
+pub(crate) struct Runner<T: 'static, F> {
     pub(crate) heart: Arc<Heart>,
     pub(crate) me: Arc<Subscriber>,
     pub(crate) inbox: Inbox,
     pub(crate) filters: Filters<T>,
     pub(crate) record: Record,
-    pub(crate) factory: F,
-    /// The thread it runs on serves others as well.
-    pub(crate) shared: bool,
-    /// Handled, not yet committed.
-    pub(crate) held: Vec<AnyEvent>,
+    pub(crate) factory: Guarded<F>,
+    /// Handled, not yet committed; never empty.
+    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
+    pub(crate) held: Option<Box<Vec<AnyEvent>>>,
     pub(crate) sampler: Sampler,
 }
 
@@ -72,30 +70,51 @@ where
     H: Handler<T>,
     F: FnMut() -> H + Send + 'static,
 {
-    /// Runs until told to end or until the budget is spent. What is rare is boxed: every
-    /// subscriber has the size of the largest of these futures all its life.
+    /// Runs until told to end or until the budget is spent. What is rare is boxed, and all that is
+    /// not is in here: every subscriber has the size of this future all its life.
     pub(crate) async fn run(&mut self) {
         loop {
-            let (at, factory) = (self.at(), AssertUnwindSafe(&mut self.factory));
-            let handler = match within(at, || catch_unwind(factory)) {
+            let mut handler = match self.make() {
                 Ok(handler) => handler,
-                Err(panic) => {
-                    let failure = panicked(&self.me, panic);
-                    count(&self.me.counts.troubles().errors);
-                    let verdict = self.record.not_made(Instant::now(), rand::random());
-                    let reason = format!("its factory {}", failure.reason);
-                    match Box::pin(self.act(verdict, reason)).await {
-                        Some(end) => return self.finish(end),
-                        None => continue,
+                Err(failure) => match Box::pin(self.not_made(failure)).await {
+                    Some(end) => return self.finish(end),
+                    None => continue,
+                },
+            };
+            let end = loop {
+                let orders = self.orders();
+                if orders.stop() {
+                    break Some(End::Told);
+                }
+                let empty = {
+                    let step = match H::IMMEDIATE {
+                        true => self.burst(handler.get(), orders),
+                        false if self.held.is_none() && self.inbox.current().is_none() => {
+                            Step::Empty
+                        }
+                        false => Box::pin(self.stint(handler.get(), orders)).await,
+                    };
+                    match step {
+                        Step::Done => false,
+                        Step::Empty => true,
+                        Step::Over(end) => break end,
+                        Step::Failed(failure) => match Box::pin(self.fail(failure)).await {
+                            Ok(()) => false,
+                            Err(end) => break end,
+                        },
                     }
+                };
+                if empty && self.is_drained(orders) {
+                    break Some(End::Told);
+                }
+                if empty {
+                    self.rest(orders).await;
+                }
+                if self.inbox.stretch_ended() {
+                    pause().await;
                 }
             };
-            let mut handler = Guarded(Some(handler));
-            let end = match H::IMMEDIATE {
-                true => self.serve_now(&mut handler).await,
-                false => Box::pin(self.serve(&mut handler)).await,
-            };
-            within(at, || drop(handler));
+            within(self.at(), || drop(handler));
             self.hold_nothing();
             if let Some(end) = end {
                 return self.finish(end);
@@ -103,66 +122,49 @@ where
         }
     }
 
-    /// The life of a handler that never waits. `None`: a new one is to be made.
-    async fn serve_now(&mut self, handler: &mut Guarded<H>) -> Option<End> {
-        loop {
-            let orders = self.orders();
-            if orders.stop() {
-                return Some(End::Told);
-            }
-            match self.burst(handler.get(), orders) {
-                Step::Done => {}
-                Step::Failed(failure) => {
-                    if let Err(end) = Box::pin(self.fail(failure)).await {
-                        return end;
-                    }
-                }
-                Step::Empty if self.is_drained(orders) => return Some(End::Told),
-                Step::Empty => self.rest(orders).await,
-            }
-            if self.inbox.stretch_ended() {
-                pause().await;
+    fn make(&mut self) -> Result<Guarded<H>, Box<Failure>> {
+        let (at, factory) = (at(&self.heart, &self.me), AssertUnwindSafe(self.factory.get()));
+        match within(at, || catch_unwind(factory)) {
+            Ok(handler) => Ok(Guarded(Some(handler))),
+            Err(panic) => {
+                let failure = panicked(&self.me, panic);
+                let reason = format!("its factory {}", failure.reason);
+                Err(Box::new(Failure { reason, ..failure }))
             }
         }
     }
 
-    /// The life of a handler that may wait.
-    async fn serve(&mut self, handler: &mut Guarded<H>) -> Option<End> {
-        let at = self.at();
-        let asked = within(at, || catch_unwind(AssertUnwindSafe(|| handler.get().collects())));
+    /// There is no handler, and no event is to blame.
+    async fn not_made(&mut self, failure: Box<Failure>) -> Option<End> {
+        count(&self.me.counts.troubles().errors);
+        let verdict = self.record.not_made(Instant::now(), rand::random());
+        self.act(verdict, failure.reason).await
+    }
+
+    /// A handler that may wait: one event after the other, until there is none or others are to run.
+    /// What it collected is committed when it is enough, or when no more is there.
+    async fn stint(&mut self, handler: &mut H, orders: Orders) -> Step {
+        let asked = within(self.at(), || catch_unwind(AssertUnwindSafe(|| handler.collects())));
         let collects = match asked {
             Ok(collects) => collects,
             Err(panic) => {
-                let failure = panicked(&self.me, panic);
-                count(&self.me.counts.troubles().errors);
-                let verdict = self.record.not_made(Instant::now(), rand::random());
-                return Box::pin(self.act(verdict, failure.reason)).await;
+                let failure = Box::new(panicked(&self.me, panic));
+                return Step::Over(Box::pin(self.not_made(failure)).await);
             }
         };
         loop {
-            let orders = self.orders();
-            if orders.stop() {
-                return Some(End::Told);
-            }
-            let step = self.step(handler.get(), collects > 0).await;
+            let step = self.step(handler, collects > 0).await;
             self.inbox.handles(false);
-            let commits = !self.held.is_empty()
-                && (matches!(step, Step::Empty) || self.held.len() >= collects);
-            let over = match step {
-                Step::Failed(failure) => Box::pin(self.fail(failure)).await,
-                _ if commits => Box::pin(self.commit(handler)).await,
-                Step::Done => Ok(()),
-                Step::Empty if self.is_drained(orders) => Err(Some(End::Told)),
-                Step::Empty => {
-                    self.rest(orders).await;
-                    Ok(())
-                }
-            };
-            if let Err(end) = over {
-                return end;
+            let commits = self.held.as_ref().is_some_and(|held| {
+                matches!(step, Step::Empty)
+                    || (matches!(step, Step::Done) && held.len() >= collects)
+            });
+            if commits && let Err(end) = Box::pin(self.commit(handler)).await {
+                return Step::Over(end);
             }
-            if self.inbox.stretch_ended() {
-                pause().await;
+            let over = self.me.life.orders() != orders || self.inbox.stretch_ended();
+            if over || !matches!(step, Step::Done) {
+                return step;
             }
         }
     }
@@ -171,7 +173,7 @@ where
     fn orders(&mut self) -> Orders {
         let orders = self.me.life.orders();
         if orders.direct() {
-            self.inbox.take_direct();
+            self.inbox.take_direct(&self.me);
         }
         orders
     }
@@ -181,14 +183,13 @@ where
     }
 
     fn at(&self) -> Current {
-        let (hub, subscriber) = (self.heart.id(), self.me.id);
-        Current { hub, subscriber, depth: 0, shared: self.shared }
+        at(&self.heart, &self.me)
     }
 
     /// A handler that never waits: one event after the other, to the end of the stretch.
     fn burst(&mut self, handler: &mut H, orders: Orders) -> Step {
         let at = self.at();
-        let (mut stretched, mut passed, mut bytes) = (false, 0, 0);
+        let (mut stretched, mut told) = (false, (0, 0));
         let mut once = Once {
             me: &self.me,
             filters: &mut self.filters,
@@ -202,21 +203,8 @@ where
             catch_unwind(AssertUnwindSafe(|| {
                 if let Some(stretch) = inbox.stretch() {
                     stretched = true;
-                    for event in stretch.slots.iter().map_while(Slot::get) {
-                        if let Err(failure) = once.handle(handler, event, 0) {
-                            return Step::Failed(failure);
-                        }
-                        passed += 1;
-                        bytes += u64::from(event.bytes);
-                        if once.me.life.orders() != orders {
-                            break;
-                        }
-                        let show = passed % SHOWN == 0 || !once.sampler.is_quick();
-                        if show && stretch.passed(passed, bytes) {
-                            break;
-                        }
-                    }
-                    return Step::Done;
+                    let worked = once.stretch(handler, &stretch, orders, &mut told);
+                    return worked.map_or_else(Step::Failed, |()| Step::Done);
                 }
                 if inbox.current().is_none() {
                     return Step::Empty;
@@ -230,7 +218,7 @@ where
                     Ok(false) => {}
                     Err(failure) => return Step::Failed(failure),
                 }
-                inbox.advance(bytes);
+                inbox.advance(once.me, bytes);
                 Step::Done
             }))
         });
@@ -240,7 +228,7 @@ where
         });
         inbox.handles(false);
         if stretched {
-            inbox.passed(passed, bytes, matches!(step, Step::Failed(_)));
+            inbox.passed(told.0, told.1, matches!(step, Step::Failed(_)));
         }
         step
     }
@@ -279,21 +267,22 @@ where
         }
         if hold {
             // It counts when it is committed.
-            self.held.extend(self.inbox.current().cloned());
-            self.me.uncommitted.store(self.held.len() as u64, Ordering::Release);
+            let held = self.held.get_or_insert_default();
+            held.extend(self.inbox.current().cloned());
+            self.me.uncommitted.store(held.len() as u32, Ordering::Release);
             self.record.done_with(id);
         } else {
             count(&self.me.counts.processed);
             self.record.handled(id);
         }
         self.inbox.told_lagged();
-        self.inbox.advance(bytes);
+        self.inbox.advance(&self.me, bytes);
         Step::Done
     }
 
     fn done_with(&mut self, event: usize, bytes: u64) {
         self.record.done_with(event);
-        self.inbox.advance(bytes);
+        self.inbox.advance(&self.me, bytes);
     }
 
     /// The event in hand failed.
@@ -321,22 +310,20 @@ where
     }
 
     /// A handler that collects is asked to commit, again and again until it does or dies.
-    async fn commit(&mut self, handler: &mut Guarded<H>) -> Result<(), Option<End>> {
+    async fn commit(&mut self, handler: &mut H) -> Result<(), Option<End>> {
         let at = self.at();
         let mut tries = 0u32;
         loop {
-            let handler = handler.get();
             let result = guard(&self.me, at, None, || handler.commit()).await;
             let Err(failure) = result else {
-                let many = self.held.len() as u64;
+                let many = self.held.take().map_or(0, |held| held.len() as u64);
                 self.me.counts.processed.fetch_add(many, Ordering::Relaxed);
-                self.held.clear();
                 self.me.uncommitted.store(0, Ordering::Release);
                 self.record.committed();
                 return Ok(());
             };
             tries += 1;
-            if let Some(event) = self.held.first().cloned() {
+            if let Some(event) = self.held.as_ref().and_then(|held| held.first()).cloned() {
                 failed(&self.heart, &self.me, &event, &failure, tries);
             }
             let again = failure.remedy != Remedy::Fatal && !self.me.life.orders().stop();
@@ -357,7 +344,7 @@ where
         };
         count(&self.me.counts.troubles().restarts);
         let notice = HubNotice::Restarting {
-            subscriber: self.me.name.to_string(),
+            subscriber: self.me.name().to_string(),
             reason,
             pause_ms: pause.as_millis() as u64,
         };
@@ -374,32 +361,32 @@ where
     }
 
     /// Waits for the next event: by looking again for a moment if only few do, then asleep.
-    async fn rest(&mut self, orders: Orders) {
+    /// Not an `async fn`: every subscriber has the size of this all its life.
+    fn rest(&mut self, orders: Orders) -> impl Future<Output = ()> {
         if self.me.lagging.load(Ordering::Relaxed) {
             self.me.lagging.store(false, Ordering::Relaxed);
         }
-        if self.inbox.crowd() <= CROWD {
-            // Ever longer between two looks, so that what comes comes in numbers.
-            for round in 0..SPINS + YIELDS {
-                match round < SPINS {
-                    true => (0..1u32 << round).for_each(|_| std::hint::spin_loop()),
-                    false => pause().await,
+        let few = self.inbox.crowd() <= FEW;
+        let mut looked = false;
+        poll_fn(move |cx| {
+            if !std::mem::replace(&mut looked, true) {
+                // Not too soon, and others first, so that what comes comes in numbers.
+                if few {
+                    (0..NAP).for_each(|_| std::hint::spin_loop());
+                    if self.inbox.peek() {
+                        return Poll::Ready(());
+                    }
                 }
-                if self.inbox.peek() || self.me.life.orders() != orders {
-                    return;
-                }
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
-        }
-        let (me, inbox, heart) = (&self.me, &mut self.inbox, &self.heart);
-        poll_fn(|_| {
             // Orders come before their wake-up, and the waker was registered before this poll.
-            if me.life.orders() != orders || !inbox.sleep() {
+            if self.me.life.orders() != orders || !self.inbox.sleep() {
                 return Poll::Ready(());
             }
-            heart.caught_up();
+            self.heart.caught_up();
             Poll::Pending
         })
-        .await;
     }
 
     /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
@@ -411,10 +398,12 @@ where
     }
 }
 
-impl<T, F> Runner<T, F> {
+impl<T: 'static, F> Runner<T, F> {
     /// What was handled and not committed is to be handled again.
     fn hold_nothing(&mut self) {
-        self.inbox.again(std::mem::take(&mut self.held));
+        if let Some(held) = self.held.take() {
+            self.inbox.again(&self.me, *held);
+        }
         self.me.uncommitted.store(0, Ordering::Release);
     }
 
@@ -422,18 +411,25 @@ impl<T, F> Runner<T, F> {
         self.me.shut(true);
         self.hold_nothing();
         self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
-        let rest = self.inbox.rest();
+        let rest = self.inbox.rest(&self.me);
         let failed = spent.is_some() || self.me.has_failed();
         leave(&self.heart, &self.me, rest, failed, spent);
     }
 }
 
 /// Whatever ends a runner, nobody waits for it afterwards, and what it left is not lost.
-impl<T, F> Drop for Runner<T, F> {
+impl<T: 'static, F> Drop for Runner<T, F> {
     fn drop(&mut self) {
-        if !self.me.life.is_over() {
-            self.leave(None);
+        let leave = AssertUnwindSafe(|| {
+            if !self.me.life.is_over() {
+                self.leave(None);
+            }
+        });
+        if let Err(panic) = catch_unwind(leave) {
+            std::mem::forget(panic);
         }
+        self.me.life.end();
+        discard((self.filters.take(), self.held.take()));
     }
 }
 
@@ -456,12 +452,12 @@ fn leave(
         false => "it was stopped before it came to it",
     });
     if failed || me.keeps_leftovers() {
-        let letter = |event| Letter::new(event, &me.name, 0, Severity::Error, reason);
+        let letter = |event| Letter::new(event, me.name(), 0, Severity::Error, reason);
         heart.keep(rest.iter().map(letter).collect());
     }
     if failed {
         me.enter(Phase::Failed);
-        let subscriber = me.name.to_string();
+        let subscriber = me.name().to_string();
         let notice = HubNotice::Stopped { subscriber, reason: reason.into(), leftovers };
         heart.say(notice);
     } else {
@@ -474,6 +470,11 @@ fn leave(
     heart.registry_mut().forget_subscriber(me);
     me.life.end();
     heart.caught_up();
+}
+
+/// Who runs, as far as publishing from inside is concerned.
+fn at(heart: &Heart, me: &Subscriber) -> Current {
+    Current { hub: heart.id(), subscriber: me.id, depth: 0, shared: me.shares_threads() }
 }
 
 /// Lets others run.

@@ -36,6 +36,12 @@ pub(crate) struct Troubles {
     pub(crate) dropped: AtomicU64,
 }
 
+/// So many more, in a counter with one writer.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, many: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + many, Ordering::Relaxed);
+}
+
 /// One more, in a counter with one writer.
 #[inline]
 pub(crate) fn count(counter: &AtomicU64) {

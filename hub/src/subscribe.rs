@@ -16,16 +16,16 @@ use crate::handler::{Delivery, Handler, HandlerError, IntoOutcome};
 use crate::heart::Heart;
 use crate::inbox::{Inbox, Source};
 use crate::key::{KeyError, Keys, Selection};
-use crate::lived::Lived;
+use crate::lived::live;
 use crate::log::Log;
 use crate::overflow::{Overflow, Queue};
 use crate::queue::{self, QueueReader};
 use crate::restart::{Record, Restart};
-use crate::route::{Registry, name_of};
+use crate::route::Registry;
 use crate::runner::Runner;
-use crate::subscriber::{Post, Stage, Subscriber};
+use crate::subscriber::{Post, Runs, Stage, Subscriber};
 use crate::subscription::Subscription;
-use crate::work::Sampler;
+use crate::work::{Guarded, Sampler};
 
 /// How often an event is tried before it becomes a dead letter, unless the subscriber says so.
 const ATTEMPTS: u32 = 3;
@@ -118,7 +118,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
 
     /// Only events for which this is true.
     pub fn filter(mut self, mut check: impl FnMut(&T) -> bool + Send + 'static) -> Subscribe<T> {
-        self.filters.add(move |_, payload| Ok(check(payload)));
+        self.filters.add(move |_, payload| check(payload).into());
         self
     }
 
@@ -127,7 +127,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         mut self,
         mut check: impl FnMut(&T) -> Result<bool, HandlerError> + Send + 'static,
     ) -> Subscribe<T> {
-        self.filters.add(move |_, payload| check(payload).map_err(Box::new));
+        self.filters.add(move |_, payload| check(payload).into());
         self
     }
 
@@ -194,32 +194,28 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         };
         self.heart.start_threads().map_err(no_thread)?;
         let selection = self.check()?;
-        let (context, shared) = match self.context {
-            Context::Task => ("task", true),
-            Context::Pool => ("pool", true),
-            Context::Thread => ("thread", false),
+        let context = match self.context {
+            Context::Task => Runs::Task,
+            Context::Pool => Runs::Pool,
+            Context::Thread => Runs::Thread,
         };
         let (me, source) = self.register(selection, context)?;
-        let inbox = Inbox::new(me.clone(), source);
-        let mut runner = Runner {
+        let lived = live(Runner {
             heart: self.heart.clone(),
             me: me.clone(),
-            inbox,
+            inbox: Inbox::new(source),
             filters: self.filters,
             record: Record::new(self.restart, self.attempts),
-            factory,
-            shared,
-            held: Vec::new(),
+            factory: Guarded(Some(factory)),
+            held: None,
             sampler: Sampler::default(),
-        };
-        let lived =
-            Lived { me: me.clone(), runner: Some(Box::pin(async move { runner.run().await })) };
+        });
         match (runtime, pool) {
             (Some(runtime), _) => drop(runtime.spawn(lived)),
             (_, Some(pool)) => pool.spawn(lived),
             _ => {
                 // The system's threads have short names.
-                let name = format!("hub:{}", me.name.chars().take(11).collect::<String>());
+                let name = format!("hub:{}", me.name().chars().take(11).collect::<String>());
                 let thread = std::thread::Builder::new().name(name);
                 drop(thread.spawn(move || block_on(lived)).map_err(no_thread)?);
             }
@@ -268,7 +264,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         let mut registry = self.heart.registry_mut();
         let (id, name) = admit(&self.heart, &registry, self.name, &selection)?;
         let selection = registry.intern(selection);
-        let me = Subscriber::new(id, name, selection, None, "inline", self.stage, post, false);
+        let me = Subscriber::new(id, name, selection, Runs::Inline, self.stage, post, false);
         let me = Arc::new(me);
         registry.add(&me);
         drop(registry);
@@ -307,7 +303,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     fn register(
         &self,
         selection: Selection,
-        context: &'static str,
+        context: Runs,
     ) -> Result<(Arc<Subscriber>, Source), SubscribeError> {
         let mut registry = self.heart.registry_mut();
         let (id, name) = admit(&self.heart, &registry, self.name.clone(), &selection)?;
@@ -333,19 +329,11 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         } else {
             let same: fn(&AnyEvent, &AnyEvent) -> bool = |a, b| a.key() == b.key();
             let queue = Arc::new(queue::Queue::new(id, bounds, same));
-            (Post::Queue(queue.clone()), Source::Queue(QueueReader::new(queue)))
+            (Post::Queue { queue: queue.clone(), group }, Source::Queue(QueueReader::new(queue)))
         };
         let selection = registry.intern(selection);
-        let me = Subscriber::new(
-            id,
-            name,
-            selection,
-            group,
-            context,
-            self.stage,
-            post,
-            self.keeps_dropped,
-        );
+        let me =
+            Subscriber::new(id, name, selection, context, self.stage, post, self.keeps_dropped);
         let me = Arc::new(me);
         registry.add(&me);
         Ok((me, source))
@@ -358,15 +346,17 @@ fn admit(
     registry: &Registry,
     name: Option<String>,
     selection: &Selection,
-) -> Result<(u64, Arc<str>), SubscribeError> {
+) -> Result<(u64, Option<Arc<str>>), SubscribeError> {
     if heart.is_closed() {
         return Err(SubscribeError::Closed);
     }
     let id = heart.next_id();
-    let name = name.unwrap_or_else(|| name_of(id));
-    registry.check_name(&name, selection)?;
+    match &name {
+        Some(name) => registry.check_name(name, selection)?,
+        None => registry.check_number(id, selection)?,
+    }
     registry.check_types(selection)?;
-    Ok((id, name.into()))
+    Ok((id, name.map(Arc::from)))
 }
 
 fn no_thread(error: std::io::Error) -> SubscribeError {

@@ -1,7 +1,7 @@
 //! [`Subscriber`]: what the hub, its publishers and its own runner know about one subscriber.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::context::inline::Inline;
@@ -12,6 +12,7 @@ use crate::key::{Pattern, Selection};
 use crate::life::Life;
 use crate::log::Log;
 use crate::queue::Queue;
+use crate::route::{name_of, number_of};
 use crate::stats::{Counts, State, SubscriberStats, Troubles};
 use crate::sync::Mutex;
 
@@ -19,8 +20,8 @@ use crate::sync::Mutex;
 pub(crate) enum Post {
     /// It reads the log it shares with others.
     Log { log: Arc<Log<AnyEvent>>, cursor: Arc<Cursor<AnyEvent>> },
-    /// It has a queue of its own.
-    Queue(Arc<Queue<AnyEvent>>),
+    /// It has a queue of its own; in a group it is one of several that share what comes.
+    Queue { queue: Arc<Queue<AnyEvent>>, group: Option<Arc<Group>> },
     /// Nowhere: the publisher calls it.
     Inline(Box<Inline>),
 }
@@ -46,12 +47,33 @@ pub(crate) enum Phase {
     Failed,
 }
 
+/// Where its handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Runs {
+    Task,
+    Pool,
+    Thread,
+    Inline,
+}
+
+impl Runs {
+    fn text(self) -> &'static str {
+        match self {
+            Runs::Task => "task",
+            Runs::Pool => "pool",
+            Runs::Thread => "thread",
+            Runs::Inline => "inline",
+        }
+    }
+}
+
 pub(crate) struct Subscriber {
     pub(crate) id: u64,
-    pub(crate) name: Arc<str>,
+    /// One without a name of its own gets one when somebody asks for it.
+    name: OnceLock<Arc<str>>,
     pub(crate) selection: Arc<Selection>,
-    pub(crate) group: Option<Arc<Group>>,
-    pub(crate) context: &'static str,
+    context: Runs,
     pub(crate) stage: Stage,
     pub(crate) life: Life,
     pub(crate) counts: Counts,
@@ -65,11 +87,13 @@ pub(crate) struct Subscriber {
     direct_shut: AtomicBool,
     phase: AtomicU8,
     /// Handled, but not committed.
-    pub(crate) uncommitted: AtomicU64,
+    pub(crate) uncommitted: AtomicU32,
     /// Events for this one alone: letters that are delivered again.
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
     direct: Mutex<Option<Box<Vec<AnyEvent>>>>,
-    direct_count: AtomicU64,
+    direct_count: AtomicU32,
+    /// Where it stands in the registry's list: under the registry's lock.
+    pub(crate) seat: AtomicU32,
     /// It was said that it loses events, and it has not caught up since.
     pub(crate) lagging: AtomicBool,
     /// What the caretaker saw last time, and how often in a row it saw just that. Nobody else
@@ -89,22 +113,19 @@ pub(crate) enum Found {
 }
 
 impl Subscriber {
-    #[expect(clippy::too_many_arguments, reason = "made in one place")]
     pub(crate) fn new(
         id: u64,
-        name: Arc<str>,
+        name: Option<Arc<str>>,
         selection: Arc<Selection>,
-        group: Option<Arc<Group>>,
-        context: &'static str,
+        context: Runs,
         stage: Stage,
         post: Post,
         keeps_dropped: bool,
     ) -> Subscriber {
         Subscriber {
             id,
-            name,
+            name: name.map_or_else(OnceLock::new, OnceLock::from),
             selection,
-            group,
             context,
             stage,
             life: Life::new(),
@@ -115,13 +136,30 @@ impl Subscriber {
             keeps_leftovers: AtomicBool::new(false),
             direct_shut: AtomicBool::new(false),
             phase: AtomicU8::new(Phase::Running as u8),
-            uncommitted: AtomicU64::new(0),
+            uncommitted: AtomicU32::new(0),
             direct: Mutex::new(None),
-            direct_count: AtomicU64::new(0),
+            direct_count: AtomicU32::new(0),
+            seat: AtomicU32::new(0),
             lagging: AtomicBool::new(false),
             watched_done: AtomicU64::new(0),
             watched_looks: AtomicU32::new(0),
             blocked_ms: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        self.name.get_or_init(|| name_of(self.id).into())
+    }
+
+    /// Its name, if it was given one that does not say its number.
+    pub(crate) fn own_name(&self) -> Option<&Arc<str>> {
+        self.name.get().filter(|name| number_of(name) != Some(self.id))
+    }
+
+    pub(crate) fn group(&self) -> Option<&Arc<Group>> {
+        match &self.post {
+            Post::Queue { group, .. } => group.as_ref(),
+            _ => None,
         }
     }
 
@@ -134,18 +172,19 @@ impl Subscriber {
                 log.pushed().saturating_sub(done)
             }
             Post::Log { cursor, .. } => cursor.remaining(),
-            Post::Queue(queue) => queue.behind(),
+            Post::Queue { queue, .. } => queue.behind(),
             Post::Inline(inline) => inline.busy(),
         };
-        let direct = self.direct_count.load(Ordering::Acquire);
-        queued + direct + self.uncommitted.load(Ordering::Acquire)
+        let (direct, held) = (&self.direct_count, &self.uncommitted);
+        let more = |counter: &AtomicU32| u64::from(counter.load(Ordering::Acquire));
+        queued + more(direct) + more(held)
     }
 
     /// To be called after anything it should look at.
     pub(crate) fn wake(&self) {
         match &self.post {
             Post::Log { cursor, .. } => cursor.signal.wake(),
-            Post::Queue(queue) => queue.signal.wake(),
+            Post::Queue { queue, .. } => queue.signal.wake(),
             Post::Inline(_) => {}
         }
     }
@@ -154,7 +193,7 @@ impl Subscriber {
     pub(crate) fn shut(&self, drain: bool) {
         match &self.post {
             Post::Log { log, cursor } => log.leave(cursor, drain),
-            Post::Queue(queue) => queue.close(),
+            Post::Queue { queue, .. } => queue.close(),
             Post::Inline(inline) => inline.close(),
         }
     }
@@ -162,10 +201,10 @@ impl Subscriber {
     /// Takes what waits for it, when it is inside a handler that does not return.
     pub(crate) fn steal(&self) -> Vec<AnyEvent> {
         let mut stolen = self.last_direct();
-        self.direct_count.fetch_sub(stolen.len() as u64, Ordering::AcqRel);
+        self.direct_count.fetch_sub(stolen.len() as u32, Ordering::AcqRel);
         stolen.extend(match &self.post {
             Post::Log { cursor, .. } => cursor.steal(),
-            Post::Queue(queue) => queue.steal(),
+            Post::Queue { queue, .. } => queue.steal(),
             Post::Inline(_) => Vec::new(),
         });
         stolen
@@ -178,7 +217,7 @@ impl Subscriber {
             if self.direct_shut.load(Ordering::Relaxed) || matches!(self.post, Post::Inline(_)) {
                 return false;
             }
-            self.direct_count.fetch_add(events.len() as u64, Ordering::AcqRel);
+            self.direct_count.fetch_add(events.len() as u32, Ordering::AcqRel);
             direct.get_or_insert_default().extend(events);
         }
         self.life.direct();
@@ -195,7 +234,7 @@ impl Subscriber {
 
     /// Others run on the same threads.
     pub(crate) fn shares_threads(&self) -> bool {
-        self.context != "thread"
+        self.context != Runs::Thread
     }
 
     /// It kept such a thread for this long. The caretaker tells.
@@ -222,7 +261,7 @@ impl Subscriber {
     }
 
     /// Events it was given once already wait for it again.
-    pub(crate) fn again_direct(&self, events: u64) {
+    pub(crate) fn again_direct(&self, events: u32) {
         self.direct_count.fetch_add(events, Ordering::AcqRel);
     }
 
@@ -289,10 +328,10 @@ impl Subscriber {
         let none = Troubles::default();
         let (counts, troubles) = (&self.counts, self.counts.has_troubles().unwrap_or(&none));
         SubscriberStats {
-            name: self.name.to_string(),
+            name: self.name().to_string(),
             keys: self.selection.patterns.iter().map(Pattern::text).map(String::from).collect(),
-            group: self.group.as_ref().map(|group| group.name.to_string()),
-            context: self.context,
+            group: self.group().map(|group| group.name.to_string()),
+            context: self.context.text(),
             state: self.state(),
             processed: of(&counts.processed),
             filtered: of(&counts.filtered),
@@ -311,6 +350,6 @@ impl Subscriber {
 
 impl std::fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscriber").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Subscriber").field("name", self.name()).finish_non_exhaustive()
     }
 }

@@ -39,19 +39,19 @@ pub struct Stopped {
 /// Dropping it discards what was waiting; [`stop`](Subscription::stop) handles that first.
 #[must_use = "dropping it unsubscribes; keep it, or call `detach`"]
 pub struct Subscription {
-    heart: Arc<Heart>,
+    /// Gone once it is left to itself.
+    heart: Option<Arc<Heart>>,
     me: Arc<Subscriber>,
-    detached: bool,
 }
 
 impl Subscription {
     pub(crate) fn new(heart: Arc<Heart>, me: Arc<Subscriber>) -> Subscription {
-        Subscription { heart, me, detached: false }
+        Subscription { heart: Some(heart), me }
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.me.name
+        self.me.name()
     }
 
     /// What it did so far.
@@ -66,7 +66,7 @@ impl Subscription {
 
     /// Leaves it subscribed for as long as the hub lives.
     pub fn detach(mut self) {
-        self.detached = true;
+        self.heart = None;
     }
 
     /// Takes it out of the hub, lets it handle what was published before, for this long at most,
@@ -77,23 +77,19 @@ impl Subscription {
     ///
     /// Safe: dropped before it is ready, the subscriber drains and ends by itself.
     pub async fn stop(mut self, drain: Duration) -> Result<Stopped, StopError> {
-        self.check()?;
-        self.detached = true; // what follows ends it, dropped or not
-        stop(&self.heart, &self.me, drain).await
+        // Taken: what follows ends it, dropped or not.
+        let Some(heart) = self
+            .heart
+            .take_if(|heart| current(heart.id()).is_none_or(|at| at.subscriber != self.me.id))
+        else {
+            return Err(StopError::FromItself { name: self.name().to_string() });
+        };
+        stop(&heart, &self.me, drain).await
     }
 
     /// [`Subscription::stop`] for threads that may block.
     pub fn blocking_stop(self, drain: Duration) -> Result<Stopped, StopError> {
         block_on(self.stop(drain))
-    }
-
-    fn check(&self) -> Result<(), StopError> {
-        match current(self.heart.id()) {
-            Some(at) if at.subscriber == self.me.id => {
-                Err(StopError::FromItself { name: self.me.name.to_string() })
-            }
-            _ => Ok(()),
-        }
     }
 }
 
@@ -110,7 +106,7 @@ pub(crate) async fn stop(
         me.wake();
         if !joined(heart, me, GRACE).await {
             leave_behind(heart, me);
-            let name = me.name.to_string();
+            let name = me.name().to_string();
             return Err(StopError::StillRunning { name, waited: drain + GRACE });
         }
     }
@@ -123,7 +119,7 @@ fn leave_behind(heart: &Heart, me: &Subscriber) {
     let stolen = heart.hand_on(me, me.steal());
     me.counts.troubles().abandoned.fetch_add(stolen.len() as u64, Ordering::Relaxed);
     let reason = "its subscriber is inside a handler that does not return";
-    let letter = |event| Letter::new(event, &me.name, 0, Severity::Error, reason);
+    let letter = |event| Letter::new(event, me.name(), 0, Severity::Error, reason);
     heart.keep(stolen.iter().map(letter).collect());
 }
 
@@ -141,8 +137,8 @@ pub(crate) async fn joined(heart: &Heart, me: &Subscriber, time: Duration) -> bo
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if !self.detached {
-            self.heart.end(&self.me, false);
+        if let Some(heart) = &self.heart {
+            heart.end(&self.me, false);
         }
     }
 }
@@ -151,6 +147,6 @@ impl std::fmt::Debug for Subscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let inline = matches!(self.me.post, Post::Inline(_));
         let mut subscription = f.debug_struct("Subscription");
-        subscription.field("name", &self.me.name).field("inline", &inline).finish()
+        subscription.field("name", self.me.name()).field("inline", &inline).finish()
     }
 }

@@ -4,7 +4,9 @@
 //! module of this name made of shuttle's primitives, and runs them under very many schedules.
 
 pub(crate) use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 /// Events per segment of a log: what a reader reads without the lock. Small in the models.
 pub(crate) const SEGMENT: usize = 256;

@@ -9,15 +9,21 @@ use std::task::Poll;
 use std::time::Instant;
 
 use crate::current::{Current, at_depth, within};
+use crate::cursor::Stretch;
 use crate::dead_letter::Letter;
 use crate::event::AnyEvent;
-use crate::filter::Filters;
+use crate::filter::{Answer, Filters};
 use crate::handler::{Delivery, Handler, HandlerError, Remedy, Severity};
 use crate::heart::Heart;
+use crate::life::Orders;
 use crate::notice::HubNotice;
 use crate::restart::Record;
-use crate::stats::{count, sample_every};
+use crate::stats::{add, count, sample_every};
 use crate::subscriber::Subscriber;
+use crate::sync::Slot;
+
+/// How many quick events are handled between two looks at who waits for them.
+const SHOWN: usize = 16;
 
 /// A failure as the hub sees it.
 pub(crate) struct Failure {
@@ -64,7 +70,112 @@ pub(crate) struct Once<'a, T> {
     pub(crate) filtering: bool,
 }
 
+/// How far a stretch was worked through. Told when it goes, however the handler ended.
+pub(crate) struct Tally<'a> {
+    me: &'a Subscriber,
+    /// Events done with, and the bytes that makes in all.
+    pub(crate) passed: u64,
+    pub(crate) bytes: u64,
+    processed: u64,
+    filtered: u64,
+    out: &'a mut (u64, u64),
+}
+
+impl<'a> Tally<'a> {
+    pub(crate) fn new(me: &'a Subscriber, bytes: u64, out: &'a mut (u64, u64)) -> Tally<'a> {
+        Tally { me, passed: 0, bytes, processed: 0, filtered: 0, out }
+    }
+
+    /// Lets everybody see it.
+    #[inline]
+    pub(crate) fn tell(&mut self) {
+        add(&self.me.counts.processed, std::mem::take(&mut self.processed));
+        add(&self.me.counts.filtered, std::mem::take(&mut self.filtered));
+        *self.out = (self.passed, self.bytes);
+    }
+}
+
+impl Drop for Tally<'_> {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
 impl<T: 'static> Once<'_, T> {
+    /// Whether the next so many events, if they are plain, need nothing but filter and handler.
+    #[inline]
+    pub(crate) fn is_plain(&self, events: u32) -> bool {
+        self.depth == 0 && self.record.is_clean() && self.sampler.is_quiet(events)
+    }
+
+    /// Works through a stretch of the log, until other orders come or somebody waits for what it did.
+    #[inline(always)]
+    pub(crate) fn stretch<H: Handler<T>>(
+        &mut self,
+        handler: &mut H,
+        stretch: &Stretch<'_, AnyEvent>,
+        orders: Orders,
+        out: &mut (u64, u64),
+    ) -> Result<(), Box<Failure>> {
+        let mut tally = Tally::new(self.me, stretch.bytes, out);
+        let mut slots = stretch.slots;
+        while let Some(event) = slots.first().and_then(Slot::get) {
+            let some = &slots[..slots.len().min(SHOWN)];
+            let before = tally.passed;
+            if self.is_plain(some.len() as u32) && event.plain {
+                self.quick(handler, some, orders, &mut tally)?;
+                self.sampler.skip((tally.passed - before) as u32);
+            } else {
+                self.handle(handler, event, 0)?;
+                tally.passed += 1;
+                tally.bytes += u64::from(event.bytes);
+            }
+            tally.tell();
+            slots = &slots[(tally.passed - before) as usize..];
+            let wanted = stretch.passed(tally.passed, tally.bytes);
+            if wanted || self.me.life.orders() != orders {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles events as long as they are plain and no other orders come.
+    #[inline(always)]
+    fn quick<H: Handler<T>>(
+        &mut self,
+        handler: &mut H,
+        slots: &[Slot<AnyEvent>],
+        orders: Orders,
+        tally: &mut Tally<'_>,
+    ) -> Result<(), Box<Failure>> {
+        for event in slots.iter().map_while(Slot::get).take_while(|event| event.plain) {
+            self.filtering = true;
+            let payload = event.view::<T>();
+            let answer = payload.map_or(Answer::Unwanted, |some| self.filters.ask(event, some));
+            self.filtering = false;
+            match (answer, payload) {
+                (Answer::Wanted, Some(payload)) => {
+                    let delivery = Delivery { event, payload, attempt: 1, lagged: 0 };
+                    if let Err(error) = handler.immediate(delivery) {
+                        return Err(Box::new(error.into()));
+                    }
+                    tally.processed += 1;
+                }
+                (Answer::Failed(error), _) => {
+                    return Err(Box::new(filter_failed((*error).into())));
+                }
+                _ => tally.filtered += 1,
+            }
+            tally.passed += 1;
+            tally.bytes += u64::from(event.bytes);
+            if self.me.life.orders() != orders {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// `false` if a filter did not let it through.
     #[inline(always)]
     pub(crate) fn handle<H: Handler<T>>(
@@ -80,10 +191,10 @@ impl<T: 'static> Once<'_, T> {
         // What passed once is not asked again: a rate would have forgotten it.
         if let Some(some) = payload.filter(|_| attempt == 1 && !self.filters.is_empty()) {
             self.filtering = true;
-            match self.filters.pass(event, some) {
-                Ok(true) => {}
-                Ok(false) => payload = None,
-                Err(error) => return Err(Box::new(filter_failed((*error).into()))),
+            match self.filters.ask(event, some) {
+                Answer::Wanted => {}
+                Answer::Unwanted => payload = None,
+                Answer::Failed(error) => return Err(Box::new(filter_failed((*error).into()))),
             }
             self.filtering = false;
         }
@@ -99,9 +210,9 @@ impl<T: 'static> Once<'_, T> {
             at_depth(event.depth);
         }
         let delivery = Delivery { event, payload, attempt, lagged };
-        let result = match event.traced || self.sampler.is_due() {
-            false => handler.immediate(delivery),
-            true => {
+        let result = match event.plain && !self.sampler.is_due() {
+            true => handler.immediate(delivery),
+            false => {
                 let span = span(me, event);
                 let _entered = span.as_ref().map(|span| span.enter());
                 let sampled = self.sampler.begin();
@@ -134,9 +245,10 @@ pub(crate) fn wanted<'e, T: 'static>(
     if filters.is_empty() || attempt > 1 {
         return Ok(Some(payload));
     }
-    match catch_unwind(AssertUnwindSafe(|| filters.pass(event, payload))) {
-        Ok(Ok(pass)) => Ok(pass.then_some(payload)),
-        Ok(Err(error)) => Err(filter_failed((*error).into())),
+    match catch_unwind(AssertUnwindSafe(|| filters.ask(event, payload))) {
+        Ok(Answer::Wanted) => Ok(Some(payload)),
+        Ok(Answer::Unwanted) => Ok(None),
+        Ok(Answer::Failed(error)) => Err(filter_failed((*error).into())),
         Err(panic) => Err(filter_failed(panicked(me, panic))),
     }
 }
@@ -157,7 +269,7 @@ pub(crate) fn failed(
 ) {
     count(&me.counts.troubles().errors);
     let notice = HubNotice::HandlerFailed {
-        subscriber: me.name.to_string(),
+        subscriber: me.name().to_string(),
         key: event.key().into(),
         severity: failure.severity,
         reason: failure.reason.clone(),
@@ -175,9 +287,9 @@ pub(crate) fn letter(
     failure: &Failure,
 ) {
     count(&me.counts.troubles().letters);
-    heart.keep(vec![Letter::new(event, &me.name, attempts, failure.severity, &failure.reason)]);
+    heart.keep(vec![Letter::new(event, me.name(), attempts, failure.severity, &failure.reason)]);
     let notice = HubNotice::DeadLetter {
-        subscriber: me.name.to_string(),
+        subscriber: me.name().to_string(),
         key: event.key().into(),
         reason: failure.reason.clone(),
     };
@@ -190,7 +302,7 @@ pub(crate) fn span(me: &Subscriber, event: &AnyEvent) -> Option<tracing::Span> {
         target: "artel_hub",
         parent: parent.id(),
         "handle",
-        subscriber = &*me.name,
+        subscriber = &**me.name(),
         key = event.key(),
         sequence = event.sequence()
     ))
@@ -250,6 +362,7 @@ pub(crate) struct Sampler {
     wait: u32,
     weight: u32,
     chance: u32,
+    /// Handlers are so quick that not every step need be shown to publishers at once.
     quick: bool,
 }
 
@@ -260,10 +373,15 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Handlers are so quick that not every step need be shown to publishers at once.
+    /// None of the next so many events is to be timed.
     #[inline]
-    pub(crate) fn is_quick(&self) -> bool {
-        self.quick
+    fn is_quiet(&self, events: u32) -> bool {
+        self.quick && self.wait >= events
+    }
+
+    #[inline]
+    fn skip(&mut self, events: u32) {
+        self.wait = self.wait.saturating_sub(events);
     }
 
     /// Is the next event to be timed? If not, one less until then.

@@ -59,6 +59,8 @@ pub(crate) enum Kind {
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
+    /// Does a publisher wait for whoever is [`BOUND`] events behind?
+    pub(crate) bounded: bool,
     /// `start(subscribers, events)`.
     pub(crate) start: fn(usize, usize) -> Started,
     /// Not run with more subscribers than this.
@@ -74,7 +76,15 @@ impl Case {
     /// A queue between publisher and subscriber, any number of subscribers, as many events as the
     /// others.
     pub(crate) const fn new(name: &'static str, start: fn(usize, usize) -> Started) -> Case {
-        Case { name, kind: Kind::Queued, start, most: usize::MAX, share: |_| 1.0, memory: false }
+        Case {
+            name,
+            kind: Kind::Queued,
+            bounded: true,
+            start,
+            most: usize::MAX,
+            share: |_| 1.0,
+            memory: false,
+        }
     }
 
     /// So many that a run takes between 0.2 and 1 s with a good peer.

@@ -117,7 +117,7 @@ pub(crate) fn call(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent
             // It was said to be delivered, and its subscriber has left meanwhile.
             subscriber.counts.troubles().abandoned.fetch_add(1, Ordering::Relaxed);
             let reason = "it was stopped before it came to it";
-            let letter = Letter::new(&event, &subscriber.name, 0, Severity::Error, reason);
+            let letter = Letter::new(&event, subscriber.name(), 0, Severity::Error, reason);
             heart.keep(vec![letter]);
         }
     }
@@ -233,7 +233,7 @@ where
                     me.enter(Phase::Failed);
                     heart.count_failed();
                     let notice = crate::notice::HubNotice::Stopped {
-                        subscriber: me.name.to_string(),
+                        subscriber: me.name().to_string(),
                         reason: failure.reason,
                         leftovers: 0,
                     };

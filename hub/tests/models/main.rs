@@ -318,6 +318,7 @@ fn a_queue_that_drops_gives_everything_to_somebody() {
             loop {
                 if let Some(value) = reader.current().copied() {
                     lagged += reader.lagged();
+                    reader.told_lagged();
                     seen.push(value);
                     reader.advance();
                 } else if over.load(Ordering::SeqCst) && reader.is_empty() {

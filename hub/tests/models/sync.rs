@@ -1,7 +1,9 @@
 //! Shuttle's primitives in the place of the real ones: every use of them is a point where another
 //! thread may run.
 
-pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use shuttle::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use std::sync::Arc;
 
 pub(crate) const SEGMENT: usize = 2;

@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case {
             memory: true,
             share: ractor_share,
+            bounded: false,
             ..Case::new("ractor output port v2 (unbounded)", Ractor::start)
         },
     ]

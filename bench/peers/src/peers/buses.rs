@@ -20,16 +20,19 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case {
             share: jaeb_share,
+            bounded: false,
             ..Case::new("jaeb (task per delivery, unbounded)", |n, _| Jaeb::start::<true>(n))
         },
         Case {
             kind: Kind::Inline,
             share: inline_share,
+            bounded: false,
             ..Case::new("jaeb sync (inline, no queue) *", |n, _| Jaeb::start::<false>(n))
         },
         Case {
             memory: true,
             share: qubit_share,
+            bounded: false,
             ..Case::new("qubit-event-bus (bound = all events)", Qubit::start)
         },
     ]

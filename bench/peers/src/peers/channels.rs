@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case {
             memory: true,
             share: cheap,
+            bounded: false,
             ..Case::new("tokio broadcast (ring >= all events)", TokioBroadcast::start)
         },
         Case { memory: true, ..Case::new("async-broadcast", AsyncBroadcast::start) },

@@ -476,6 +476,38 @@ fn a_stuck_subscriber_has_one_event_in_its_hand() {
     gate.open();
 }
 
+/// Stuck after it had begun to drain, it kept what waited behind.
+#[test]
+fn a_subscriber_that_gets_stuck_while_it_drains_keeps_nothing_but_its_own_event() {
+    let (hub, first, others) = (EventHub::new(), Gate::default(), Gate::default());
+    let (begin, hold) = (first.clone(), others.clone());
+    let stuck = hub
+        .subscribe(&N)
+        .on(Context::Thread)
+        .spawn(
+            move |number: Delivery<'_, u64>| if *number == 0 { begin.pass() } else { hold.pass() },
+        )
+        .expect("subscribed");
+    hub.blocking_publish(&N, 0).expect("published");
+    first.reached(1);
+    for number in 1..10 {
+        hub.blocking_publish(&N, number).expect("published");
+    }
+    let report = std::thread::scope(|scope| {
+        let over = scope.spawn(|| hub.blocking_shutdown(Duration::from_secs(2)));
+        eventually("it to drain", || stuck.stats().state == State::Draining);
+        first.open();
+        others.reached(1);
+        over.join().expect("no panic")
+    });
+    assert_eq!((report.stuck.len(), report.leftovers), (1, 8));
+    assert_eq!(payloads(&hub), (2..10).collect::<Vec<_>>());
+    // It comes back after all, and finds that nothing is left for it.
+    others.open();
+    eventually("its end", || stuck.is_over());
+    assert_eq!(payloads(&hub), (2..10).collect::<Vec<_>>());
+}
+
 /// What the dead letters hold, sorted.
 fn payloads(hub: &EventHub) -> Vec<u64> {
     let letters = hub.dead_letters().list(&LetterFilter::all()).expect("letters");
