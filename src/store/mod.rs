@@ -11,6 +11,8 @@ mod check;
 mod ear;
 mod keys;
 mod link;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod script;
 mod switchboard;
 

@@ -28,7 +28,17 @@ impl Script {
     }
 
     fn hash(&self) -> &str {
-        self.hash.get_or_init(|| redis::Script::new(&self.source).get_hash().to_owned())
+        self.hash.get_or_init(|| redis::Script::new(&self.source()).get_hash().to_owned())
+    }
+
+    #[cfg(not(feature = "mutants"))]
+    fn source(&self) -> Cow<'static, str> {
+        self.source.clone()
+    }
+
+    #[cfg(feature = "mutants")]
+    fn source(&self) -> Cow<'static, str> {
+        super::mutant::of(self.name, self.source.clone())
     }
 
     /// Begins a call with the keys it declares.
@@ -38,7 +48,7 @@ impl Script {
         for key in keys {
             cmd.arg(key);
         }
-        Call { source: Some(self.source.clone()), cmd }
+        Call { source: Some(self.source()), cmd }
     }
 }
 

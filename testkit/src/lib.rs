@@ -5,13 +5,12 @@
 mod audit;
 mod certs;
 mod process;
-mod proxy;
 mod server;
 mod wait;
 
+pub use artel_verify::{Fault, Proxy};
 pub use audit::{Audit, Snapshot};
 pub use certs::Certs;
 pub use process::{Program, clean_command, python};
-pub use proxy::{Fault, Proxy};
 pub use server::{Kind, Server, free_port};
 pub use wait::{DEADLINE, eventually, wait_for};

@@ -72,7 +72,7 @@ async fn no_wake_up_is_lost_over_a_bad_link() {
     let rounds = if soak() { 200 } else { 20 };
     let mut faults = 0;
     for server in servers() {
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::start(server.port()).expect("a free port");
         let over = Arc::new(AtomicBool::new(false));
         let (url, port) = (proxy.url(), server.port());
         let chaos = std::thread::spawn({

@@ -164,7 +164,7 @@ async fn a_lock_is_lost_with_the_data() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_reply_leaves_no_lock_behind() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let fleet = member(&server).redis(proxy.url()).start().await.expect("joins");
     let lock = fleet.lock("l").expect("a name");
     proxy.set(Fault::DropReplyTo(key("lock:l").into_bytes()));
@@ -190,7 +190,7 @@ async fn a_lost_reply_leaves_no_lock_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_is_given_up_on_its_way_leaves_nothing_behind() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let mut config = artel::Config::default();
     config.lease = Some(Duration::from_secs(3600));
     let build = |url: String| Fleet::builder().redis(url).name(NAME).config(config.clone());
@@ -238,7 +238,7 @@ async fn a_stop_ends_every_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_is_cut_off_is_told() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let here = member(&server).redis(proxy.url()).start().await.expect("joins");
     let there = observer(&server).await;
     let guard = here.lock("l").expect("a name").acquire().await.expect("free");
@@ -293,7 +293,7 @@ async fn a_restart_of_redis_costs_no_lock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_without_its_session_connection_lives_on() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let here = member(&server).redis(proxy.url()).start().await.expect("joins");
     let there = observer(&server).await;
     let event = here.event("e").expect("a name");

@@ -82,7 +82,7 @@ async fn never_more_permits_than_there_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_that_is_dropped_in_an_outage_is_given_back() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let mut config = artel::Config::default();
     config.lease = Some(Duration::from_secs(60));
     let fleet = artel::Fleet::builder().redis(proxy.url()).name(NAME).config(config);
@@ -104,7 +104,7 @@ async fn a_permit_that_is_dropped_in_an_outage_is_given_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_latch_opens_at_zero_and_counts_every_call_once() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let here = Redis::open(server.url(), NAME).expect("an address");
     let there = Redis::open(proxy.url(), NAME).expect("an address");
     let (waits, counts) =

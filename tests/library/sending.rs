@@ -29,7 +29,7 @@ fn memory_max(server: &Server, bytes: u64) {
 #[tokio::test]
 async fn a_refusal_after_a_lost_reply_is_not_believed() {
     let server = Server::any();
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let sender = Sender::open(proxy.url(), "f").await.expect("reachable");
     sender.send("warm").await.expect("sent");
     proxy.set(Fault::DropReplyTo(hash(include_str!("../../src/queue/send.lua"))));
@@ -143,7 +143,7 @@ fn with_errors(server: &Server, count: usize) {
 async fn a_dropped_requeue_is_not_mistaken_for_the_next() {
     let server = Server::any();
     with_errors(&server, 6);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let errors = ErrorStore::open(proxy.url(), "f").await.expect("reachable");
     let records = errors.page(&mut Cursor::default(), 100).await.expect("answers");
     let mut requeuer = errors.requeue(None);
@@ -168,7 +168,7 @@ async fn a_dropped_requeue_is_not_mistaken_for_the_next() {
 async fn a_dropped_page_of_a_choosing_taker_comes_again() {
     let server = Server::any();
     with_errors(&server, 6);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::start(server.port()).expect("a free port");
     let errors = ErrorStore::open(proxy.url(), "f").await.expect("reachable");
     let mut left = 4;
     let mut taker = errors.take_where(Cursor::default(), move |_| {

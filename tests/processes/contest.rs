@@ -40,7 +40,7 @@ impl Contest {
     }
 
     fn contestant(&self) -> Contestant {
-        let proxy = Proxy::start(self.server.port());
+        let proxy = Proxy::start(self.server.port()).expect("a free port");
         let lease = LEASE_MS.to_string();
         let process = actor(&["lock", &proxy.url(), &self.file, &lease]);
         Contestant { process, proxy }

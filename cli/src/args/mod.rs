@@ -7,6 +7,7 @@ mod errors;
 mod run;
 mod sync;
 mod values;
+mod verify;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub(crate) use errors::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, Requeue
 pub(crate) use run::{HandlerMode, MemberArgs, RunArgs, UpArgs};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
+pub(crate) use verify::{PartArgs, VerifyArgs};
 
 use crate::exit::{Failure, USAGE};
 
@@ -218,6 +220,11 @@ enum Command {
     /// Locks across the fleet: run a command while holding one, see who holds what
     #[command(subcommand)]
     Lock(LockCommand),
+    /// Break a private fleet in every way, check its books, print the verdict; exit code 1 if a promise is broken
+    Verify(VerifyArgs),
+    /// One process of `verify`
+    #[command(hide = true)]
+    VerifyPart(PartArgs),
     /// Put back what dead members left behind
     Clean(CleanArgs),
     /// The private server that is used when no address is given
@@ -361,6 +368,8 @@ pub(crate) enum Action {
     Stats { json: bool },
     Event(EventCommand),
     Lock(LockCommand),
+    Verify(VerifyArgs),
+    VerifyPart(PartArgs),
     Embedded(EmbeddedCommand),
     Config(ConfigCommand),
     Completions(clap_complete::Shell),
@@ -399,6 +408,8 @@ impl Args {
             Some(Command::Stats { json }) => Action::Stats { json },
             Some(Command::Event(command)) => Action::Event(command),
             Some(Command::Lock(command)) => Action::Lock(command),
+            Some(Command::Verify(options)) => Action::Verify(options),
+            Some(Command::VerifyPart(part)) => Action::VerifyPart(part),
             Some(Command::Clean(CleanArgs { .. })) => Action::CleanTemp,
             Some(Command::Embedded(command)) => Action::Embedded(command),
             Some(Command::Config(command)) => Action::Config(command),

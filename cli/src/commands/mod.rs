@@ -13,3 +13,4 @@ pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod take;
 pub(crate) mod up;
+pub(crate) mod verify;

@@ -348,7 +348,7 @@ impl Embedded {
         if self.answers() { Ok(()) } else { Err(failed("no answer".to_owned())) }
     }
 
-    fn find_program(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn find_program(&self) -> Result<PathBuf, Failure> {
         if let Some(program) = &self.program {
             return Ok(program.clone());
         }

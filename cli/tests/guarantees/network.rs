@@ -20,7 +20,7 @@ on_each_server! {
         let options = ["--interval", "5ms", "--lease", "2s", "--work-time", "20ms",
             "--concurrency", "1", "--error-rate", "0.3"];
         let mut crew = Crew::start(kind, 0, &options);
-        let proxy = Proxy::start(crew.server.port());
+        let proxy = Proxy::start(crew.server.port()).expect("a free port");
         let url = proxy.url();
         let mut lost = 0;
         let mut lose = |what: &str, pattern: Vec<u8>, act: &mut dyn FnMut()| {
@@ -95,7 +95,7 @@ on_each_server! {
     /// refreshing its session. It does not.
     fn a_deaf_generator_does_not_stay_in_office(kind) {
         let mut crew = Crew::start(kind, 0, &["--interval", "10ms", "--lease", "1s"]);
-        let proxy = Proxy::start(crew.server.port());
+        let proxy = Proxy::start(crew.server.port()).expect("a free port");
         let deaf = crew.add_at(&proxy.url());
         let (old, leader) = crew.leader();
         assert_eq!(leader, deaf);
@@ -113,7 +113,7 @@ on_each_server! {
     /// A push that was held up on its way arrives after another generator was elected: refused.
     fn a_late_write_of_a_deposed_generator_is_refused(kind) {
         let mut crew = Crew::start(kind, 0, &["--interval", "2ms", "--lease", "1s"]);
-        let proxy = Proxy::start(crew.server.port());
+        let proxy = Proxy::start(crew.server.port()).expect("a free port");
         let slow = crew.add_at(&proxy.url());
         let (old, leader) = crew.leader();
         assert_eq!(leader, slow);
@@ -197,7 +197,7 @@ on_each_server! {
     /// Slow is not dead.
     fn a_slow_link_loses_nothing(kind) {
         let mut crew = Crew::start(kind, 0, &["--interval", "20ms", "--lease", "3s"]);
-        let proxy = Proxy::start(crew.server.port());
+        let proxy = Proxy::start(crew.server.port()).expect("a free port");
         proxy.set(Fault::Delay(Duration::from_millis(20)));
         for _ in 0..3 {
             crew.add_at(&proxy.url());
@@ -211,7 +211,7 @@ on_each_server! {
 /// Three members that reach the server through a proxy, at work.
 fn three_behind_a_proxy(kind: Kind, lease: &str) -> (Crew, Proxy) {
     let mut crew = Crew::start(kind, 0, &["--interval", "10ms", "--lease", lease]);
-    let proxy = Proxy::start(crew.server.port());
+    let proxy = Proxy::start(crew.server.port()).expect("a free port");
     for _ in 0..3 {
         crew.add_at(&proxy.url());
     }

@@ -29,7 +29,7 @@ on_each_server! {
     /// order.
     fn a_million_lines_are_accepted_once_each(kind) {
         let server = Server::with(kind, &["--appendonly", "no"]);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::start(server.port()).expect("a free port");
         let args = ["send", "--redis", &proxy.url(), "--fleet", FLEET];
         let mut command = clean_command(artel(), &args);
         command.stdin(Stdio::piped());
@@ -76,7 +76,7 @@ on_each_server! {
     /// and applied once.
     fn a_lost_reply_sends_nothing_twice(kind) {
         let server = Server::start(kind);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::start(server.port()).expect("a free port");
         let run = |args: &[&str]| {
             let mut all = args.to_vec();
             let url = proxy.url();

@@ -1,6 +1,6 @@
 //! A TCP proxy that cuts, stalls, delays, goes deaf in one direction, or swallows exactly one reply.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,8 +21,16 @@ pub enum Fault {
     DropReplies,
     /// Passes replies and no requests.
     DropRequests,
+    /// Passes replies, and keeps requests until it is over: they come late, all of them.
+    HoldRequests,
+    /// Passes requests, and keeps replies until it is over.
+    HoldReplies,
     /// Holds every chunk back for so long.
     Delay(Duration),
+    /// Holds every chunk back for some time up to this.
+    Jitter(Duration),
+    /// Passes so many bytes a second.
+    Slow(u64),
     /// Passes the next request that contains these bytes, swallows what the server answers, and
     /// breaks that connection: the request took effect, its sender cannot know. Then passes.
     DropReplyTo(Vec<u8>),
@@ -46,9 +54,9 @@ pub struct Proxy {
 
 impl Proxy {
     /// Starts a proxy to a port on this machine.
-    pub fn start(target: u16) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
+    pub fn start(target: u16) -> io::Result<Proxy> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
         let state = Arc::new(State {
             fault: Mutex::new(Fault::Pass),
             changed: Condvar::new(),
@@ -77,7 +85,7 @@ impl Proxy {
                 });
             }
         });
-        Proxy { port, state }
+        Ok(Proxy { port, state })
     }
 
     /// The address of whatever is behind it.
@@ -154,12 +162,11 @@ impl State {
         let mut buffer = vec![0; 1 << 16];
         let mut tail: Vec<u8> = Vec::new();
         while let Ok(n @ 1..) = from.read(&mut buffer) {
-            if !self.hold(|fault| *fault == Fault::Stall) {
+            if !self.hold(|fault| matches!(fault, Fault::Stall | Fault::HoldRequests)) {
                 break;
             }
             match self.fault() {
                 Fault::DropRequests => continue,
-                Fault::Delay(by) => std::thread::sleep(by),
                 Fault::DropReplyTo(pattern) => {
                     tail.extend_from_slice(&buffer[..n]);
                     if tail.windows(pattern.len()).any(|window| window == pattern) {
@@ -173,7 +180,7 @@ impl State {
                     let keep = tail.len().saturating_sub(pattern.len());
                     tail.drain(..keep);
                 }
-                _ => {}
+                fault => std::thread::sleep(pause(&fault, n)),
             }
             if to.write_all(&buffer[..n]).is_err() {
                 break;
@@ -190,13 +197,12 @@ impl State {
                 *self.swallowed.lock().expect("never poisoned") += 1;
                 break;
             }
-            if !self.hold(|fault| *fault == Fault::Stall) {
+            if !self.hold(|fault| matches!(fault, Fault::Stall | Fault::HoldReplies)) {
                 break;
             }
             match self.fault() {
                 Fault::DropReplies => continue,
-                Fault::Delay(by) => std::thread::sleep(by),
-                _ => {}
+                fault => std::thread::sleep(pause(&fault, n)),
             }
             if to.write_all(&buffer[..n]).is_err() {
                 break;
@@ -204,5 +210,15 @@ impl State {
         }
         let _ = to.shutdown(Shutdown::Both);
         let _ = from.shutdown(Shutdown::Both);
+    }
+}
+
+/// How long so many bytes are held back.
+fn pause(fault: &Fault, bytes: usize) -> Duration {
+    match fault {
+        Fault::Delay(by) => *by,
+        Fault::Jitter(most) => most.mul_f64(rand::random()),
+        Fault::Slow(rate) => Duration::from_secs_f64(bytes as f64 / (*rate).max(1) as f64),
+        _ => Duration::ZERO,
     }
 }

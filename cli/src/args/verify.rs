@@ -1,0 +1,95 @@
+//! Flags of `artel verify`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use artel_verify::Kind;
+
+use super::values::time;
+
+/// What is broken, for how long, and where.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// For how long faults happen
+    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "60s")]
+    pub(crate) time: Duration,
+
+    /// Members of the fleet
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(2..=100))]
+    pub(crate) members: u16,
+
+    /// Messages a second, such as 500/s
+    #[arg(long, value_name = "RATE", default_value = "500/s", value_parser = rate)]
+    pub(crate) rate: u64,
+
+    /// What decides which fault comes when [default: chance]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Which faults, by kind or family: all, kill, freeze, network, redis, or names such as cut,redis-loss
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = kinds)]
+    pub(crate) faults: Kinds,
+
+    /// How long a session lasts without a refresh
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
+    pub(crate) lease: Duration,
+
+    /// Also write everything to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Use a Redis that is not empty, whatever happens to what it holds
+    #[arg(long)]
+    pub(crate) i_know: bool,
+
+    /// Keep the history and the server's data in this folder [default: a temporary one, removed unless
+    /// something is broken]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+/// The faults of one list.
+#[derive(Clone, Debug)]
+pub(crate) struct Kinds(pub(crate) Vec<Kind>);
+
+fn kinds(text: &str) -> Result<Kinds, String> {
+    let mut all = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let some = Kind::named(name).ok_or_else(|| {
+            let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+            format!(
+                "no fault is called {name:?}; there are all, kill, freeze, network, redis, {}",
+                names.join(", ")
+            )
+        })?;
+        all.extend(some);
+    }
+    all.sort();
+    all.dedup();
+    Ok(Kinds(all))
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix("/s").unwrap_or(text).trim();
+    match number.parse() {
+        Ok(rate @ 1..=100_000) => Ok(rate),
+        _ => Err("should be messages a second from 1 to 100000, such as 500/s".to_owned()),
+    }
+}
+
+/// One process under test; started by `artel verify`, by nobody else.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PartArgs {
+    #[arg(long)]
+    pub(crate) name: String,
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    #[arg(long)]
+    pub(crate) interval_us: u64,
+    #[arg(long)]
+    pub(crate) batch: u64,
+    #[arg(long)]
+    pub(crate) lease_ms: u64,
+    #[arg(long)]
+    pub(crate) takes: bool,
+}

@@ -1,0 +1,165 @@
+//! `artel verify`: break a private fleet, check its books, print the verdict.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use artel_verify::{Options, Part, Progress, Report, Target, Trouble, Verdict};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::{Global, PartArgs, VerifyArgs};
+use crate::exit::{FAILURE, Failure, OK, UNREACHABLE, USAGE};
+use crate::signals::{Signals, blocking};
+use crate::{printer, settings};
+
+/// As for every fleet.
+const LEASE_MIN: Duration = Duration::from_millis(500);
+/// How often it is said how far it is, where nothing can be drawn.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// `given`: an address on the command line itself. One in the environment or in a file may be anybody's.
+pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> Result<u8, Failure> {
+    let target = match (&global.redis, given) {
+        (Some(url), true) if url != "private" => {
+            Target::Given { url: url.clone(), anyway: args.i_know }
+        }
+        _ => Target::Private(settings::private(global).find_program()?),
+    };
+    let kinds = match &target {
+        Target::Private(_) => args.faults.0.clone(),
+        // What is done to Redis itself is done to a server of our own only.
+        Target::Given { .. } => {
+            args.faults.0.iter().copied().filter(|kind| !kind.needs_private()).collect()
+        }
+    };
+    let (dir, own) = match &args.keep {
+        Some(dir) => (dir.clone(), false),
+        None => (std::env::temp_dir().join(format!("artel-verify-{}", std::process::id())), true),
+    };
+    if dir.read_dir().is_ok_and(|mut there| there.next().is_some()) {
+        return Err(Failure::new(USAGE, format!("{} is not empty", dir.display()))
+            .hint("name a folder that does not exist yet"));
+    }
+    if args.lease < LEASE_MIN {
+        return Err(Failure::new(USAGE, format!("--lease must be at least {LEASE_MIN:?}")));
+    }
+    let report = args.report.as_deref().map(writable).transpose()?;
+    let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let options = Options {
+        program: std::env::current_exe()?,
+        target,
+        dir: dir.clone(),
+        time: args.time,
+        members: args.members.into(),
+        rate: args.rate,
+        lease: args.lease,
+        seed,
+        kinds,
+    };
+    printer::remark(&format!(
+        "breaking a fleet of {} for {}, seed {seed}; Ctrl-C ends it early",
+        options.members,
+        humantime::format_duration(args.time)
+    ));
+    let result = watched(options).await;
+    let keep = result.as_ref().is_ok_and(|report| report.verdict == Verdict::Broken);
+    if own && !keep {
+        let _ = std::fs::remove_dir_all(&dir);
+    } else {
+        printer::remark(&format!("the history is in {}", dir.display()));
+    }
+    let result = result?;
+    if let Some(path) = report {
+        let json = serde_json::to_string_pretty(&result).map_err(io::Error::other)?;
+        std::fs::write(&path, json + "\n")?;
+    }
+    printer::data(&result.text())?;
+    Ok(if result.verdict == Verdict::Broken { FAILURE } else { OK })
+}
+
+/// Runs it aside, with a line that says how far it is; a signal ends the faults.
+async fn watched(options: Options) -> Result<Report, Failure> {
+    let mut signals = Signals::catch()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let heard = stop.clone();
+    let run = blocking(move || {
+        let bar = ProgressBar::new(options.time.as_millis() as u64);
+        let style = ProgressStyle::with_template("{bar:30} {msg}").ok();
+        if let Some(style) = style {
+            bar.set_style(style);
+        }
+        let mut said = Instant::now();
+        let mut tell = |progress: &Progress| {
+            let line = line(progress);
+            bar.set_position(progress.elapsed.as_millis() as u64);
+            bar.set_message(line.clone());
+            if bar.is_hidden() && said.elapsed() >= SAY_EVERY {
+                said = Instant::now();
+                printer::remark(&line);
+            }
+        };
+        let result = artel_verify::run(&options, &heard, &mut tell).map_err(explain);
+        bar.finish_and_clear();
+        result
+    });
+    let mut run = std::pin::pin!(run);
+    tokio::select! {
+        result = &mut run => return result,
+        _ = signals.next() => stop.store(true, Ordering::Relaxed),
+    }
+    printer::remark("ending: mending everything to judge what there is; once more ends at once");
+    match signals.unless(run).await {
+        Ok(result) => result,
+        Err(_) => Err(Failure::new(FAILURE, "ended without a verdict")),
+    }
+}
+
+fn line(progress: &Progress) -> String {
+    format!(
+        "{:>4} s  {}: {} faults, {} messages settled, {} terms, {} violations",
+        progress.elapsed.as_secs(),
+        progress.doing,
+        progress.faults,
+        progress.settled,
+        progress.terms,
+        progress.violations
+    )
+}
+
+fn explain(trouble: Trouble) -> Failure {
+    match trouble {
+        Trouble::NotEmpty { .. } => Failure::new(USAGE, trouble.to_string())
+            .hint("leave `--redis` out for a private server, or say `--i-know`"),
+        Trouble::NoHistory => Failure::new(FAILURE, trouble.to_string())
+            .hint("`--keep <DIR>` names another folder, `--rate` makes it less"),
+        Trouble::Usage(what) => {
+            Failure::new(USAGE, what).hint("leave `--redis` out for a private server")
+        }
+        Trouble::Io(what) => Failure::new(UNREACHABLE, what)
+            .hint("`--server <FILE>` names a redis-server or valkey-server to start"),
+    }
+}
+
+/// A path that can be written: better known now than in an hour.
+fn writable(path: &Path) -> Result<PathBuf, Failure> {
+    let file = std::fs::File::options().create(true).append(true).open(path);
+    file.map(|_| path.to_owned())
+        .map_err(|error| Failure::new(FAILURE, format!("cannot write {}: {error}", path.display())))
+}
+
+/// One process under test.
+pub(crate) async fn part(global: &Global, args: PartArgs) -> Result<u8, Failure> {
+    let part = Part {
+        url: global.redis.clone().unwrap_or_default(),
+        name: args.name,
+        dir: args.dir,
+        interval: Duration::from_micros(args.interval_us),
+        batch: args.batch,
+        lease: Duration::from_millis(args.lease_ms),
+        takes: args.takes,
+    };
+    part.play().await?;
+    Ok(OK)
+}

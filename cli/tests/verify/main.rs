@@ -1,0 +1,232 @@
+//! Proves `artel verify`: it breaks a real fleet and finds its promises kept, says what it cannot
+//! prove, and leaves nothing behind.
+#![allow(missing_docs, clippy::print_stdout)]
+
+#[cfg(feature = "mutants")]
+mod mutants; // the checker is checked
+
+use std::path::{Path, PathBuf};
+
+use artel_testkit::{Kind, Program, Server, clean_command, eventually, wait_for};
+use serde_json::Value;
+
+const ARTEL: &str = env!("CARGO_BIN_EXE_artel");
+
+/// Is this the long run?
+fn soak() -> bool {
+    std::env::var_os("ARTEL_SOAK").is_some()
+}
+
+fn start(args: &[&str]) -> Program {
+    Program::start(ARTEL, &[&["verify"], args].concat())
+}
+
+/// Runs it to its end. Its exit code, and what it wrote to the report.
+fn verify(kind: Kind, args: &[&str]) -> (Option<i32>, Value, String) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let report = dir.path().join("report.json");
+    let server = kind.program().expect("a server").display().to_string();
+    let mut all = vec!["verify", "--server", &server, "--report", report.to_str().expect("text")];
+    all.extend(args);
+    let mut command = clean_command(ARTEL, &all);
+    // Temporary folders of this run only, so that what is left behind is seen.
+    command.env("TMPDIR", dir.path()).stdin(std::process::Stdio::null());
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    let json = std::fs::read(&report).expect("a report");
+    if output.status.code() == Some(0) {
+        std::fs::remove_file(&report).expect("removed");
+        assert_eq!(dir.path().read_dir().expect("a folder").count(), 0, "something is left");
+    }
+    (output.status.code(), serde_json::from_slice(&json).expect("JSON"), text)
+}
+
+fn number(report: &Value, path: &str) -> u64 {
+    report.pointer(path).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Short, or an hour.
+fn keeps_its_promises(kind: Kind, seed: &str) {
+    let time = if soak() { "61m" } else { "30s" };
+    let (code, report, text) = verify(kind, &["--for", time, "--seed", seed, "--rate", "700/s"]);
+    assert_eq!(report["violations"], Value::Array(Vec::new()), "{text}");
+    assert_eq!(code, Some(0), "{text}");
+    let kill = |whom: &str| number(&report, &format!("/faults/kill-{whom}"));
+    assert!(kill("generator") > 0 && kill("worker") > 0, "{text}");
+    assert!(number(&report, "/faults/freeze-long") > 0, "{text}");
+    assert!(number(&report, "/faults/redis-kill") > 0, "{text}");
+    assert_eq!(number(&report, "/seen/accepted"), number(&report, "/seen/settled"), "{text}");
+    assert!(
+        number(&report, "/seen/settled") > 1000 && number(&report, "/seen/terms") > 1,
+        "{text}"
+    );
+    assert!(number(&report, "/outages/generator killed/times") > 0, "{text}");
+    if soak() {
+        assert_eq!(report["verdict"], "held", "{text}");
+        assert!(kill("generator") + kill("worker") + kill("taker") >= 3000, "{text}");
+        assert!(kill("generator") >= 600, "{text}");
+        assert!(number(&report, "/faults/freeze-long") >= 600, "{text}");
+        assert!(number(&report, "/faults/redis-kill") >= 150, "{text}");
+        assert!(number(&report, "/seen/settled") >= 1_000_000, "{text}");
+    }
+}
+
+#[test]
+fn a_broken_fleet_on_redis_keeps_its_promises() {
+    if Kind::Redis.program().is_some() {
+        keeps_its_promises(Kind::Redis, "1");
+    }
+}
+
+#[test]
+fn a_broken_fleet_on_valkey_keeps_its_promises() {
+    if Kind::Valkey.program().is_some() {
+        keeps_its_promises(Kind::Valkey, "2");
+    }
+}
+
+#[test]
+fn what_redis_loses_is_reported_as_loss() {
+    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+    let args = ["--for", "12s", "--seed", "4", "--faults", "redis-loss,kill-worker"];
+    let (code, report, text) = verify(kind, &args);
+    assert_eq!((code, &report["violations"]), (Some(0), &Value::Array(Vec::new())), "{text}");
+    assert!(number(&report, "/faults/redis-loss") > 0, "{text}");
+    assert!(number(&report, "/seen/loss_noticed") > 0, "{text}");
+    let (lost, seen) = (number(&report, "/seen/lost_with_redis"), &report["seen"]);
+    let settled = number(seen, "/settled");
+    // Some of the last term before the loss may have been pushed and never heard of again.
+    assert!(number(seen, "/accepted") >= settled + lost || lost == 0, "{text}");
+    assert!(text.contains("without an append-only file was killed"), "{text}");
+}
+
+#[test]
+fn somebody_elses_redis_is_left_alone() {
+    let server = Server::any();
+    let mut connection = server.connect();
+    let () = redis::cmd("SET").arg("theirs").arg(1).query(&mut connection).expect("set");
+    let url = server.url();
+    let mut refused = start(&["--for", "1s", "--redis", &url]);
+    assert_eq!(refused.exit_code(), Some(2));
+    assert!(refused.stderr().contains("not empty: it has 1 keys"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("--i-know"), "{}", refused.stderr());
+
+    let mut known = start(&["--for", "2s", "--redis", &url, "--i-know", "--members", "2"]);
+    assert_eq!(known.exit_code(), Some(0), "{}", known.stderr());
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
+    assert_eq!(keys, ["theirs"], "its own are gone, theirs are not");
+}
+
+/// An address in the environment may be anybody's: only one on the command line is used.
+#[test]
+fn an_address_in_the_environment_is_not_used() {
+    let server = Server::any();
+    let mut command = clean_command(ARTEL, &["verify", "--for", "1s", "--members", "2"]);
+    command.env("ARTEL_REDIS_URL", server.url()).stdin(std::process::Stdio::null());
+    let mut run = Program::spawn(command);
+    assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut server.connect()).expect("a number");
+    assert_eq!(keys, 0);
+}
+
+/// Processes that write their history to this folder, or serve from it.
+fn processes(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        // A server writes another name over its command line, but it stays where it is.
+        let there =
+            std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir));
+        let ours = there || line.contains(&dir.display().to_string());
+        if ours && !line.contains(" verify --") {
+            found.push(line);
+        }
+    }
+    found
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let keep = dir.path().join("kept");
+    (dir, keep)
+}
+
+#[test]
+fn ctrl_c_cleans_up_and_reports_what_there_is() {
+    let (_dir, keep) = folder();
+    let kept = keep.to_str().expect("text");
+    let mut run = start(&["--for", "1h", "--members", "3", "--faults", "kill", "--keep", kept]);
+    let third = keep.join("m1.3.history");
+    eventually("a member's third life", || third.exists());
+    assert!(!processes(&keep).is_empty());
+    run.signal_interrupt();
+    assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
+    assert!(run.stdout().contains("ended early"), "{}", run.stdout());
+    assert!(run.stdout().contains("kill -9 of a worker"), "{}", run.stdout());
+    assert_eq!(processes(&keep), Vec::<String>::new());
+}
+
+/// Whatever ends it, nothing outlives it for long.
+#[test]
+fn a_kill_leaves_nobody_behind() {
+    let (_dir, keep) = folder();
+    let kept = keep.to_str().expect("text");
+    let mut run = start(&["--for", "1h", "--members", "2", "--faults", "delay", "--keep", kept]);
+    let member = keep.join("m2.1.history");
+    eventually("the members", || std::fs::metadata(&member).is_ok_and(|file| file.len() > 100));
+    run.kill();
+    eventually("all members to end, and the server", || processes(&keep).is_empty());
+}
+
+#[test]
+fn a_history_that_cannot_be_written_is_no_fault_of_the_fleet() {
+    let (_dir, keep) = folder();
+    let kept = keep.to_str().expect("text");
+    let args = ["--for", "1h", "--members", "2", "--faults", "kill-worker", "--keep", kept];
+    let mut run = start(&args);
+    wait_for("the folder", || keep.exists().then_some(()));
+    // As on a full disk: nobody can begin another life.
+    for (member, life) in [("m1", 2), ("m2", 2), ("m1", 3), ("m2", 3)] {
+        let _ = std::fs::create_dir(keep.join(format!("{member}.{life}.history")));
+    }
+    assert_eq!(run.exit_code(), Some(1), "{}", run.stderr());
+    assert!(run.stderr().contains("the history cannot be written"), "{}", run.stderr());
+    assert_eq!(processes(&keep), Vec::<String>::new());
+}
+
+#[test]
+fn wrong_input_is_told_before_anything_is_started() {
+    let (_dir, keep) = folder();
+    std::fs::create_dir(&keep).expect("a folder");
+    std::fs::write(keep.join("x"), b"").expect("a file");
+    let kept = keep.to_str().expect("text");
+    for (args, code, what) in [
+        (vec!["--faults", "earthquake"], 2, "no fault is called \"earthquake\""),
+        (vec!["--members", "1"], 2, "1 is not in 2..=100"),
+        (vec!["--rate", "many"], 2, "messages a second"),
+        (vec!["--lease", "10ms"], 2, "lease"),
+        (vec!["--redis", "redis://10.0.0.1:6379"], 2, "must be on this machine"),
+        (vec!["--redis", "redis://127.0.0.1:1"], 3, "refused"),
+        (vec!["--server", "/bin/false"], 3, "/bin/false ended instead of answering"),
+        (vec!["--server", "/nowhere/redis-server"], 3, "/nowhere/redis-server"),
+        (vec!["--report", "/nowhere/report"], 1, "cannot write /nowhere/report"),
+        (vec!["--keep", kept], 2, "is not empty"),
+    ] {
+        let mut run = start(&[&["--for", "1s"], &args[..]].concat());
+        let got = run.exit_code();
+        assert_eq!(got, Some(code), "{args:?}: {}", run.stderr());
+        assert!(run.stderr().contains(what), "{args:?}: {}", run.stderr());
+        assert_eq!(run.stdout(), "");
+    }
+}
+
+#[test]
+fn one_can_read_in_the_help_what_is_broken() {
+    let mut help = Program::start(ARTEL, &["verify", "--help"]);
+    assert_eq!(help.exit_code(), Some(0));
+    for word in ["--for", "--members", "--rate", "--seed", "--faults", "--report", "--i-know"] {
+        assert!(help.stdout().contains(word), "{word}: {}", help.stdout());
+    }
+}

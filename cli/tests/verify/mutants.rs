@@ -1,0 +1,290 @@
+//! The checker is checked: with a rule of the protocol switched off, `artel verify` must find out.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use artel_testkit::{Kind, clean_command};
+use serde_json::Value;
+
+use crate::ARTEL;
+
+/// A rule that is switched off: edits of scripts, the faults that need it, and which promises may be found
+/// broken.
+struct Mutant {
+    name: &'static str,
+    edits: &'static [(&'static str, &'static str, &'static str)],
+    faults: &'static str,
+    /// Known to catch it; the others are for a machine so busy that the faults come at other moments.
+    seeds: [u64; 3],
+    time: &'static str,
+    broken: &'static [&'static str],
+}
+
+const SESSION: (&str, &str, &str) =
+    ("push", "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end", "");
+const FENCE: (&str, &str, &str) =
+    ("push", "if redis.call('GET', KEYS[2]) ~= me .. '|' .. term then return 'fenced' end", "");
+const NUMBERS: (&str, &str, &str) = (
+    "push",
+    "if last_term ~= term then return 'gap' end",
+    "if last_term ~= term then last = from - 1 end",
+);
+
+const MUTANTS: [Mutant; 18] = [
+    Mutant {
+        name: "a push that is repeated counts again",
+        edits: &[("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1")],
+        faults: "reset",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["settled-once", "each-attempt-once"],
+    },
+    Mutant {
+        name: "a stale generator is not fenced",
+        edits: &[SESSION, FENCE, NUMBERS],
+        faults: "one-way-out",
+        seeds: [2, 4, 1],
+        time: "20s",
+        broken: &["one-generator", "settled-once"],
+    },
+    Mutant {
+        name: "the lease can be taken from a living holder, and nobody is fenced",
+        edits: &[
+            FENCE,
+            NUMBERS,
+            (
+                "acquire",
+                "local deadline = holder and holder ~= me and redis.call('ZSCORE', KEYS[1], holder)",
+                "local deadline = false",
+            ),
+        ],
+        faults: "kill-generator",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["one-generator", "settled-once"],
+    },
+    Mutant {
+        name: "a new generator gets the old term",
+        edits: &[(
+            "acquire",
+            "local token = math.max((redis.call('GET', KEYS[3]) or 0) + 1, t[1] * 1000000 + t[2])",
+            "local token = tonumber(redis.call('GET', KEYS[3]) or 1)",
+        )],
+        faults: "kill-generator",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["one-generator", "settled-once", "each-attempt-once"],
+    },
+    Mutant {
+        name: "a new term does not begin its numbers anew",
+        edits: &[("acquire", "redis.call('SET', KEYS[4], token .. '-0')", "")],
+        faults: "kill-generator",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["heals"],
+    },
+    Mutant {
+        name: "a push drops its first message",
+        edits: &[("push", "for i = 6, #ARGV, 1000 do", "for i = 7, #ARGV, 1000 do")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance", "nothing-lost"],
+    },
+    Mutant {
+        name: "a push is not counted",
+        edits: &[("push", "redis.call('HINCRBY', KEYS[5], 'generated', n)", "")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance"],
+    },
+    Mutant {
+        name: "a fetch does not say what it took",
+        edits: &[("fetch", "redis.call('HINCRBY', KEYS[4], 'claimed', count)", "")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance"],
+    },
+    Mutant {
+        name: "a fetch keeps nothing for whoever comes after",
+        edits: &[(
+            "fetch",
+            "redis.call('RPUSH', KEYS[3], unpack(reply, i, math.min(i + 999, #reply)))",
+            "",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance", "nothing-lost", "heals"],
+    },
+    Mutant {
+        name: "what a dead member held is dropped",
+        edits: &[(
+            "adopt",
+            "redis.call('LPUSH', KEYS[5], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
+            "",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance", "nothing-lost"],
+    },
+    Mutant {
+        name: "what a dead member held is put back without counting the attempt",
+        edits: &[("adopt", "head, id, attempt + 1)", "head, id, attempt)")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["each-attempt-once"],
+    },
+    Mutant {
+        name: "a dead member is not remembered as an orphan",
+        edits: &[("look", "redis.call('SADD', KEYS[5], id)", "")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["heals", "nothing-lost"],
+    },
+    Mutant {
+        name: "an outcome that is repeated counts again",
+        edits: &[("settle", "elseif message ~= '' and not named", "elseif not named")],
+        faults: "reset",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance", "settled-once"],
+    },
+    Mutant {
+        name: "an outcome is not counted",
+        edits: &[(
+            "settle",
+            "if settled > failed then redis.call('HINCRBY', KEYS[4], 'done', settled - failed) end",
+            "",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance"],
+    },
+    Mutant {
+        name: "effects happen twice",
+        edits: &[(
+            "settle",
+            "for _, call in ipairs(effects) do redis.call(unpack(call)) end",
+            "for _, call in ipairs(effects) do redis.call(unpack(call)) redis.call(unpack(call)) end",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["effects-equal-outcomes"],
+    },
+    Mutant {
+        name: "a failed message is recorded as done",
+        edits: &[(
+            "settle",
+            "ledger(it[1], it[2] == 'f' and 'failed' or 'done')",
+            "ledger(it[1], 'done')",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["nothing-invented"],
+    },
+    Mutant {
+        name: "a failed message is not kept",
+        edits: &[(
+            "settle",
+            "if it[2] == 'f' then redis.call('XADD', KEYS[5], '*', 'm', it[1], 'e', it[3]) end",
+            "",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["errors-kept"],
+    },
+    Mutant {
+        name: "a taker of errors deletes them first",
+        edits: &[("take", "redis.call('RENAME', from, KEYS[3])", "redis.call('DEL', from)")],
+        faults: "kill-taker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["errors-kept"],
+    },
+];
+
+/// Runs `verify` on the mutant. Which promises it found broken.
+fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (report, keep) = (dir.path().join("report.json"), dir.path().join("history"));
+    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+    let server = kind.program().expect("a server").display().to_string();
+    let (seed, report_arg) = (seed.to_string(), report.display().to_string());
+    let keep = keep.display().to_string();
+    let mut command = clean_command(
+        ARTEL,
+        &[
+            "verify",
+            "--for",
+            mutant.time,
+            "--members",
+            "3",
+            "--lease",
+            "1s",
+            "--rate",
+            "500/s",
+            "--seed",
+            &seed,
+            "--faults",
+            mutant.faults,
+            "--server",
+            &server,
+            "--report",
+            &report_arg,
+            "--keep",
+            &keep,
+        ],
+    );
+    let edit = |(script, rule, instead): &(&str, &str, &str)| {
+        format!("{script}\u{1f}{rule}\u{1f}{instead}")
+    };
+    let edits: Vec<String> = mutant.edits.iter().map(edit).collect();
+    command.env("MUTANT_OF_ARTEL", edits.join("\n")).stdin(std::process::Stdio::null());
+    let output = command.output().expect("it runs");
+    let json = std::fs::read(&report).unwrap_or_default();
+    let report: Value = serde_json::from_slice(&json).unwrap_or_default();
+    let found = report["violations"].as_array().into_iter().flatten();
+    let found = found.filter_map(|one| one["invariant"].as_str().map(str::to_owned)).collect();
+    if output.status.code() != Some(1) {
+        println!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    found
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let caught = |seed: &u64| {
+                        let found = broken(mutant, *seed);
+                        println!("{}, seed {seed}: {found:?}", mutant.name);
+                        mutant.broken.iter().any(|promise| found.contains(*promise))
+                    };
+                    if !mutant.seeds.iter().any(caught) {
+                        missed.lock().expect("never poisoned").push(mutant.name);
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner().expect("never poisoned");
+    assert!(missed.is_empty(), "not caught: {missed:#?}");
+}

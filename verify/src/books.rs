@@ -1,0 +1,213 @@
+//! What is in Redis, read in one piece and without trusting any counter.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{Connection, RedisResult};
+
+use crate::history::{Id, id_of};
+use crate::member::{EFFECTS, FLEET, PULSE};
+
+/// How long one answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Entries of the ledger read at once.
+const PAGE: usize = 5_000;
+
+const READ: &str = r"
+local p = ARGV[1]
+local waiting, held, errors = 0, 0, {}
+for _, key in ipairs(redis.call('KEYS', p .. '*')) do
+  local rest = string.sub(key, #p + 1)
+  if string.match(rest, '^lane:') then
+    waiting = waiting + redis.call('LLEN', key)
+  elseif string.match(rest, '^block:') then
+    for _, m in ipairs(redis.call('LRANGE', key, 0, -1)) do if m ~= '' and m ~= '-' then held = held + 1 end end
+  elseif rest == 'errors' or string.match(rest, '^drain:') then
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      for i = 1, #entry[2], 2 do
+        if entry[2][i] == 'm' then errors[#errors + 1] = string.match(entry[2][i + 1], '^[^|]*|([^|]+)') end
+      end
+    end
+  end
+end
+local settled = 0
+if redis.call('EXISTS', p .. 'ledger') == 1 then
+  local info = redis.call('XINFO', 'STREAM', p .. 'ledger')
+  for i = 1, #info, 2 do if info[i] == 'entries-added' then settled = info[i + 1] end end
+end
+local lease = redis.call('GET', p .. 'lease')
+if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
+return {waiting, held, settled, errors, redis.call('HGETALL', p .. 'counts'), redis.call('ZCARD', p .. 'members'),
+  lease and string.match(lease, '|(.+)$') or '', redis.call('HGETALL', p .. 'data:' .. ARGV[2])}
+";
+
+const BEAT: &str = r"
+local t = redis.call('TIME')
+-- By the clock, so that it grows even if Redis forgot where it was.
+local gen = math.max(tonumber(redis.call('HGET', KEYS[1], 'gen') or 0) + 1, t[1] * 1000 + math.floor(t[2] / 1000))
+redis.call('HSET', KEYS[1], 'gen', string.format('%.0f', gen), 'flag', '1')
+redis.call('SPUBLISH', KEYS[1], 'set')
+redis.call('HSET', KEYS[1], 'flag', '0')
+return string.format('%.0f', gen)
+";
+
+fn key(name: &str) -> String {
+    format!("artel:{{{FLEET}}}:{name}")
+}
+
+/// Everything there is, as of one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) waiting: u64,
+    pub(crate) held: u64,
+    /// Entries ever added to the ledger.
+    pub(crate) settled: u64,
+    /// In the error store and in the hands of takers.
+    pub(crate) errors: Vec<Id>,
+    pub(crate) counts: HashMap<String, i64>,
+    pub(crate) members: u64,
+    /// The term of a valid lease.
+    pub(crate) leads: Option<u64>,
+    /// What effects wrote: per term how many, and the sum of their numbers.
+    pub(crate) effects: HashMap<u64, (i64, i64)>,
+}
+
+impl Snapshot {
+    pub(crate) fn count(&self, name: &str) -> i64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// One entry of the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settled {
+    pub(crate) id: Id,
+    pub(crate) failed: bool,
+}
+
+/// A connection past every proxy.
+pub(crate) struct Books {
+    url: String,
+    connection: Option<Connection>,
+    /// The last entry of the ledger that was read, and the one before the last page.
+    read: String,
+    before: String,
+}
+
+impl Books {
+    pub(crate) fn new(url: String) -> Books {
+        Books { url, connection: None, read: "0".into(), before: "0".into() }
+    }
+
+    /// Everything is gone, the ledger too: it begins anew.
+    pub(crate) fn forget(&mut self) {
+        (self.connection, self.read, self.before) = (None, "0".into(), "0".into());
+    }
+
+    fn with<T>(&mut self, ask: impl FnOnce(&mut Connection) -> RedisResult<T>) -> RedisResult<T> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let client = redis::Client::open(self.url.as_str())?;
+                let connection = client.get_connection_with_timeout(ANSWER_MAX)?;
+                connection.set_read_timeout(Some(ANSWER_MAX * 5))?;
+                connection.set_write_timeout(Some(ANSWER_MAX))?;
+                connection
+            }
+        };
+        let answer = ask(&mut connection);
+        if answer.is_ok() {
+            self.connection = Some(connection);
+        }
+        answer
+    }
+
+    /// One command whose answer does not matter.
+    pub(crate) fn say(&mut self, words: &[&str]) -> RedisResult<()> {
+        self.with(|connection| {
+            let mut command = redis::cmd(words[0]);
+            words[1..].iter().for_each(|word| {
+                command.arg(*word);
+            });
+            command.query::<redis::Value>(connection).map(|_| ())
+        })
+    }
+
+    pub(crate) fn keys(&mut self) -> RedisResult<u64> {
+        self.with(|connection| redis::cmd("DBSIZE").query(connection))
+    }
+
+    /// Removes everything the fleet left.
+    pub(crate) fn clear(&mut self) -> RedisResult<()> {
+        let own = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end";
+        self.say(&["EVAL", own, "0", &format!("{}*", key(""))])
+    }
+
+    /// Hands of takers that are not empty.
+    pub(crate) fn drains(&mut self) -> RedisResult<u64> {
+        self.with(|connection| redis::cmd("HLEN").arg(key("drains")).query(connection))
+    }
+
+    /// Sets the event and clears it in one piece; says how often it was set.
+    pub(crate) fn beat(&mut self) -> RedisResult<u64> {
+        let event = key(&format!("event:{PULSE}"));
+        self.with(|connection| redis::cmd("EVAL").arg(BEAT).arg(1).arg(event).query(connection))
+    }
+
+    pub(crate) fn snapshot(&mut self) -> RedisResult<Snapshot> {
+        type Raw =
+            (u64, u64, u64, Vec<String>, HashMap<String, i64>, u64, String, Vec<(String, i64)>);
+        let raw: Raw = self.with(|connection| {
+            redis::cmd("EVAL").arg(READ).arg(0).arg(key("")).arg(EFFECTS).query(connection)
+        })?;
+        let mut effects: HashMap<u64, (i64, i64)> = HashMap::new();
+        for (field, value) in raw.7 {
+            let Some((term, what)) = field.split_once(':') else { continue };
+            let entry = effects.entry(term.parse().unwrap_or(0)).or_default();
+            *(if what == "n" { &mut entry.0 } else { &mut entry.1 }) = value;
+        }
+        Ok(Snapshot {
+            waiting: raw.0,
+            held: raw.1,
+            settled: raw.2,
+            errors: raw.3.iter().filter_map(|id| id_of(id)).collect(),
+            counts: raw.4,
+            members: raw.5,
+            leads: raw.6.parse().ok(),
+            effects,
+        })
+    }
+
+    /// The last message that was accepted, and the next entries of the ledger. What was read before them is
+    /// removed, so that it stays small.
+    pub(crate) fn ledger(&mut self) -> RedisResult<(Option<Id>, Vec<Settled>)> {
+        let (from, old) = (format!("({}", self.read), self.before.clone());
+        type Raw = Vec<(String, Vec<(String, String)>)>;
+        let (last, entries): (Option<String>, Raw) = self.with(|connection| {
+            let last = redis::cmd("GET").arg(key("last")).query(connection)?;
+            if old != "0" {
+                let mut trim = redis::cmd("XTRIM");
+                trim.arg(key("ledger")).arg("MINID").arg(old).query::<u64>(connection)?;
+            }
+            let page = redis::cmd("XRANGE")
+                .arg(key("ledger"))
+                .arg(from)
+                .arg("+")
+                .arg("COUNT")
+                .arg(PAGE)
+                .query(connection)?;
+            Ok((last, page))
+        })?;
+        if let Some((last, _)) = entries.last() {
+            self.before = std::mem::replace(&mut self.read, last.clone());
+        }
+        let settled = |(_, fields): &(String, Vec<(String, String)>)| {
+            let field = |name: &str| {
+                fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+            };
+            Some(Settled { id: id_of(field("id")?)?, failed: field("outcome")? == "failed" })
+        };
+        let last = last.as_deref().and_then(id_of);
+        Ok((last, entries.iter().filter_map(settled).collect()))
+    }
+}

@@ -1,0 +1,171 @@
+//! [`Actor`]: one place in the cast. A process plays it until it is killed; then another does.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::history::{Entry, NO_HISTORY, Tail};
+use crate::member::Part;
+use crate::proxy::{Fault, Proxy};
+
+/// A process, the proxy between it and Redis, and what it writes.
+pub(crate) struct Actor {
+    /// `m3`, or `taker`.
+    role: String,
+    program: PathBuf,
+    part: Part,
+    proxy: Proxy,
+    life: u32,
+    child: Option<Child>,
+    tail: Tail,
+    /// What earlier lives may still have written.
+    old: Vec<Tail>,
+    /// Something is being done to it.
+    pub(crate) hurt: bool,
+    /// Its present life takes part, as far as it knows.
+    pub(crate) joined: bool,
+    /// The last generation of the event that its present life has seen.
+    pub(crate) woken: u64,
+}
+
+/// How it ended, if nobody killed it.
+pub(crate) enum Ended {
+    NoHistory,
+    Otherwise(String),
+}
+
+impl Actor {
+    pub(crate) fn new(
+        role: String,
+        program: &Path,
+        mut part: Part,
+        port: u16,
+    ) -> io::Result<Actor> {
+        let proxy = Proxy::start(port)?;
+        part.url = proxy.url();
+        let tail = Tail::new(String::new(), PathBuf::new());
+        let (program, old) = (program.to_owned(), Vec::new());
+        let mut actor = Actor {
+            role,
+            program,
+            part,
+            proxy,
+            life: 0,
+            child: None,
+            tail,
+            old,
+            hurt: false,
+            joined: false,
+            woken: 0,
+        };
+        actor.begin()?;
+        Ok(actor)
+    }
+
+    /// The name of its present life.
+    pub(crate) fn name(&self) -> &str {
+        &self.tail.who
+    }
+
+    /// Starts a new life.
+    pub(crate) fn begin(&mut self) -> io::Result<()> {
+        self.life += 1;
+        (self.joined, self.woken) = (false, 0);
+        self.part.name = format!("{}.{}", self.role, self.life);
+        let part = &self.part;
+        let log = std::fs::File::create(part.dir.join(format!("{}.log", part.name)))?;
+        let mut command = Command::new(&self.program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ARTEL_") || name == "REDIS_URL" {
+                command.env_remove(name);
+            }
+        }
+        command.arg("verify-part").args(["--redis", &part.url, "--name", &part.name]);
+        command.arg("--dir").arg(&part.dir);
+        command.args(["--interval-us", &part.interval.as_micros().to_string()]);
+        command.args(["--batch", &part.batch.to_string()]);
+        command.args(["--lease-ms", &part.lease.as_millis().to_string()]);
+        if part.takes {
+            command.arg("--takes");
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
+        self.child = Some(child);
+        let next = Tail::new(part.name.clone(), part.history());
+        self.old.push(std::mem::replace(&mut self.tail, next));
+        Ok(())
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// `kill -9`, and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// It ended by itself, which it should not.
+    pub(crate) fn ended(&mut self) -> Option<Ended> {
+        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
+        self.child = None;
+        Some(match status.code() {
+            Some(NO_HISTORY) => Ended::NoHistory,
+            _ => Ended::Otherwise(format!("{} ended by itself: {status}", self.name())),
+        })
+    }
+
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32));
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    pub(crate) fn network(&self, fault: Fault) {
+        self.proxy.set(fault);
+    }
+
+    /// How many requests took effect without their sender learning of it.
+    pub(crate) fn swallowed(&self) -> u64 {
+        self.proxy.swallowed()
+    }
+
+    /// What it and its earlier lives wrote since, with the name of the life.
+    pub(crate) fn read(&mut self) -> Vec<(String, u64, Entry)> {
+        let mut lines = Vec::new();
+        for mut tail in self.old.drain(..) {
+            let who = tail.who.clone();
+            lines.extend(tail.read().into_iter().map(|(at, entry)| (who.clone(), at, entry)));
+        }
+        let who = self.tail.who.clone();
+        for (at, entry) in self.tail.read() {
+            match entry {
+                Entry::Woken(generation) => self.woken = self.woken.max(generation),
+                Entry::Joined => self.joined = true,
+                Entry::SessionLost => self.joined = false,
+                _ => {}
+            }
+            lines.push((who.clone(), at, entry));
+        }
+        lines
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,385 @@
+//! [`run`]: starts the cast, lets faults happen by the plan, and watches.
+//!
+//! **Invariant:** whatever was begun is ended before anything is judged: nobody is frozen, no link is
+//! broken and Redis runs at every quiet point. Nothing outlives the run.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::books::{Books, Snapshot};
+use crate::cast::{Actor, Ended};
+use crate::check::Checker;
+use crate::history::{self, Entry};
+use crate::member::{Part, REST};
+use crate::options::{Options, Progress, Target, Trouble};
+use crate::plan::{Kind, Plan};
+use crate::promise::Invariant;
+use crate::report::{Outages, Paths, Report};
+use crate::server::Server;
+use crate::strike::{Act, server_args};
+
+/// Time between two ticks of the generator.
+const INTERVAL: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+/// Between two moments at which everything is whole again and the books are looked at.
+const QUIET_EVERY: Duration = Duration::from_secs(20);
+/// How much longer than two leases it may take until all is well again, on a busy machine.
+const HEAL_MORE: Duration = Duration::from_secs(10);
+/// How long the last messages may take once nothing is generated.
+const EMPTY_MAX: Duration = Duration::from_secs(20);
+/// Lines of the history shown with one violation.
+const EXCERPT: usize = 40;
+
+pub(crate) struct Director<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) server: Option<Server>,
+    pub(crate) actors: Vec<Actor>,
+    pub(crate) books: Books,
+    pub(crate) checker: Checker,
+    pub(crate) agenda: BinaryHeap<Reverse<(Instant, Act)>>,
+    pub(crate) redis_hurt: bool,
+    pub(crate) counts: BTreeMap<Kind, u64>,
+    /// The highest term, and who has it.
+    pub(crate) leader: (u64, String),
+    pub(crate) outages: Outages,
+    pub(crate) paths: Paths,
+    pub(crate) drained: bool,
+    pub(crate) heals: Vec<Duration>,
+    /// Redis itself may lose what it acknowledged.
+    pub(crate) lossy: bool,
+    /// Entries of the ledger that the last look found.
+    pub(crate) read: usize,
+    /// Whose requests are held up, and the term it had.
+    pub(crate) held_up: Option<(usize, u64)>,
+    /// When the last message was made that a worker began with.
+    pub(crate) flowed: u64,
+}
+
+/// The taker stands behind the members.
+fn cast(options: &Options, port: u16) -> io::Result<Vec<Actor>> {
+    let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
+    let part = Part {
+        url: String::new(),
+        name: String::new(),
+        dir: options.dir.clone(),
+        interval: INTERVAL,
+        batch: options.rate.div_ceil(ticks).max(1),
+        lease: options.lease,
+        takes: false,
+    };
+    let member = |number| format!("m{number}");
+    let mut actors = Vec::new();
+    for number in 1..=options.members {
+        actors.push(Actor::new(member(number), &options.program, part.clone(), port)?);
+    }
+    let taker = Part { takes: true, ..part };
+    actors.push(Actor::new("taker".into(), &options.program, taker, port)?);
+    Ok(actors)
+}
+
+/// Runs, breaks, mends, checks. `stop` ends the faults early.
+pub fn run(
+    options: &Options,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&Progress),
+) -> Result<Report, Trouble> {
+    std::fs::create_dir_all(&options.dir)?;
+    let lossy = options.kinds.iter().any(|kind| kind.loses_data());
+    let (server, url, port) = match &options.target {
+        Target::Private(program) => {
+            let dir = options.dir.join("server");
+            std::fs::create_dir_all(&dir)?;
+            let server = Server::start(program, &dir, &server_args(&options.kinds))?;
+            let (url, port) = (server.url(), server.port());
+            (Some(server), url, port)
+        }
+        Target::Given { url, .. } => (None, url.clone(), port_of(url)?),
+    };
+    let mut books = Books::new(url);
+    let keys = books.keys()?;
+    match &options.target {
+        Target::Given { anyway, .. } if keys > 0 && !anyway => {
+            return Err(Trouble::NotEmpty { keys });
+        }
+        _ => {}
+    }
+    let mut director = Director {
+        options,
+        server,
+        actors: cast(options, port)?,
+        books,
+        checker: Checker::default(),
+        agenda: BinaryHeap::new(),
+        redis_hurt: false,
+        counts: BTreeMap::new(),
+        leader: (0, String::new()),
+        outages: Outages::default(),
+        paths: Paths::default(),
+        drained: false,
+        heals: Vec::new(),
+        lossy,
+        read: 0,
+        held_up: None,
+        flowed: 0,
+    };
+    let begun = Instant::now();
+    director.perform(stop, tell)?;
+    let interrupted = stop.load(Ordering::Relaxed);
+    director.settle(tell)?;
+    Ok(director.report(begun.elapsed(), interrupted))
+}
+
+/// The port of an address on this machine: others cannot be reached through the proxies.
+fn port_of(url: &str) -> Result<u16, Trouble> {
+    let rest = url.strip_prefix("redis://").and_then(|rest| rest.split('/').next());
+    let host = rest.map(|rest| rest.rsplit('@').next().unwrap_or(rest));
+    let parts = host.and_then(|host| host.rsplit_once(':'));
+    match parts {
+        Some(("127.0.0.1" | "localhost", port)) => {
+            port.parse().map_err(|_| Trouble::Usage(format!("{port} is no port")))
+        }
+        _ => Err(Trouble::Usage(
+            "a Redis that is given must be on this machine, redis://127.0.0.1:PORT, without a password: \
+             every link to it goes through a proxy"
+                .into(),
+        )),
+    }
+}
+
+impl Director<'_> {
+    fn perform(
+        &mut self,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(&Progress),
+    ) -> Result<(), Trouble> {
+        self.quiet(tell, "starting")?;
+        let begun = Instant::now();
+        let mut plan = Plan::new(self.options.seed, &self.options.kinds, self.options.lease);
+        let (mut next, mut look, mut quiet) = (begun, begun, begun + QUIET_EVERY);
+        let mut upcoming = plan.next();
+        // What comes after the first violation only hides it.
+        while begun.elapsed() < self.options.time
+            && !stop.load(Ordering::Relaxed)
+            && self.checker.violations.is_empty()
+        {
+            let now = Instant::now();
+            self.acts(now)?;
+            if let Some(step) = upcoming.filter(|_| now >= next) {
+                next = now + step.next;
+                if self.strike(&step)? {
+                    *self.counts.entry(step.kind).or_default() += 1;
+                    upcoming = plan.next();
+                } else if step.kind != Kind::KillGenerator && step.kind != Kind::RedisKill {
+                    upcoming = plan.next(); // nobody left to hit with this one
+                }
+            }
+            if now >= look {
+                look = now + LOOK;
+                self.look()?;
+                tell(&self.progress(begun.elapsed(), "breaking"));
+            }
+            if now >= quiet {
+                self.quiet(tell, "looking at the books")?;
+                quiet = Instant::now() + QUIET_EVERY;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    fn progress(&self, elapsed: Duration, doing: &'static str) -> Progress {
+        let (faults, settled) = (self.counts.values().sum(), self.checker.seen.settled);
+        let violations = self.checker.violations.len();
+        Progress { elapsed, faults, settled, terms: self.outages.terms, violations, doing }
+    }
+
+    /// Whoever leads now, if it is well.
+    pub(crate) fn generator(&self) -> Option<usize> {
+        let at = self.members().position(|actor| actor.name() == self.leader.1)?;
+        (self.actors[at].is_alive() && !self.actors[at].hurt).then_some(at)
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Actor> {
+        self.actors[..self.options.members].iter()
+    }
+
+    /// Asks Redis until it answers.
+    pub(crate) fn again<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Books) -> redis::RedisResult<T>,
+    ) -> Result<T, Trouble> {
+        let begun = Instant::now();
+        loop {
+            match ask(&mut self.books) {
+                Err(error) if begun.elapsed() > Duration::from_secs(20) => return Err(error.into()),
+                Err(_) => std::thread::sleep(LOOK),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+    }
+
+    /// Reads what was written since.
+    pub(crate) fn look(&mut self) -> Result<(), Trouble> {
+        for at in 0..self.actors.len() {
+            match self.actors[at].ended() {
+                None => {}
+                Some(Ended::NoHistory) => return Err(Trouble::NoHistory),
+                Some(Ended::Otherwise(what)) => {
+                    let about = vec![self.actors[at].name().to_owned()];
+                    self.checker.blame(Invariant::Heals, what, about);
+                    self.actors[at].begin()?;
+                }
+            }
+            for (who, time, entry) in self.actors[at].read() {
+                self.checker.history(&who, &entry);
+                self.outages.history(time, &entry);
+                if let Entry::Start { made, .. } = entry {
+                    self.flowed = self.flowed.max(made);
+                }
+                if let Entry::Leads(term) = entry
+                    && term > self.leader.0
+                {
+                    self.leader = (term, who);
+                }
+            }
+        }
+        if !self.redis_hurt
+            && let Ok((last, entries)) = self.books.ledger()
+        {
+            last.into_iter().for_each(|id| self.checker.accepted(id));
+            self.read = entries.len();
+            entries.iter().for_each(|entry| self.checker.settled(entry));
+        }
+        Ok(())
+    }
+
+    /// Ends all faults, waits until all is well again, and looks at the books.
+    fn quiet(
+        &mut self,
+        tell: &mut dyn FnMut(&Progress),
+        doing: &'static str,
+    ) -> Result<(), Trouble> {
+        while let Some(Reverse((_, act))) = self.agenda.pop() {
+            self.act(act)?;
+        }
+        let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
+        let (begun, since) = (Instant::now(), history::now());
+        let most = self.options.lease * 2 + HEAL_MORE;
+        let members = self.options.members as u64;
+        let mut last;
+        loop {
+            self.look()?;
+            last = self.books.snapshot().ok();
+            let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
+            let flows = self.flowed > since;
+            let here = self.members().all(|actor| actor.joined);
+            if flows && here && last.as_ref().is_some_and(well) {
+                break;
+            }
+            if begun.elapsed() > most {
+                let leads = last.as_ref().is_some_and(|now| now.leads.is_some());
+                let what = format!(
+                    "{} s after the last fault {} of {members} take part, {} leads and {} flows",
+                    most.as_secs(),
+                    last.as_ref().map_or(0, |now| now.members),
+                    if leads { "one" } else { "nobody" },
+                    if flows { "work" } else { "nothing" },
+                );
+                self.checker.blame(Invariant::Heals, what, Vec::new());
+                return Ok(());
+            }
+            tell(&self.progress(begun.elapsed(), doing));
+            std::thread::sleep(LOOK);
+        }
+        self.heals.push(begun.elapsed());
+        let now = self.again(Books::snapshot)?;
+        self.checker.quiet(&now);
+        self.paths.drain_recovered |=
+            self.drained && self.books.drains().is_ok_and(|drains| drains == 0);
+        self.beat()
+    }
+
+    /// Sets the event: everybody must return.
+    fn beat(&mut self) -> Result<(), Trouble> {
+        let generation = self.again(Books::beat)?;
+        let begun = Instant::now();
+        loop {
+            self.look()?;
+            let asleep = self.members().find(|actor| actor.woken < generation);
+            let Some(asleep) = asleep.map(|actor| actor.name().to_owned()) else { return Ok(()) };
+            if begun.elapsed() > HEAL_MORE {
+                let what = format!("{asleep} still waits for an event set {HEAL_MORE:?} ago");
+                self.checker.blame(Invariant::NoWakeUpMissed, what, vec![generation.to_string()]);
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Ends generation, waits for the last messages, and judges.
+    fn settle(&mut self, tell: &mut dyn FnMut(&Progress)) -> Result<(), Trouble> {
+        self.quiet(tell, "mending")?;
+        std::fs::write(self.options.dir.join(REST), b"")?;
+        let begun = Instant::now();
+        let now = loop {
+            self.look()?;
+            let now = self.again(Books::snapshot)?;
+            let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
+            if now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
+                break now;
+            }
+            if begun.elapsed() > EMPTY_MAX {
+                let what = format!(
+                    "{EMPTY_MAX:?} after the last message {} wait, {} are held and {} errors are not taken",
+                    now.waiting,
+                    now.held,
+                    now.errors.len()
+                );
+                self.checker.blame(Invariant::Heals, what, Vec::new());
+                break now;
+            }
+            tell(&self.progress(begun.elapsed(), "settling"));
+            std::thread::sleep(LOOK);
+        };
+        self.look()?;
+        if !self.lossy && self.checker.seen.settled != now.settled {
+            let (read, there) = (self.checker.seen.settled, now.settled);
+            let what =
+                format!("{read} different messages were settled, the ledger had {there} entries");
+            self.checker.blame(Invariant::BooksBalance, what, Vec::new());
+        }
+        self.checker.finish(&now);
+        Ok(())
+    }
+
+    fn report(mut self, took: Duration, interrupted: bool) -> Report {
+        for actor in &self.actors {
+            self.paths.replies_swallowed += actor.swallowed();
+        }
+        self.actors.clear();
+        if self.server.is_none() {
+            let _ = self.books.clear(); // what was ours goes
+        }
+        let version = self.server.as_ref().map(Server::port).map_or("given", |_| "private");
+        for violation in &mut self.checker.violations {
+            if !violation.about.is_empty() {
+                violation.history = history::excerpt(&self.options.dir, &violation.about, EXCERPT);
+            }
+        }
+        Report::new(
+            self.options,
+            version,
+            took,
+            interrupted,
+            self.counts,
+            self.checker,
+            self.outages,
+            self.paths,
+            self.heals,
+        )
+    }
+}

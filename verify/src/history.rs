@@ -1,0 +1,247 @@
+//! The history: what every process did, a line each, written with one system call before and after
+//! every step, so that a `kill -9` loses nothing that happened.
+//!
+//! **Invariant:** the line of a step that begins is in the file before the step; the line of one that
+//! ended is there after it. A step without its second line has an unknown end.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A message's name: its term and its number in it.
+pub(crate) type Id = (u64, u64);
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Entry {
+    /// A generator is about to push messages of its term, numbered from `seq`.
+    Make {
+        term: u64,
+        seq: u64,
+        many: u64,
+    },
+    /// A worker begins with a message. Who made it, and when.
+    Start {
+        id: Id,
+        attempt: u32,
+        maker: String,
+        made: u64,
+    },
+    /// Its handler returned.
+    End {
+        id: Id,
+        attempt: u32,
+        failed: bool,
+    },
+    /// What a worker did was not recorded: the message was no longer its own.
+    ClaimLost(Id),
+    Joined,
+    SessionLost,
+    Leads(u64),
+    Deposed(u64),
+    Fenced(u64),
+    Died,
+    Adopted {
+        returned: u64,
+    },
+    DataLoss(String),
+    Full,
+    /// A taker of errors has printed one.
+    Took(Id),
+    /// A waiter returned: the event was set this often.
+    Woken(u64),
+    Disconnected,
+    Reconnected,
+}
+
+/// Microseconds on the clock that all processes of this machine share and nobody sets.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
+fn id_text((term, seq): Id) -> String {
+    format!("{term}-{seq}")
+}
+
+pub(crate) fn id_of(text: &str) -> Option<Id> {
+    let (term, seq) = text.split_once('-')?;
+    Some((term.parse().ok()?, seq.parse().ok()?))
+}
+
+impl Entry {
+    fn line(&self) -> String {
+        match self {
+            Entry::Make { term, seq, many } => format!("make {term} {seq} {many}"),
+            Entry::Start { id, attempt, maker, made } => {
+                format!("start {} {attempt} {maker} {made}", id_text(*id))
+            }
+            Entry::End { id, attempt, failed } => {
+                format!(
+                    "end {} {attempt} {}",
+                    id_text(*id),
+                    if *failed { "failed" } else { "done" }
+                )
+            }
+            Entry::ClaimLost(id) => format!("claim-lost {}", id_text(*id)),
+            Entry::Joined => "joined".into(),
+            Entry::SessionLost => "session-lost".into(),
+            Entry::Leads(term) => format!("leads {term}"),
+            Entry::Deposed(term) => format!("deposed {term}"),
+            Entry::Fenced(term) => format!("fenced {term}"),
+            Entry::Died => "died".into(),
+            Entry::Adopted { returned } => format!("adopted {returned}"),
+            Entry::DataLoss(what) => format!("data-loss {what}"),
+            Entry::Full => "full".into(),
+            Entry::Took(id) => format!("took {}", id_text(*id)),
+            Entry::Woken(generation) => format!("woken {generation}"),
+            Entry::Disconnected => "disconnected".into(),
+            Entry::Reconnected => "reconnected".into(),
+        }
+    }
+
+    fn read(line: &str) -> Option<(u64, Entry)> {
+        let mut words = line.split(' ');
+        let at = words.next()?.parse().ok()?;
+        let verb = words.next()?;
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let entry = match verb {
+            "make" => Entry::Make { term: number()?, seq: number()?, many: number()? },
+            "start" => {
+                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
+                let (maker, made) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+                Entry::Start { id, attempt, maker, made }
+            }
+            "end" => {
+                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
+                Entry::End { id, attempt, failed: words.next()? == "failed" }
+            }
+            "claim-lost" => Entry::ClaimLost(id_of(words.next()?)?),
+            "joined" => Entry::Joined,
+            "session-lost" => Entry::SessionLost,
+            "leads" => Entry::Leads(number()?),
+            "deposed" => Entry::Deposed(number()?),
+            "fenced" => Entry::Fenced(number()?),
+            "died" => Entry::Died,
+            "adopted" => Entry::Adopted { returned: number()? },
+            "data-loss" => Entry::DataLoss(words.collect::<Vec<_>>().join(" ")),
+            "full" => Entry::Full,
+            "took" => Entry::Took(id_of(words.next()?)?),
+            "woken" => Entry::Woken(number()?),
+            "disconnected" => Entry::Disconnected,
+            "reconnected" => Entry::Reconnected,
+            _ => return None,
+        };
+        Some((at, entry))
+    }
+}
+
+/// Where one process writes.
+#[derive(Debug)]
+pub(crate) struct Book {
+    file: File,
+}
+
+impl Book {
+    pub(crate) fn open(path: &Path) -> io::Result<Book> {
+        Ok(Book { file: File::options().create(true).append(true).open(path)? })
+    }
+
+    /// Writes one line. A process that cannot write its history must not go on: what it did then would
+    /// look like a fault of the fleet.
+    pub(crate) fn put(&self, entry: &Entry) {
+        let line = format!("{} {}\n", now(), entry.line());
+        if (&self.file).write_all(line.as_bytes()).is_err() {
+            std::process::exit(NO_HISTORY);
+        }
+    }
+}
+
+/// How a process ends that cannot write its history.
+pub(crate) const NO_HISTORY: i32 = 74;
+
+/// Reads what one life of a process writes, as it grows.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    /// `m3.12`: process 3 in its 12th life.
+    pub(crate) who: String,
+    path: PathBuf,
+    file: Option<File>,
+    rest: Vec<u8>,
+}
+
+impl Tail {
+    pub(crate) fn new(who: String, path: PathBuf) -> Tail {
+        Tail { who, path, file: None, rest: Vec::new() }
+    }
+
+    /// What was written since.
+    pub(crate) fn read(&mut self) -> Vec<(u64, Entry)> {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        let Some(file) = &mut self.file else { return Vec::new() };
+        let _ = file.read_to_end(&mut self.rest);
+        let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let lines: Vec<u8> = self.rest.drain(..whole).collect();
+        String::from_utf8_lossy(&lines).lines().filter_map(Entry::read).collect()
+    }
+}
+
+/// Every line of the history, of all processes, that speaks of one of these words; by time.
+pub(crate) fn excerpt(dir: &Path, words: &[String], most: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let Some(who) = name.strip_suffix(".history") else { continue };
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        for line in text.lines() {
+            if line.split(' ').skip(1).any(|word| words.iter().any(|wanted| wanted == word)) {
+                let (at, rest) = line.split_once(' ').unwrap_or(("0", line));
+                found.push((at.parse::<u64>().unwrap_or(0), format!("{who} {rest}")));
+            }
+        }
+    }
+    found.sort();
+    let begun = found.first().map_or(0, |first| first.0);
+    let seconds = |at: u64| (at - begun) as f64 / 1e6;
+    let line = |(at, text): (u64, String)| format!("{:>10.6} s  {text}", seconds(at));
+    found.into_iter().take(most).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("m1.1.history");
+        let entries = [
+            Entry::Make { term: 7, seq: 1, many: 10 },
+            Entry::Start { id: (7, 3), attempt: 2, maker: "m2.4".into(), made: 99 },
+            Entry::End { id: (7, 3), attempt: 2, failed: true },
+            Entry::ClaimLost((7, 3)),
+            Entry::Leads(7),
+            Entry::DataLoss("two words".into()),
+            Entry::Took((7, 3)),
+            Entry::Woken(12),
+        ];
+        let book = Book::open(&path).expect("a file");
+        let mut tail = Tail::new("m1.1".into(), path.clone());
+        entries.iter().for_each(|entry| book.put(entry));
+        let read: Vec<Entry> = tail.read().into_iter().map(|(_, entry)| entry).collect();
+        assert_eq!(read, entries);
+        // A line that is still being written is read when it is whole.
+        let mut file = File::options().append(true).open(&path).expect("a file");
+        file.write_all(b"5 lea").expect("written");
+        assert_eq!(tail.read(), []);
+        file.write_all(b"ds 8\n").expect("written");
+        assert_eq!(tail.read(), [(5, Entry::Leads(8))]);
+        let shown = excerpt(dir.path(), &["7-3".into()], 10);
+        assert_eq!(shown.len(), 4, "{shown:?}");
+        assert!(shown[0].contains("m1.1 start 7-3 2"), "{shown:?}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Breaks a private fleet in every way it can think of, checks its books, and prints the verdict.
+//!
+//! **Invariant:** nothing is believed that the fleet says of itself: the verdict comes from a history
+//! that every process writes with one system call before and after each step, from the ledger, and from
+//! what is in Redis at the end.
+//!
+//! [`run`] starts the cast (members and a taker of errors, real processes, each behind a [`Proxy`] of its
+//! own), lets faults happen by a plan that a seed decides, mends everything every twenty seconds to look
+//! at the books, and judges at the end. [`Proxy`] and [`Server`] serve the project's tests as well.
+
+mod books;
+mod cast;
+mod check;
+mod director;
+mod history;
+mod member;
+mod options;
+mod plan;
+mod promise;
+mod proxy;
+mod report;
+mod server;
+mod strike;
+
+pub use director::run;
+pub use member::Part;
+pub use options::{Options, Progress, Target, Trouble};
+pub use plan::Kind;
+pub use promise::{Invariant, Seen, Violation};
+pub use proxy::{Fault, Proxy};
+pub use report::{Paths, Report, Times, Verdict};
+pub use server::{Server, free_port};

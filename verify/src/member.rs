@@ -1,0 +1,231 @@
+//! What the processes under test run: a member that leads or works, and a taker of errors.
+//!
+//! **Invariant:** whoever started them holds the other end of their stdin; when that is gone, so are
+//! they. Each writes its own history.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use artel::{
+    BoxError, Config, Context, DistributedEvent, Effect, Error, ErrorStore, Fleet, Ledger, Message,
+    NewMessage, Notice, Outcome, Redis, Tick,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt;
+
+use crate::history::{Book, Entry, id_of, now};
+
+/// The fleet that is broken.
+pub(crate) const FLEET: &str = "verify";
+/// The event its members wait for.
+pub(crate) const PULSE: &str = "pulse";
+/// The hash in which effects count, a field per term.
+pub(crate) const EFFECTS: &str = "effects";
+/// Messages a worker handles at once.
+pub(crate) const CONCURRENCY: usize = 8;
+/// In the folder of the history: nothing is generated any more.
+pub(crate) const REST: &str = "rest";
+/// Of a hundred messages, how many are found in error.
+const FAILED_OF_100: u64 = 5;
+
+/// What one process under test is told.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Where Redis is, as this process sees it.
+    pub url: String,
+    /// Its name, `m3.12`: the third member in its twelfth life.
+    pub name: String,
+    /// The folder it writes its history to.
+    pub dir: PathBuf,
+    /// Time between two ticks of the generator.
+    pub interval: Duration,
+    /// Messages per tick.
+    pub batch: u64,
+    /// How long a session lasts without a refresh.
+    pub lease: Duration,
+    /// It takes errors, and is no member.
+    pub takes: bool,
+}
+
+impl Part {
+    pub(crate) fn history(&self) -> PathBuf {
+        self.dir.join(format!("{}.history", self.name))
+    }
+
+    /// Plays it until stdin ends.
+    pub async fn play(self) -> Result<(), Error> {
+        let over = async {
+            let mut stdin = tokio::io::stdin();
+            let mut bytes = [0; 64];
+            while matches!(stdin.read(&mut bytes).await, Ok(n) if n > 0) {}
+        };
+        tokio::select! {
+            () = over => {
+                end_server(&self.dir);
+                Ok(())
+            }
+            result = async { if self.takes { take(&self).await } else { work(&self).await } } => result,
+        }
+    }
+
+    fn book(&self) -> Arc<Book> {
+        match Book::open(&self.history()) {
+            Ok(book) => Arc::new(book),
+            Err(_) => std::process::exit(crate::history::NO_HISTORY),
+        }
+    }
+}
+
+/// Whoever started the server is gone, and it would run for ever.
+fn end_server(dir: &Path) {
+    let dir = dir.join("server");
+    let pid = std::fs::read_to_string(dir.join("server.pid")).ok();
+    let pid = pid.and_then(|pid| pid.trim().parse().ok()).and_then(Pid::from_raw);
+    let Some(pid) = pid else { return };
+    // Another process may have its number by now.
+    let place = std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()));
+    if place.is_ok_and(|place| std::fs::canonicalize(&dir).is_ok_and(|dir| dir == place)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// How a message fares: decided by its name alone, so that every attempt agrees.
+pub(crate) fn is_failed((term, seq): (u64, u64)) -> bool {
+    let mut mixed =
+        (term ^ seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^= mixed >> 31;
+    mixed % 100 < FAILED_OF_100
+}
+
+async fn work(part: &Part) -> Result<(), Error> {
+    let book = part.book();
+    let mut config = Config::default();
+    config.lease = Some(part.lease);
+    config.interval = part.interval;
+    config.ledger = Ledger::All;
+    config.label = part.name.clone();
+    config.concurrency = CONCURRENCY;
+    // Whoever dies over a message does so by chance here, and not because of it.
+    config.attempts_max = Some(1_000_000);
+    let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
+    let made = book.clone();
+    let generate = move |tick: Tick| {
+        let many = if rest.exists() { 0 } else { batch };
+        // Before anything is pushed. Ticks that were missed are caught up with, several in one push.
+        made.put(&Entry::Make { term: tick.term.get(), seq: tick.seq, many });
+        let payload = format!("{maker} {}", now());
+        async move {
+            let messages = (0..many).map(|_| NewMessage::from(payload.as_str())).collect();
+            Ok::<Vec<NewMessage>, BoxError>(messages)
+        }
+    };
+    let worked = book.clone();
+    let handle = move |message: Message, context: Context| {
+        let book = worked.clone();
+        async move { handle(&book, &message, &context).await }
+    };
+    let mut fleet = loop {
+        let fleet = Fleet::builder().redis(part.url.as_str()).name(FLEET).config(config.clone());
+        match fleet.generate(generate.clone()).handle(handle.clone()).start().await {
+            Ok(fleet) => break fleet,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await, // Redis may be down
+        }
+    };
+    tokio::spawn(wait(part.url.clone(), book.clone()));
+    let mut notices = fleet.notices();
+    while let Some(notice) = notices.next().await {
+        let entry = match notice {
+            Notice::Joined { .. } => Entry::Joined,
+            Notice::BecameGenerator { term } => Entry::Leads(term.get()),
+            Notice::LeaseLost { term, .. } => Entry::Deposed(term.get()),
+            Notice::Fenced { term } => Entry::Fenced(term.get()),
+            Notice::MemberDied { .. } => Entry::Died,
+            Notice::Adopted { returned, .. } => Entry::Adopted { returned },
+            Notice::ClaimLost { id } => match id_of(&id.to_string()) {
+                Some(id) => Entry::ClaimLost(id),
+                None => continue,
+            },
+            Notice::SessionLost { .. } => Entry::SessionLost,
+            Notice::DataLossSeen { what } => Entry::DataLoss(what.to_owned()),
+            Notice::Full { .. } => Entry::Full,
+            Notice::Disconnected { .. } => Entry::Disconnected,
+            Notice::Reconnected { .. } => Entry::Reconnected,
+            _ => continue,
+        };
+        book.put(&entry);
+    }
+    Ok(())
+}
+
+async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
+    let text = message.text();
+    let mut words = text.split(' ');
+    let (maker, made) = (words.next().unwrap_or("-").to_owned(), words.next().unwrap_or("0"));
+    let Some(id) = id_of(&context.id.to_string()) else { return Outcome::failed("a strange name") };
+    let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
+    book.put(&Entry::Start { id, attempt, maker, made });
+    tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8)).await; // so that some are always in work
+    let failed = is_failed(id);
+    book.put(&Entry::End { id, attempt, failed });
+    if failed {
+        return Outcome::failed("found in error");
+    }
+    // Two numbers per term: how many, and the sum of their numbers.
+    let (term, seq) = (id.0, id.1 as i64);
+    Outcome::done().with(Effect::hincr_by(EFFECTS, format!("{term}:n"), 1)).with(Effect::hincr_by(
+        EFFECTS,
+        format!("{term}:sum"),
+        seq,
+    ))
+}
+
+/// Waits for the pulse, again and again.
+async fn wait(url: String, book: Arc<Book>) -> Result<(), Error> {
+    let redis = Redis::open(url.as_str(), FLEET)?;
+    let event = DistributedEvent::new(&redis, PULSE)?;
+    let mut seen = 0;
+    loop {
+        match event.wait_past(seen).await {
+            Ok(generation) if generation != seen => {
+                seen = generation;
+                book.put(&Entry::Woken(generation));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                // After a loss of data the count begins anew.
+                seen = 0;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Takes what failed, prints it to the history, and only then has it removed.
+async fn take(part: &Part) -> Result<(), Error> {
+    let book = part.book();
+    loop {
+        if take_all(part, &book).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
+    let store = ErrorStore::open(part.url.as_str(), FLEET).await?;
+    let mut taker = store.take();
+    loop {
+        let page = taker.page().await?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        for record in &page {
+            if let Some(id) = id_of(&record.id.to_string()) {
+                book.put(&Entry::Took(id));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die with them in hand
+        taker.confirm(&page).await?;
+    }
+}

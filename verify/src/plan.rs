@@ -1,0 +1,301 @@
+//! [`Plan`]: which fault comes when, whom it hits and how long it lasts. Decided by the seed alone.
+//!
+//! **Invariant:** the same seed, kinds and lease make the same plan, whatever the fleet does.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+/// What can be done to a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// `kill -9` of the generator.
+    KillGenerator,
+    /// `kill -9` of a worker.
+    KillWorker,
+    /// `kill -9` of the process that takes errors.
+    KillTaker,
+    /// A generator or worker is frozen for less than its lease.
+    FreezeShort,
+    /// A generator or worker is frozen for longer than its lease.
+    FreezeLong,
+    /// A member's connections break, and new ones are refused.
+    Cut,
+    /// What a member says does not arrive until it is over.
+    OneWayOut,
+    /// What Redis answers a member does not arrive until it is over.
+    OneWayIn,
+    /// A member's connections stay open, and nothing passes.
+    HalfOpen,
+    /// Everything between a member and Redis comes late.
+    Delay,
+    /// … by varying times.
+    Jitter,
+    /// … a few bytes at a time.
+    Slow,
+    /// A request takes effect, and its connection breaks before the answer.
+    Reset,
+    /// `kill -9` of Redis whose append-only file is synced with every write: all it acknowledged is there.
+    RedisKill,
+    /// `kill -9` of Redis whose append-only file is synced every second: what it acknowledged last may be gone.
+    RedisEverysec,
+    /// `kill -9` of Redis without any file: everything is gone.
+    RedisLoss,
+    /// Redis stands still.
+    RedisFreeze,
+    /// `CLIENT KILL` of every connection.
+    ClientKill,
+    /// `CLIENT PAUSE`.
+    ClientPause,
+    /// `SCRIPT FLUSH`.
+    ScriptFlush,
+    /// Redis is out of memory for a while.
+    MaxMemory,
+    /// Somebody else's 300,000 keys that expire, in the same Redis.
+    Neighbour,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 22] = [
+        Kind::KillGenerator,
+        Kind::KillWorker,
+        Kind::KillTaker,
+        Kind::FreezeShort,
+        Kind::FreezeLong,
+        Kind::Cut,
+        Kind::OneWayOut,
+        Kind::OneWayIn,
+        Kind::HalfOpen,
+        Kind::Delay,
+        Kind::Jitter,
+        Kind::Slow,
+        Kind::Reset,
+        Kind::RedisKill,
+        Kind::RedisEverysec,
+        Kind::RedisLoss,
+        Kind::RedisFreeze,
+        Kind::ClientKill,
+        Kind::ClientPause,
+        Kind::ScriptFlush,
+        Kind::MaxMemory,
+        Kind::Neighbour,
+    ];
+
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::KillGenerator => "kill-generator",
+            Kind::KillWorker => "kill-worker",
+            Kind::KillTaker => "kill-taker",
+            Kind::FreezeShort => "freeze-short",
+            Kind::FreezeLong => "freeze-long",
+            Kind::Cut => "cut",
+            Kind::OneWayOut => "one-way-out",
+            Kind::OneWayIn => "one-way-in",
+            Kind::HalfOpen => "half-open",
+            Kind::Delay => "delay",
+            Kind::Jitter => "jitter",
+            Kind::Slow => "slow",
+            Kind::Reset => "reset",
+            Kind::RedisKill => "redis-kill",
+            Kind::RedisEverysec => "redis-everysec",
+            Kind::RedisLoss => "redis-loss",
+            Kind::RedisFreeze => "redis-freeze",
+            Kind::ClientKill => "client-kill",
+            Kind::ClientPause => "client-pause",
+            Kind::ScriptFlush => "script-flush",
+            Kind::MaxMemory => "max-memory",
+            Kind::Neighbour => "neighbour",
+        }
+    }
+
+    /// In words, for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::KillGenerator => "kill -9 of the generator",
+            Kind::KillWorker => "kill -9 of a worker",
+            Kind::KillTaker => "kill -9 of the taker of errors",
+            Kind::FreezeShort => "frozen for less than the lease",
+            Kind::FreezeLong => "frozen for longer than the lease",
+            Kind::Cut => "network cut",
+            Kind::OneWayOut => "requests held up, replies pass",
+            Kind::OneWayIn => "replies held up, requests pass",
+            Kind::HalfOpen => "connections open, nothing passes",
+            Kind::Delay => "everything late",
+            Kind::Jitter => "everything late by varying times",
+            Kind::Slow => "a slow network",
+            Kind::Reset => "connection reset between request and reply",
+            Kind::RedisKill => "kill -9 of Redis, its file synced with every write",
+            Kind::RedisEverysec => "kill -9 of Redis, its file synced every second",
+            Kind::RedisLoss => "kill -9 of Redis without a file",
+            Kind::RedisFreeze => "Redis stands still",
+            Kind::ClientKill => "CLIENT KILL of everybody",
+            Kind::ClientPause => "CLIENT PAUSE",
+            Kind::ScriptFlush => "SCRIPT FLUSH",
+            Kind::MaxMemory => "Redis out of memory",
+            Kind::Neighbour => "a neighbour with 300,000 expiring keys",
+        }
+    }
+
+    /// The kinds of this name: one, or a family (`kill`, `freeze`, `network`, `redis`, `all`).
+    pub fn named(name: &str) -> Option<Vec<Kind>> {
+        let all = || Kind::ALL.into_iter();
+        let some: Vec<Kind> = match name {
+            "all" => all().filter(|kind| !kind.loses_data()).collect(),
+            "kill" => vec![Kind::KillGenerator, Kind::KillWorker, Kind::KillTaker],
+            "freeze" => vec![Kind::FreezeShort, Kind::FreezeLong],
+            "network" => all().filter(|kind| kind.is_network()).collect(),
+            "redis" => {
+                all().filter(|kind| *kind > Kind::RedisLoss || *kind == Kind::RedisKill).collect()
+            }
+            one => all().filter(|kind| kind.name() == one).collect(),
+        };
+        (!some.is_empty()).then_some(some)
+    }
+
+    /// Does Redis itself lose what it acknowledged? Then no fleet on it can keep everything.
+    pub fn loses_data(self) -> bool {
+        matches!(self, Kind::RedisEverysec | Kind::RedisLoss)
+    }
+
+    pub(crate) fn is_network(self) -> bool {
+        (Kind::Cut..=Kind::Reset).contains(&self)
+    }
+
+    /// Does it need a server of our own? What is done to Redis would hurt others who use it.
+    pub fn needs_private(self) -> bool {
+        self >= Kind::RedisKill && self != Kind::ScriptFlush
+    }
+
+    /// How often it comes, beside the others.
+    fn weight(self) -> u32 {
+        match self {
+            Kind::KillWorker => 1000,
+            Kind::KillGenerator => 330,
+            Kind::FreezeLong => 260,
+            Kind::KillTaker => 60,
+            Kind::FreezeShort => 100,
+            kind if kind.is_network() => 40,
+            Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => 70,
+            Kind::Neighbour => 4,
+            _ => 20,
+        }
+    }
+}
+
+/// One fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) kind: Kind,
+    /// Whom it hits: the generator, or that one of the workers.
+    pub(crate) generator: bool,
+    pub(crate) which: u32,
+    pub(crate) lasts: Duration,
+    /// How long it is quiet after it began.
+    pub(crate) next: Duration,
+}
+
+/// A sequence of faults without end.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    rng: StdRng,
+    kinds: Vec<Kind>,
+    lease: Duration,
+    /// Those that every run must have seen come first, each once.
+    first: Vec<Kind>,
+}
+
+/// On average so long between two faults.
+const BETWEEN: Duration = Duration::from_millis(420);
+
+impl Plan {
+    pub(crate) fn new(seed: u64, kinds: &[Kind], lease: Duration) -> Plan {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut first = kinds.to_vec();
+        // In an order of chance; taken from the end.
+        for place in (1..first.len()).rev() {
+            first.swap(place, rng.random_range(0..=place));
+        }
+        Plan { rng, kinds: kinds.to_vec(), lease, first }
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Step> {
+        let total: u32 = self.kinds.iter().map(|kind| kind.weight()).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut draw = self.rng.random_range(0..total);
+        let mut chosen = self.kinds[0];
+        for kind in &self.kinds {
+            if draw < kind.weight() {
+                chosen = *kind;
+                break;
+            }
+            draw -= kind.weight();
+        }
+        let kind = self.first.pop().unwrap_or(chosen);
+        let part = |rng: &mut StdRng, of: Duration, from: f64, to: f64| {
+            of.mul_f64(rng.random_range(from..to))
+        };
+        let rng = &mut self.rng;
+        let lasts = match kind {
+            Kind::FreezeShort => part(rng, self.lease, 0.05, 0.6),
+            Kind::FreezeLong => part(rng, self.lease, 1.1, 2.5),
+            Kind::Delay | Kind::Jitter | Kind::Slow => part(rng, self.lease, 0.3, 1.5),
+            Kind::Reset => Duration::ZERO,
+            kind if kind.is_network() => part(rng, self.lease, 0.1, 2.0),
+            Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
+                part(rng, self.lease, 0.01, 0.6)
+            }
+            Kind::RedisFreeze | Kind::ClientPause => part(rng, self.lease, 0.05, 0.8),
+            Kind::MaxMemory => part(rng, self.lease, 0.2, 1.0),
+            _ => part(rng, self.lease, 0.02, 0.4),
+        };
+        Some(Step {
+            kind,
+            generator: rng.random_ratio(1, 3),
+            which: rng.random(),
+            lasts,
+            next: part(rng, BETWEEN, 0.1, 1.9),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_makes_the_plan() {
+        let plan = |seed| {
+            let mut plan = Plan::new(seed, &Kind::ALL, Duration::from_secs(2));
+            (0..200).filter_map(|_| plan.next()).collect::<Vec<_>>()
+        };
+        assert_eq!(plan(7), plan(7));
+        assert_ne!(plan(7), plan(8));
+        // Every kind comes early, however rare it is.
+        let early = plan(9);
+        assert!(Kind::ALL.iter().all(|kind| early[..22].iter().any(|step| step.kind == *kind)));
+        assert!(
+            early
+                .iter()
+                .all(|step| step.kind != Kind::FreezeLong || step.lasts > Duration::from_secs(2))
+        );
+    }
+
+    #[test]
+    fn families_have_names() {
+        assert_eq!(Kind::named("freeze").map(|some| some.len()), Some(2));
+        assert_eq!(Kind::named("network").map(|some| some.len()), Some(8));
+        assert_eq!(Kind::named("redis-loss"), Some(vec![Kind::RedisLoss]));
+        assert!(Kind::named("all").is_some_and(|all| !all.iter().any(|kind| kind.loses_data())));
+        assert_eq!(Kind::named("earthquake"), None);
+        for kind in Kind::ALL {
+            assert_eq!(Kind::named(kind.name()), Some(vec![kind]));
+        }
+    }
+}

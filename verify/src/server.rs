@@ -1,0 +1,163 @@
+//! [`Server`]: a private Redis or Valkey on a free loopback port, to be killed and started again.
+//!
+//! **Invariant:** it is gone when this is dropped; its data stay in the folder it was given.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long it may take to read its data and to answer.
+const START_MAX: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A running private server.
+pub struct Server {
+    program: PathBuf,
+    dir: PathBuf,
+    args: Vec<String>,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts this program in this folder, with these options.
+    pub fn start(program: &Path, dir: &Path, args: &[&str]) -> io::Result<Server> {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let (program, dir) = (program.to_owned(), dir.to_owned());
+        let mut server = Server { program, dir, args, port: 0, child: None };
+        let mut last = None;
+        // Between finding a free port and using it somebody else may take it: try another.
+        for _ in 0..20 {
+            server.port = free_port()?;
+            match server.launch().and_then(|()| server.comes_up()) {
+                Ok(()) => return Ok(server),
+                Err(error) => last = Some(error),
+            }
+            server.kill();
+        }
+        Err(last.unwrap_or_else(|| io::Error::other("it does not come up")))
+    }
+
+    fn launch(&mut self) -> io::Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.log())?;
+        let child = Command::new(&self.program)
+            .args(["--bind", "127.0.0.1", "--save", "", "--port"])
+            .arg(self.port.to_string())
+            .arg("--dir")
+            .arg(&self.dir)
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(Stdio::null())
+            .spawn();
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.program.display()))
+        };
+        self.child = Some(child.map_err(named)?);
+        Ok(())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("server.log")
+    }
+
+    /// Waits until it answers.
+    fn comes_up(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < START_MAX {
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok()?) {
+                let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+                let said = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
+                let program = self.program.display();
+                let what =
+                    format!("{program} ended instead of answering: {status} {}", said.trim());
+                return Err(io::Error::other(what.trim_end().to_owned()));
+            }
+            if self.answers() {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"))
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(client) = redis::Client::open(self.url()) else { return false };
+        let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(1)) else {
+            return false;
+        };
+        let loading: Result<String, _> =
+            redis::cmd("INFO").arg("persistence").query(&mut connection);
+        loading.is_ok_and(|info| info.lines().any(|line| line == "loading:0"))
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process id, if it runs.
+    pub fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(self.child.as_ref()?.id() as i32)
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again on the same port and data.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill();
+        let begun = Instant::now();
+        loop {
+            // Somebody may hold its port for a moment.
+            match self.launch().and_then(|()| self.comes_up()) {
+                Err(_) if begun.elapsed() < START_MAX => {
+                    self.kill();
+                    std::thread::sleep(PAUSE);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// `SIGSTOP`.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// `SIGCONT`.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid() {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port nobody listens on at this moment.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

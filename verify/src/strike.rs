@@ -1,0 +1,226 @@
+//! How a fault is done, and how it is ended.
+//!
+//! **Invariant:** whatever is begun here is written down in the agenda with its end.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use crate::director::{Director, LOOK};
+use crate::options::Trouble;
+use crate::plan::{Kind, Step};
+use crate::proxy::Fault;
+
+/// What ends a fault.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Act {
+    Begin(usize),
+    Thaw(usize),
+    Mend(usize),
+    RedisUp,
+    RedisThaw,
+    Memory,
+}
+
+/// The options of a private server, by the faults it is for.
+pub(crate) fn server_args(kinds: &[Kind]) -> [&'static str; 6] {
+    let (file, sync) = match kinds {
+        kinds if kinds.contains(&Kind::RedisLoss) => ("no", "no"),
+        kinds if kinds.contains(&Kind::RedisEverysec) => ("yes", "everysec"),
+        _ => ("yes", "always"),
+    };
+    // The file with its number is for members that find themselves alone.
+    ["--appendonly", file, "--appendfsync", sync, "--pidfile", "server.pid"]
+}
+
+impl Director<'_> {
+    /// Somebody whom nothing is being done to.
+    fn target(&self, step: &Step) -> Option<usize> {
+        let generator = self.generator();
+        if step.generator && generator.is_some() {
+            return generator;
+        }
+        let well = |at: &usize| !self.actors[*at].hurt && Some(*at) != generator;
+        let others: Vec<usize> = (0..self.options.members).filter(well).collect();
+        others.get(step.which as usize % others.len().max(1)).copied()
+    }
+
+    /// Does it, and writes down how it ends. `false` if there was nobody to do it to.
+    pub(crate) fn strike(&mut self, step: &Step) -> Result<bool, Trouble> {
+        let taker = self.options.members;
+        if step.kind >= Kind::RedisKill && self.redis_hurt {
+            return Ok(false); // one thing at a time
+        }
+        match step.kind {
+            Kind::KillTaker => {
+                if !self.actors[taker].is_alive() {
+                    return Ok(false);
+                }
+                self.ends(Act::Begin(taker), step.lasts);
+                self.actors[taker].kill();
+                self.drained |= self.books.drains().is_ok_and(|drains| drains > 0);
+            }
+            Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
+                if self.server.is_none() {
+                    return Ok(false);
+                }
+                self.ends(Act::RedisUp, step.lasts);
+                self.redis_hurt = true;
+                if let Some(server) = &mut self.server {
+                    server.kill();
+                }
+                self.outages.begin("Redis killed", self.leader.0, true);
+            }
+            Kind::RedisFreeze => {
+                let Some(server) = &self.server else { return Ok(false) };
+                server.freeze();
+                self.ends(Act::RedisThaw, step.lasts);
+                self.redis_hurt = true;
+            }
+            Kind::ClientKill => {
+                for kind in ["normal", "pubsub"] {
+                    if self.books.say(&["CLIENT", "KILL", "TYPE", kind]).is_err() {
+                        return Ok(false);
+                    }
+                }
+            }
+            Kind::ClientPause => {
+                let ms = step.lasts.as_millis().to_string();
+                self.ends(Act::RedisThaw, step.lasts);
+                self.redis_hurt = true;
+                return Ok(self.books.say(&["CLIENT", "PAUSE", &ms, "ALL"]).is_ok());
+            }
+            Kind::ScriptFlush => return Ok(self.books.say(&["SCRIPT", "FLUSH"]).is_ok()),
+            Kind::MaxMemory => {
+                self.ends(Act::Memory, step.lasts);
+                return Ok(self.books.say(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
+            }
+            Kind::Neighbour => return Ok(self.neighbour()),
+            Kind::KillGenerator => {
+                let Some(at) = self.generator() else { return Ok(false) };
+                self.ends(Act::Begin(at), step.lasts);
+                self.actors[at].kill();
+                self.actors[at].hurt = true;
+                self.outages.begin("generator killed", self.leader.0, false);
+            }
+            Kind::KillWorker => {
+                let chosen = Step { generator: false, ..*step };
+                let Some(at) = self.target(&chosen) else { return Ok(false) };
+                self.ends(Act::Begin(at), step.lasts);
+                self.actors[at].kill();
+                self.actors[at].hurt = true;
+            }
+            kind => {
+                let Some(at) = self.target(step) else { return Ok(false) };
+                let leads = self.generator() == Some(at);
+                let long = step.lasts > self.options.lease;
+                let act = if kind.is_network() { Act::Mend(at) } else { Act::Thaw(at) };
+                let lasts = if kind == Kind::Reset { self.options.lease } else { step.lasts };
+                self.ends(act, lasts);
+                self.actors[at].hurt = true;
+                if leads && kind == Kind::OneWayOut {
+                    self.held_up = Some((at, self.leader.0));
+                }
+                match fault(kind, step) {
+                    Some(fault) => self.actors[at].network(fault),
+                    None => self.actors[at].freeze(),
+                }
+                let silent =
+                    matches!(kind, Kind::Cut | Kind::HalfOpen | Kind::OneWayOut | Kind::OneWayIn);
+                match (leads && long, kind) {
+                    (true, Kind::FreezeLong) => {
+                        self.outages.begin("generator frozen", self.leader.0, false);
+                    }
+                    (true, _) if silent => {
+                        self.outages.begin("generator cut off", self.leader.0, false);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn ends(&mut self, act: Act, after: Duration) {
+        self.agenda.push(Reverse((Instant::now() + after, act)));
+    }
+
+    fn neighbour(&mut self) -> bool {
+        const KEYS: &str = "for i = 1, 10000 do redis.call('SET', 'other:' .. ARGV[1] .. ':' .. i, i, 'PX', \
+                            1000 + (i * 7) % 29000) end";
+        (0..30).all(|part| self.books.say(&["EVAL", KEYS, "0", &part.to_string()]).is_ok())
+    }
+
+    /// Ends what is due.
+    pub(crate) fn acts(&mut self, now: Instant) -> Result<(), Trouble> {
+        while self.agenda.peek().is_some_and(|Reverse((due, _))| *due <= now) {
+            let Some(Reverse((_, act))) = self.agenda.pop() else { break };
+            self.act(act)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn act(&mut self, act: Act) -> Result<(), Trouble> {
+        match act {
+            Act::Begin(at) => {
+                self.actors[at].network(Fault::Pass);
+                if !self.actors[at].is_alive() {
+                    self.actors[at].begin()?;
+                }
+                self.actors[at].hurt = false;
+            }
+            Act::Thaw(at) => {
+                self.actors[at].thaw();
+                self.actors[at].hurt = false;
+            }
+            Act::Mend(at) => {
+                if self
+                    .held_up
+                    .take_if(|(whose, _)| *whose == at)
+                    .is_some_and(|(_, term)| self.leader.0 > term)
+                {
+                    self.paths.stale_requests += 1;
+                }
+                self.actors[at].network(Fault::Pass);
+                self.actors[at].hurt = false;
+            }
+            Act::RedisUp => {
+                if let Some(server) = &mut self.server {
+                    server.restart()?;
+                }
+                if self.lossy {
+                    self.look()?;
+                    self.checker.data_lost();
+                }
+                if self.options.kinds.contains(&Kind::RedisLoss) {
+                    self.books.forget();
+                }
+                self.redis_hurt = false;
+            }
+            Act::RedisThaw => {
+                if let Some(server) = &self.server {
+                    server.thaw();
+                }
+                self.redis_hurt = false;
+            }
+            Act::Memory if self.redis_hurt => self.ends(Act::Memory, LOOK),
+            Act::Memory => self.again(|books| books.say(&["CONFIG", "SET", "maxmemory", "0"]))?,
+        }
+        Ok(())
+    }
+}
+
+/// What a fault of the network is to the proxy.
+fn fault(kind: Kind, step: &Step) -> Option<Fault> {
+    let some = Duration::from_millis(u64::from(10 + step.which % 190));
+    Some(match kind {
+        Kind::Cut => Fault::Cut,
+        Kind::OneWayOut => Fault::HoldRequests,
+        Kind::OneWayIn => Fault::HoldReplies,
+        Kind::HalfOpen => Fault::Stall,
+        Kind::Delay => Fault::Delay(some),
+        Kind::Jitter => Fault::Jitter(some * 2),
+        Kind::Slow => Fault::Slow(20_000),
+        Kind::Reset => Fault::DropReplyTo(b"EVALSHA".to_vec()),
+        _ => return None,
+    })
+}
