@@ -342,6 +342,12 @@ mod tests {
         type Spoil = fn(&mut Checker);
         let spoil: Vec<(Invariant, Spoil)> = vec![
             (Invariant::OneGenerator, |checker| play(checker, 300, "m3.1", 500, 5)),
+            // Made in time, and accepted when another one led.
+            (Invariant::OneGenerator, |checker| {
+                let maker = "m1.1".to_owned();
+                let start = Entry::Start { id: (100, 201), attempt: 1, maker, made: 201 };
+                checker.history("m9.1", &start);
+            }),
             (Invariant::OneGenerator, |checker| {
                 checker.history("m2.9", &Entry::Make { term: 200, seq: 201, many: 0 });
             }),

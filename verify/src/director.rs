@@ -36,6 +36,8 @@ const EXCERPT: usize = 40;
 
 pub(crate) struct Director<'a> {
     pub(crate) options: &'a Options,
+    /// When the first fault came.
+    begun: Instant,
     pub(crate) server: Option<Server>,
     pub(crate) actors: Vec<Actor>,
     pub(crate) books: Books,
@@ -109,6 +111,7 @@ pub fn run(
     }
     let mut director = Director {
         options,
+        begun: Instant::now(),
         server,
         actors: cast(options, port)?,
         books,
@@ -158,6 +161,7 @@ impl Director<'_> {
     ) -> Result<(), Trouble> {
         self.quiet(tell, "starting")?;
         let begun = Instant::now();
+        self.begun = begun;
         let mut plan = Plan::new(self.options.seed, &self.options.kinds, self.options.lease);
         let (mut next, mut look, mut quiet) = (begun, begun, begun + QUIET_EVERY);
         let mut upcoming = plan.next();
@@ -180,7 +184,7 @@ impl Director<'_> {
             if now >= look {
                 look = now + LOOK;
                 self.look()?;
-                tell(&self.progress(begun.elapsed(), "breaking"));
+                tell(&self.progress("breaking"));
             }
             if now >= quiet {
                 self.quiet(tell, "looking at the books")?;
@@ -191,7 +195,8 @@ impl Director<'_> {
         Ok(())
     }
 
-    fn progress(&self, elapsed: Duration, doing: &'static str) -> Progress {
+    fn progress(&self, doing: &'static str) -> Progress {
+        let elapsed = self.begun.elapsed();
         let (faults, settled) = (self.counts.values().sum(), self.checker.seen.settled);
         let violations = self.checker.violations.len();
         Progress { elapsed, faults, settled, terms: self.outages.terms, violations, doing }
@@ -263,7 +268,10 @@ impl Director<'_> {
         tell: &mut dyn FnMut(&Progress),
         doing: &'static str,
     ) -> Result<(), Trouble> {
-        while let Some(Reverse((_, act))) = self.agenda.pop() {
+        let mut acts: Vec<Act> = self.agenda.drain().map(|Reverse((_, act))| act).collect();
+        // Redis first: the others may need it.
+        acts.sort_by_key(|act| !matches!(act, Act::RedisUp | Act::RedisThaw));
+        for act in acts {
             self.act(act)?;
         }
         let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
@@ -292,7 +300,7 @@ impl Director<'_> {
                 self.checker.blame(Invariant::Heals, what, Vec::new());
                 return Ok(());
             }
-            tell(&self.progress(begun.elapsed(), doing));
+            tell(&self.progress(doing));
             std::thread::sleep(LOOK);
         }
         self.heals.push(begun.elapsed());
@@ -342,7 +350,7 @@ impl Director<'_> {
                 self.checker.blame(Invariant::Heals, what, Vec::new());
                 break now;
             }
-            tell(&self.progress(begun.elapsed(), "settling"));
+            tell(&self.progress("settling"));
             std::thread::sleep(LOOK);
         };
         self.look()?;

@@ -292,8 +292,11 @@ impl Report {
                 seen.loss_noticed
             );
         }
+        if !self.untried.is_empty() {
+            let _ = writeln!(text, "\nNot proved, because it never came");
+        }
         for what in &self.untried {
-            let _ = writeln!(text, "\nNot proved: {what}");
+            let _ = writeln!(text, "  {what}");
         }
         for violation in self.violations.iter().take(5) {
             let _ = writeln!(text, "\nBROKEN: {}: {}", violation.invariant.words(), violation.what);
