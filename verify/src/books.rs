@@ -178,25 +178,30 @@ impl Books {
         })
     }
 
-    /// The last message that was accepted, and the next entries of the ledger. What was read before them is
-    /// removed, so that it stays small.
-    pub(crate) fn ledger(&mut self) -> RedisResult<(Option<Id>, Vec<Settled>)> {
+    /// The last message that was accepted.
+    pub(crate) fn last(&mut self) -> RedisResult<Option<Id>> {
+        let get = |connection: &mut Connection| {
+            redis::cmd("GET").arg(key("last")).query::<Option<String>>(connection)
+        };
+        Ok(self.with(get)?.as_deref().and_then(id_of))
+    }
+
+    /// The next entries of the ledger. What was read before them is removed, so that it stays small.
+    pub(crate) fn ledger(&mut self) -> RedisResult<Vec<Settled>> {
         let (from, old) = (format!("({}", self.read), self.before.clone());
         type Raw = Vec<(String, Vec<(String, String)>)>;
-        let (last, entries): (Option<String>, Raw) = self.with(|connection| {
-            let last = redis::cmd("GET").arg(key("last")).query(connection)?;
+        let entries: Raw = self.with(|connection| {
             if old != "0" {
                 let mut trim = redis::cmd("XTRIM");
                 trim.arg(key("ledger")).arg("MINID").arg(old).query::<u64>(connection)?;
             }
-            let page = redis::cmd("XRANGE")
+            redis::cmd("XRANGE")
                 .arg(key("ledger"))
                 .arg(from)
                 .arg("+")
                 .arg("COUNT")
                 .arg(PAGE)
-                .query(connection)?;
-            Ok((last, page))
+                .query(connection)
         })?;
         if let Some((last, _)) = entries.last() {
             self.before = std::mem::replace(&mut self.read, last.clone());
@@ -207,7 +212,6 @@ impl Books {
             };
             Some(Settled { id: id_of(field("id")?)?, failed: field("outcome")? == "failed" })
         };
-        let last = last.as_deref().and_then(id_of);
-        Ok((last, entries.iter().filter_map(settled).collect()))
+        Ok(entries.iter().filter_map(settled).collect())
     }
 }

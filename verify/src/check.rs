@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::books::{Settled, Snapshot};
 use crate::history::{Entry, Id};
-use crate::member::{CONCURRENCY, is_failed};
+use crate::member::is_failed;
 use crate::promise::{Invariant, Seen, Violation};
 
-/// More messages than this a worker never begins at once.
-const SIDE_BY_SIDE: u64 = 4 * CONCURRENCY as u64;
 /// More of them teach nobody anything.
 const VIOLATIONS_MAX: usize = 50;
 
@@ -60,8 +58,8 @@ struct Term {
 pub(crate) struct Checker {
     terms: BTreeMap<u64, Term>,
     attempts: HashSet<(Id, u32)>,
-    /// Of each worker: the latest term it began with, and how many of its messages.
-    latest: HashMap<String, (u64, u64)>,
+    /// The latest term of which Redis has accepted a message.
+    latest: u64,
     failed: HashSet<Id>,
     taken: HashMap<Id, u32>,
     /// Terms up to this one may have lost anything: Redis forgot.
@@ -83,12 +81,7 @@ impl Checker {
                     self.blame(Invariant::OneGenerator, what, vec![term.to_string()]);
                 }
             }
-            Entry::Start { id, attempt, maker, made } => {
-                if *attempt == 1 {
-                    self.order(who, *id);
-                }
-                self.start(*id, *attempt, maker, *made);
-            }
+            Entry::Start { id, attempt, maker, made } => self.start(*id, *attempt, maker, *made),
             Entry::ClaimLost(_) => self.seen.claims_lost += 1,
             Entry::Fenced(_) => self.seen.fenced += 1,
             Entry::Adopted { returned } => self.seen.adopted += returned,
@@ -102,22 +95,6 @@ impl Checker {
                 self.seen.printed_again += u64::from(*times > 1);
             }
             _ => {}
-        }
-    }
-
-    /// Messages are handed out in the order in which they were accepted. Some begin side by side; a
-    /// message of an earlier term after many of a later one was accepted when that one led.
-    fn order(&mut self, who: &str, id: Id) {
-        let (term, many) = self.latest.entry(who.to_owned()).or_insert((id.0, 0));
-        match id.0.cmp(term) {
-            std::cmp::Ordering::Equal => *many += 1,
-            std::cmp::Ordering::Greater => (*term, *many) = (id.0, 1),
-            std::cmp::Ordering::Less if *many < SIDE_BY_SIDE => {}
-            std::cmp::Ordering::Less => {
-                let what = format!("{}-{} was accepted after term {term} had begun", id.0, id.1);
-                let about = vec![format!("{}-{}", id.0, id.1), id.0.to_string(), term.to_string()];
-                self.blame(Invariant::OneGenerator, what, about);
-            }
         }
     }
 
@@ -145,8 +122,15 @@ impl Checker {
         self.seen.attempted_again += u64::from(attempt > 1);
     }
 
-    /// Redis says that this is the last message it accepted.
+    /// Redis says that this is the last message it accepted. Terms never go back.
     pub(crate) fn accepted(&mut self, (term, seq): Id) {
+        let latest = self.latest.max(term);
+        if term < latest && latest > self.lossy {
+            let what = format!("{term}-{seq} was accepted after term {latest} had begun");
+            let about = vec![format!("{term}-{seq}"), latest.to_string()];
+            self.blame(Invariant::OneGenerator, what, about);
+        }
+        self.latest = latest;
         let book = self.terms.entry(term).or_default();
         book.accepted = book.accepted.max(seq);
     }
@@ -182,6 +166,7 @@ impl Checker {
     /// Everything in Redis is gone: what was accepted before may be lost.
     pub(crate) fn data_lost(&mut self) {
         self.lossy = self.terms.keys().next_back().copied().unwrap_or(0);
+        self.latest = 0;
     }
 
     pub(crate) fn blame(&mut self, invariant: Invariant, what: String, about: Vec<String>) {
@@ -343,11 +328,7 @@ mod tests {
         let spoil: Vec<(Invariant, Spoil)> = vec![
             (Invariant::OneGenerator, |checker| play(checker, 300, "m3.1", 500, 5)),
             // Made in time, and accepted when another one led.
-            (Invariant::OneGenerator, |checker| {
-                let maker = "m1.1".to_owned();
-                let start = Entry::Start { id: (100, 201), attempt: 1, maker, made: 201 };
-                checker.history("m9.1", &start);
-            }),
+            (Invariant::OneGenerator, |checker| checker.accepted((100, 201))),
             (Invariant::OneGenerator, |checker| {
                 checker.history("m2.9", &Entry::Make { term: 200, seq: 201, many: 0 });
             }),
