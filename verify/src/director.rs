@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// Between two moments at which everything is whole again and the books are looked at.
 const QUIET_EVERY: Duration = Duration::from_secs(20);
+/// How often a fault is tried that finds nobody to hit.
+const TRIES: u32 = 50;
 /// How much longer than two leases it may take until all is well again, on a busy machine.
 const HEAL_MORE: Duration = Duration::from_secs(10);
 /// How long the last messages may take once nothing is generated.
@@ -164,7 +166,7 @@ impl Director<'_> {
         self.begun = begun;
         let mut plan = Plan::new(self.options.seed, &self.options.kinds, self.options.lease);
         let (mut next, mut look, mut quiet) = (begun, begun, begun + QUIET_EVERY);
-        let mut upcoming = plan.next();
+        let (mut upcoming, mut tries) = (plan.next(), 0);
         // What comes after the first violation only hides it.
         while begun.elapsed() < self.options.time
             && !stop.load(Ordering::Relaxed)
@@ -174,11 +176,16 @@ impl Director<'_> {
             self.acts(now)?;
             if let Some(step) = upcoming.filter(|_| now >= next) {
                 next = now + step.next;
-                if self.strike(&step)? {
+                tries += 1;
+                let struck = self.strike(&step)?;
+                if struck {
                     *self.counts.entry(step.kind).or_default() += 1;
-                    upcoming = plan.next();
-                } else if step.kind != Kind::KillGenerator && step.kind != Kind::RedisKill {
-                    upcoming = plan.next(); // nobody left to hit with this one
+                }
+                // There may be nobody to hit at this moment: the rare ones try again.
+                let rare = matches!(step.kind, Kind::KillGenerator | Kind::RedisKill)
+                    || !self.counts.contains_key(&step.kind);
+                if struck || !rare || tries >= TRIES {
+                    (upcoming, tries) = (plan.next(), 0);
                 }
             }
             // More often than a generator pushes: a stale push would stand there only until the next.
