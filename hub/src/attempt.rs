@@ -97,13 +97,21 @@ fn write(
         let failed = fill(&mut writers, events, patience, receipt);
         let [writer] = writers;
         writer.finish().wake();
+        published(events, receipt);
         return failed;
     }
     let mut writers: Vec<Writer<'_, AnyEvent>> = logs.iter().map(|log| log.lock()).collect();
     let failed = fill(&mut writers, events, patience, receipt);
     let wakes: Vec<Wakes<AnyEvent>> = writers.into_iter().map(Writer::finish).collect();
     wakes.into_iter().for_each(Wakes::wake);
+    published(events, receipt);
     failed
+}
+
+/// What nobody read is dropped only now: it is the user's, and no lock is held any more.
+#[inline]
+fn published(events: &mut [Option<AnyEvent>], receipt: &Receipt) {
+    events[..receipt.events as usize].iter_mut().for_each(|place| *place = None);
 }
 
 #[inline]
@@ -136,7 +144,7 @@ fn fill(
         for (at, writer) in writers.iter_mut().enumerate() {
             let readers = writer.readers() as u64;
             receipt.matched += readers;
-            if skip && writer.room(bytes).is_err() {
+            if readers == 0 || (skip && writer.room(bytes).is_err()) {
                 continue;
             }
             receipt.queued += readers;
@@ -145,7 +153,6 @@ fn fill(
                 writer.push(lane, event, bytes);
             }
         }
-        *place = None;
     }
     None
 }

@@ -149,3 +149,36 @@ fn what_cannot_work_is_refused() {
     let refused = hub.blocking_publish(&heavy, 7).expect_err("it cannot be weighed");
     assert_eq!((refused.reason().clone(), refused.into_payload()), (Refusal::WeighFailed, 7));
 }
+
+/// A payload that publishes another one when it is dropped.
+struct Echo(Option<EventHub>);
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        if let Some(hub) = self.0.take() {
+            let _ = hub.try_publish(&ECHOES, Echo(None));
+        }
+    }
+}
+
+const ECHOES: Topic<Echo> = Topic::new("echoes");
+
+/// An event that found nobody in its log was dropped under that log's lock.
+#[test]
+fn a_payload_that_nobody_reads_is_dropped_without_a_lock() {
+    let (hub, (done, over)) = (EventHub::new(), std::sync::mpsc::channel());
+    let (publisher, guests) = (hub.clone(), hub.clone());
+    std::thread::spawn(move || {
+        for _ in 0..50_000 {
+            let _ = publisher.try_publish(&ECHOES, Echo(Some(publisher.clone())));
+        }
+        done.send(()).expect("somebody waits");
+    });
+    // They come and go until the hub is shut down.
+    std::thread::spawn(move || {
+        let handler = |_: Delivery<'_, Echo>| ();
+        while guests.subscribe(&ECHOES).on(Context::Pool).spawn(handler).is_ok() {}
+    });
+    over.recv_timeout(crate::LONG).expect("the publisher does not hang");
+    hub.blocking_shutdown(crate::LONG);
+}
