@@ -63,6 +63,7 @@ mod error;
 mod fleet;
 mod generator;
 mod membership;
+mod mutant;
 mod notice;
 mod outcome;
 mod queue;

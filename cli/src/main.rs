@@ -28,7 +28,6 @@ fn main() -> std::process::ExitCode {
         Ok(args) => args,
         Err(failure) => return printer::report(&failure),
     };
-    printer::start_log(&args.global);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return printer::report(&Failure::new(exit::FAILURE, error.to_string())),
@@ -45,7 +44,12 @@ fn main() -> std::process::ExitCode {
 async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let global = args.global.clone();
     let look = || place(&global, Need::Nothing).map(|(place, _)| place);
-    match args.action()? {
+    let action = args.action()?;
+    // What one process under test has to say, it writes into its history.
+    if !matches!(action, Action::VerifyPart(_)) {
+        printer::start_log(&global);
+    }
+    match action {
         Action::Run(run) => commands::run::run(&global, &run).await,
         Action::Up(up) => commands::up::up(&global, &up, layers::passed_on(words)?).await,
         Action::Send(options) => commands::send::send(&look()?, &options).await,

@@ -5,6 +5,7 @@
 //! back-off step, so a dead Redis is asked a few times a second and no more. Connecting is one task
 //! that all callers wait for and none of them cuts short; nobody ever waits for a lock.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
+/// In the log, at the level `trace`: every call when it is made, and what became of it, under a number
+/// of its own.
+pub(crate) const CALLS: &str = "artel::calls";
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Link {
     shared: Arc<Shared>,
@@ -176,6 +181,8 @@ impl Link {
         timeout: Duration,
     ) -> Result<(Value, u64), StoreError> {
         let mut generation = 0;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        tracing::trace!(target: CALLS, number, call = call.name, "called");
         let attempt = async {
             let mut connection;
             (connection, generation) = self.connection().await?;
@@ -197,6 +204,10 @@ impl Link {
             Err(_) => Err(StoreError::Silent(timeout)),
         };
         self.note(generation, &result);
+        match &result {
+            Ok(value) => tracing::trace!(target: CALLS, number, tag = call.tag(value), "answered"),
+            Err(error) => tracing::trace!(target: CALLS, number, %error, "unanswered"),
+        }
         result.map(|value| (value, 2 * generation))
     }
 

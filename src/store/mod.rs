@@ -11,8 +11,6 @@ mod check;
 mod ear;
 mod keys;
 mod link;
-#[cfg(feature = "mutants")]
-mod mutant;
 mod script;
 mod switchboard;
 
@@ -22,7 +20,7 @@ use std::time::Duration;
 pub use address::Address;
 pub(crate) use ear::Ear;
 pub(crate) use keys::Keys;
-pub(crate) use link::Link;
+pub(crate) use link::{CALLS, Link};
 pub(crate) use script::{Call, Reply, Script, list, number, text};
 pub(crate) use switchboard::{Hint, LOCK, Listener, Switchboard};
 

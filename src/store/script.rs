@@ -15,16 +15,18 @@ pub(crate) struct Script {
     name: &'static str,
     source: Cow<'static, str>,
     hash: OnceLock<String>,
+    /// It answers with a tag of ours.
+    tagged: bool,
 }
 
 impl Script {
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
-        Script { name, source: Cow::Borrowed(source), hash: OnceLock::new() }
+        Script { name, source: Cow::Borrowed(source), hash: OnceLock::new(), tagged: true }
     }
 
-    /// One that is put together while the program runs.
+    /// One that is put together while the program runs; what it answers is a user's.
     pub(crate) fn composed(name: &'static str, source: String) -> Script {
-        Script { name, source: Cow::Owned(source), hash: OnceLock::new() }
+        Script { name, source: Cow::Owned(source), hash: OnceLock::new(), tagged: false }
     }
 
     fn hash(&self) -> &str {
@@ -38,7 +40,7 @@ impl Script {
 
     #[cfg(feature = "mutants")]
     fn source(&self) -> Cow<'static, str> {
-        super::mutant::of(self.name, self.source.clone())
+        crate::mutant::script(self.name, self.source.clone())
     }
 
     /// Begins a call with the keys it declares.
@@ -48,13 +50,16 @@ impl Script {
         for key in keys {
             cmd.arg(key);
         }
-        Call { source: Some(self.source()), cmd }
+        Call { name: self.name, tagged: self.tagged, source: Some(self.source()), cmd }
     }
 }
 
 /// One command, ready to be sent and sent again.
 #[derive(Clone)]
 pub(crate) struct Call {
+    /// Its script, or its command.
+    pub(super) name: &'static str,
+    tagged: bool,
     /// What to load if Redis does not know the script.
     pub(super) source: Option<Cow<'static, str>>,
     pub(super) cmd: redis::Cmd,
@@ -68,8 +73,17 @@ impl std::fmt::Debug for Script {
 
 impl Call {
     /// A plain command.
-    pub(crate) fn plain(name: &str) -> Call {
-        Call { source: None, cmd: redis::cmd(name) }
+    pub(crate) fn plain(name: &'static str) -> Call {
+        Call { name, tagged: false, source: None, cmd: redis::cmd(name) }
+    }
+
+    /// The tag of its answer, for the log: nothing of a user's is ever shown.
+    pub(super) fn tag(&self, answer: &Value) -> String {
+        let tag = match answer {
+            Value::Array(items) => items.first(),
+            other => Some(other),
+        };
+        tag.filter(|_| self.tagged).and_then(|tag| text(tag).ok()).unwrap_or_default()
     }
 
     pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::jittered;
+use crate::mutant::{Rule, off};
 use crate::store::{Call, Ear, Link, Listener, Reply, Script, StoreError, Switchboard};
 
 static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
@@ -120,6 +121,7 @@ impl Listener for Flag {
         });
         if !newer && self.waiting.load(Ordering::Acquire) > 0 {
             // Not from a script of ours, perhaps: see for ourselves.
+            self.questions.fetch_add(1, Ordering::AcqRel);
             self.asked.notify_one();
         }
     }
@@ -248,27 +250,36 @@ impl Flag {
         loop {
             let every = Duration::from_millis(self.every_ms.load(Ordering::Acquire)).min(EVERY_MAX);
             let timeout = every.clamp(TIMEOUT.0, TIMEOUT.1);
+            let early = match off(Rule::SubscribeThenRead) {
+                true => self.read(timeout).await,
+                false => None,
+            };
             let subscribed = match on {
                 Some(epoch) if epoch == self.link.epoch() => Ok(epoch),
                 _ => self.link.subscribe(&self.key, timeout).await,
             };
             on = subscribed.as_ref().ok().copied();
             let denied = subscribed.is_err_and(|error| self.is_denied(&error, every));
-            let answered = self.read(timeout).await;
+            let answered = match early {
+                None => self.read(timeout).await,
+                early => early,
+            };
             let idle = self.waiting.load(Ordering::Acquire) == 0;
             let pause = match () {
                 () if idle => LINGER,
-                () if answered && (on.is_some() || denied) => jittered(every),
+                () if answered.is_some() && (on.is_some() || denied) => jittered(every),
                 () => RETRY.min(every),
             };
             let broken = async {
                 match on {
-                    Some(epoch) if !idle => self.link.past(epoch).await,
+                    Some(epoch) if !idle && !off(Rule::ReadAfterReconnect) => {
+                        self.link.past(epoch).await;
+                    }
                     _ => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = self.asked.notified() => {}
+                () = self.asked_after(answered) => {}
                 () = broken => {}
                 () = tokio::time::sleep(pause) => if idle {
                     // Before it is decided: a subscription made afterwards must not be undone.
@@ -283,14 +294,24 @@ impl Flag {
         }
     }
 
-    /// Reads once and tells everybody; false if Redis did not answer.
-    async fn read(&self, timeout: Duration) -> bool {
+    /// Waits for a question that this read has not answered.
+    async fn asked_after(&self, answered: Option<u64>) {
+        loop {
+            self.asked.notified().await;
+            if answered.is_none_or(|answered| self.questions.load(Ordering::Acquire) > answered) {
+                return;
+            }
+        }
+    }
+
+    /// Reads once and tells everybody. The last question this answers; `None` if Redis did not answer.
+    async fn read(&self, timeout: Duration) -> Option<u64> {
         // A number of its own: whoever asked before is answered, and whoever was answered before
         // sees that this is a later one.
         let question = self.questions.fetch_add(1, Ordering::AcqRel) + 1;
         let answer = self.link.call(&read_call(&self.key), timeout).await.and_then(parse);
         if answer.as_ref().is_err_and(StoreError::is_passing) {
-            return false;
+            return None;
         }
         let answer = Answer { question, read: answer };
         self.seen.send_if_modified(|seen| {
@@ -307,7 +328,7 @@ impl Flag {
             news
         });
         self.answers.send_replace(answer);
-        true
+        Some(question)
     }
 
     /// Without the right to listen waiting still works, by asking; said once.

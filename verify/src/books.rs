@@ -154,6 +154,19 @@ impl Books {
         self.with(|connection| redis::cmd("EVAL").arg(BEAT).arg(1).arg(event).query(connection))
     }
 
+    /// By how many milliseconds the wall clock of Redis is ahead of ours.
+    pub(crate) fn clock_off(&mut self) -> RedisResult<i64> {
+        let (seconds, micros): (i64, i64) =
+            self.with(|connection| redis::cmd("TIME").query(connection))?;
+        let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Ok(seconds * 1000 + micros / 1000 - ours.unwrap_or_default().as_millis() as i64)
+    }
+
+    /// Nobody waits for this event any more.
+    pub(crate) fn drop_event(&mut self, name: &str) -> RedisResult<()> {
+        self.say(&["DEL", &key(&format!("event:{name}"))])
+    }
+
     pub(crate) fn snapshot(&mut self) -> RedisResult<Snapshot> {
         type Raw =
             (u64, u64, u64, Vec<String>, HashMap<String, i64>, u64, String, Vec<(String, i64)>);

@@ -1,11 +1,12 @@
 //! [`Actor`]: one place in the cast. A process plays it until it is killed; then another does.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::clock::Clock;
 use crate::history::{Entry, NO_HISTORY, Tail};
 use crate::member::Part;
 use crate::proxy::{Fault, Proxy};
@@ -19,6 +20,8 @@ pub(crate) struct Actor {
     proxy: Proxy,
     life: u32,
     child: Option<Child>,
+    /// Its wall clock, if that can be set.
+    pub(crate) clock: Option<Clock>,
     tail: Tail,
     /// What earlier lives may still have written.
     old: Vec<Tail>,
@@ -28,6 +31,14 @@ pub(crate) struct Actor {
     pub(crate) joined: bool,
     /// The last generation of the event that its present life has seen.
     pub(crate) woken: u64,
+}
+
+/// This address, by way of another port.
+fn through(url: &str, port: u16, proxy: u16) -> String {
+    match url.rsplit_once(&format!(":{port}")) {
+        Some((before, after)) => format!("{before}:{proxy}{after}"),
+        None => url.to_owned(),
+    }
 }
 
 /// How it ended, if nobody killed it.
@@ -42,9 +53,10 @@ impl Actor {
         program: &Path,
         mut part: Part,
         port: u16,
+        clock: Option<Clock>,
     ) -> io::Result<Actor> {
         let proxy = Proxy::start(port)?;
-        part.url = proxy.url();
+        part.url = through(&part.url, port, proxy.port());
         let tail = Tail::new(String::new(), PathBuf::new());
         let (program, old) = (program.to_owned(), Vec::new());
         let mut actor = Actor {
@@ -54,6 +66,7 @@ impl Actor {
             proxy,
             life: 0,
             child: None,
+            clock,
             tail,
             old,
             hurt: false,
@@ -82,13 +95,18 @@ impl Actor {
                 command.env_remove(name);
             }
         }
-        command.arg("verify-part").args(["--redis", &part.url, "--name", &part.name]);
+        // Not among the words everybody can see: it may have a password.
+        command.env("ARTEL_REDIS_URL", &part.url);
+        command.arg("verify-part").args(["--name", &part.name]);
         command.arg("--dir").arg(&part.dir);
         command.args(["--interval-us", &part.interval.as_micros().to_string()]);
         command.args(["--batch", &part.batch.to_string()]);
         command.args(["--lease-ms", &part.lease.as_millis().to_string()]);
         if part.takes {
             command.arg("--takes");
+        }
+        if let Some(clock) = &self.clock {
+            clock.give(&mut command);
         }
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
         self.child = Some(child);
@@ -106,6 +124,17 @@ impl Actor {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+            if self.clock.is_some() {
+                Clock::clean(child.id());
+            }
+        }
+    }
+
+    /// Tells it to do something.
+    pub(crate) fn tell(&mut self, what: &str) {
+        let stdin = self.child.as_mut().and_then(|child| child.stdin.as_mut());
+        if let Some(stdin) = stdin {
+            let _ = stdin.write_all(format!("{what}\n").as_bytes());
         }
     }
 
@@ -167,5 +196,17 @@ impl Actor {
 impl Drop for Actor {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_goes_by_way_of_a_proxy_with_all_it_says() {
+        assert_eq!(through("redis://127.0.0.1:6379", 6379, 7), "redis://127.0.0.1:7");
+        let url = "redis://me:6379:6379@localhost:6379/2";
+        assert_eq!(through(url, 6379, 7), "redis://me:6379:6379@localhost:7/2");
     }
 }

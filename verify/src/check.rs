@@ -48,6 +48,7 @@ struct Term {
     /// Seen anywhere.
     highest: u64,
     first_attempts: Numbers,
+    handled: Numbers,
     settled: Numbers,
     done: i64,
     sum: i64,
@@ -82,6 +83,10 @@ impl Checker {
                 }
             }
             Entry::Start { id, attempt, maker, made } => self.start(*id, *attempt, maker, *made),
+            Entry::End { id, .. } => {
+                self.terms.entry(id.0).or_default().handled.put(id.1);
+            }
+            Entry::Woke(_) => self.seen.woken += 1,
             Entry::ClaimLost(_) => self.seen.claims_lost += 1,
             Entry::Fenced(_) => self.seen.fenced += 1,
             Entry::Adopted { returned } => self.seen.adopted += returned,
@@ -218,6 +223,11 @@ impl Checker {
                     let what = format!("{} is nowhere, and later ones are there", name(seq));
                     found.push((Invariant::DenseSequences, what, vec![name(seq)]));
                 }
+                let unseen = |seq: &u64| book.settled.has(*seq) && !book.handled.has(*seq);
+                for seq in (1..=book.highest).filter(unseen).take(5) {
+                    let what = format!("{} has an outcome, and no handler returned it", name(seq));
+                    found.push((Invariant::HandledFirst, what, vec![name(seq)]));
+                }
                 let effects = now.effects.get(term).copied().unwrap_or_default();
                 if effects != (book.done, book.sum) {
                     let what = format!(
@@ -288,6 +298,7 @@ mod tests {
             let start = Entry::Start { id, attempt: 1, maker: who.into(), made: from + seq };
             checker.history("m9.1", &start);
             let failed = is_failed(id);
+            checker.history("m9.1", &Entry::End { id, attempt: 1, failed });
             checker.settled(&Settled { id, failed });
             if failed {
                 checker.history("taker.1", &Entry::Took(id));

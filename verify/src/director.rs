@@ -6,12 +6,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::books::{Books, Snapshot};
 use crate::cast::{Actor, Ended};
 use crate::check::Checker;
+use crate::clock::Clock;
 use crate::history::{self, Entry};
 use crate::member::{Part, REST};
 use crate::options::{Options, Progress, Target, Trouble};
@@ -20,6 +22,8 @@ use crate::promise::Invariant;
 use crate::report::{Outages, Paths, Report};
 use crate::server::Server;
 use crate::strike::{Act, server_args};
+use crate::trust::Trusts;
+use crate::wakes::Wakes;
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -63,13 +67,19 @@ pub(crate) struct Director<'a> {
     pub(crate) held_up: Option<(usize, u64)>,
     /// When the last message was made that a worker began with.
     pub(crate) flowed: u64,
+    /// When the clock of Redis was last set.
+    pub(crate) clock_set: Instant,
+    pub(crate) trusts: Trusts,
+    pub(crate) wakes: Wakes,
+    /// Why a kind of fault cannot happen here.
+    missing: Vec<String>,
 }
 
 /// The taker stands behind the members.
-fn cast(options: &Options, port: u16) -> io::Result<Vec<Actor>> {
+fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::Result<Vec<Actor>> {
     let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
     let part = Part {
-        url: String::new(),
+        url: url.to_owned(),
         name: String::new(),
         dir: options.dir.clone(),
         interval: INTERVAL,
@@ -77,13 +87,17 @@ fn cast(options: &Options, port: u16) -> io::Result<Vec<Actor>> {
         lease: options.lease,
         takes: false,
     };
-    let member = |number| format!("m{number}");
+    let wanted = options.kinds.contains(&Kind::ClockMember);
+    let library = library.filter(|_| wanted);
     let mut actors = Vec::new();
     for number in 1..=options.members {
-        actors.push(Actor::new(member(number), &options.program, part.clone(), port)?);
+        let role = format!("m{number}");
+        let file = options.dir.join(format!("{role}.clock"));
+        let clock = library.map(|library| Clock::new(library, file)).transpose()?;
+        actors.push(Actor::new(role, &options.program, part.clone(), port, clock)?);
     }
     let taker = Part { takes: true, ..part };
-    actors.push(Actor::new("taker".into(), &options.program, taker, port)?);
+    actors.push(Actor::new("taker".into(), &options.program, taker, port, None)?);
     Ok(actors)
 }
 
@@ -94,18 +108,32 @@ pub fn run(
     tell: &mut dyn FnMut(&Progress),
 ) -> Result<Report, Trouble> {
     std::fs::create_dir_all(&options.dir)?;
+    let library = options.faketime.clone().or_else(Clock::library);
+    let mut missing = Vec::new();
+    let mut possible = options.clone();
+    if library.is_none() && options.kinds.iter().any(|kind| kind.is_clock()) {
+        missing.push("no wall clock was set: libfaketime is not installed".to_owned());
+        possible.kinds.retain(|kind| !kind.is_clock());
+        if possible.kinds.is_empty() {
+            return Err(Trouble::NoClocks);
+        }
+    }
+    let options = &possible;
     let lossy = options.kinds.iter().any(|kind| kind.loses_data());
     let (server, url, port) = match &options.target {
         Target::Private(program) => {
             let dir = options.dir.join("server");
             std::fs::create_dir_all(&dir)?;
-            let server = Server::start(program, &dir, &server_args(&options.kinds))?;
+            let wanted = options.kinds.contains(&Kind::ClockRedis);
+            let clock = library.as_deref().filter(|_| wanted);
+            let clock = clock.map(|library| Clock::new(library, dir.join("clock"))).transpose()?;
+            let server = Server::start_with(program, &dir, &server_args(&options.kinds), clock)?;
             let (url, port) = (server.url(), server.port());
             (Some(server), url, port)
         }
         Target::Given { url, .. } => (None, url.clone(), port_of(url)?),
     };
-    let mut books = Books::new(url);
+    let mut books = Books::new(url.clone());
     let keys = books.keys()?;
     match &options.target {
         Target::Given { anyway, .. } if keys > 0 && !anyway => {
@@ -117,7 +145,7 @@ pub fn run(
         options,
         begun: Instant::now(),
         server,
-        actors: cast(options, port)?,
+        actors: cast(options, &url, port, library.as_deref())?,
         books,
         checker: Checker::default(),
         agenda: BinaryHeap::new(),
@@ -132,6 +160,10 @@ pub fn run(
         read: 0,
         held_up: None,
         flowed: 0,
+        clock_set: Instant::now(),
+        trusts: Trusts::default(),
+        wakes: Wakes::default(),
+        missing,
     };
     let begun = Instant::now();
     director.perform(stop, tell)?;
@@ -150,8 +182,8 @@ fn port_of(url: &str) -> Result<u16, Trouble> {
             port.parse().map_err(|_| Trouble::Usage(format!("{port} is no port")))
         }
         _ => Err(Trouble::Usage(
-            "a Redis that is given must be on this machine, redis://127.0.0.1:PORT, without a password: \
-             every link to it goes through a proxy"
+            "a Redis that is given must be on this machine, redis://127.0.0.1:PORT: every link to it goes \
+             through a proxy"
                 .into(),
         )),
     }
@@ -257,6 +289,10 @@ impl Director<'_> {
             for (who, time, entry) in self.actors[at].read() {
                 self.checker.history(&who, &entry);
                 self.outages.history(time, &entry);
+                if let Some(what) = self.trusts.history(&who, time, &entry, self.options.lease) {
+                    self.checker.blame(Invariant::TrustBounded, what, Vec::new());
+                }
+                self.wake(at, &who, &entry);
                 if let Entry::Start { made, .. } = entry {
                     self.flowed = self.flowed.max(made);
                 }
@@ -267,6 +303,7 @@ impl Director<'_> {
                 }
             }
         }
+        self.watch_over_waits();
         if !self.redis_hurt
             && let Ok(entries) = self.books.ledger()
         {
@@ -335,7 +372,10 @@ impl Director<'_> {
         loop {
             self.look()?;
             let asleep = self.members().find(|actor| actor.woken < generation);
-            let Some(asleep) = asleep.map(|actor| actor.name().to_owned()) else { return Ok(()) };
+            let asleep = asleep.map(|actor| actor.name().to_owned());
+            // And nobody is left who waited before this began.
+            let late = self.wakes.asleep(Instant::now(), begun.elapsed());
+            let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
             if begun.elapsed() > HEAL_MORE {
                 let what = format!("{asleep} still waits for an event set {HEAL_MORE:?} ago");
                 self.checker.blame(Invariant::NoWakeUpMissed, what, vec![generation.to_string()]);
@@ -390,6 +430,7 @@ impl Director<'_> {
         for actor in &self.actors {
             self.paths.replies_swallowed += actor.swallowed();
         }
+        self.checker.seen.already = self.trusts.already;
         self.actors.clear();
         if self.server.is_none() {
             let _ = self.books.clear(); // what was ours goes
@@ -410,6 +451,7 @@ impl Director<'_> {
             self.outages,
             self.paths,
             self.heals,
+            self.missing,
         )
     }
 }

@@ -52,6 +52,26 @@ pub(crate) enum Entry {
     Took(Id),
     /// A waiter returned: the event was set this often.
     Woken(u64),
+    /// A member is about to wait for the event of this name, which is set once.
+    Waits(String),
+    /// Somebody has set it.
+    Set(String),
+    /// The wait returned.
+    Woke(String),
+    /// A call to Redis is about to be made: a script or a command, under a number of its own.
+    Call {
+        number: u64,
+        call: String,
+    },
+    /// Redis answered it; what, if it was a script of ours.
+    Answer {
+        number: u64,
+        tag: String,
+    },
+    /// Nobody knows what became of it.
+    Unanswered(u64),
+    /// A process trusts its session until then.
+    Trusts(u64),
     Disconnected,
     Reconnected,
 }
@@ -97,6 +117,13 @@ impl Entry {
             Entry::Full => "full".into(),
             Entry::Took(id) => format!("took {}", id_text(*id)),
             Entry::Woken(generation) => format!("woken {generation}"),
+            Entry::Waits(name) => format!("waits {name}"),
+            Entry::Set(name) => format!("set {name}"),
+            Entry::Woke(name) => format!("woke {name}"),
+            Entry::Call { number, call } => format!("call {number} {call}"),
+            Entry::Answer { number, tag } => format!("answer {number} {tag}"),
+            Entry::Unanswered(number) => format!("unanswered {number}"),
+            Entry::Trusts(until) => format!("trusts {until}"),
             Entry::Disconnected => "disconnected".into(),
             Entry::Reconnected => "reconnected".into(),
         }
@@ -130,6 +157,13 @@ impl Entry {
             "full" => Entry::Full,
             "took" => Entry::Took(id_of(words.next()?)?),
             "woken" => Entry::Woken(number()?),
+            "waits" => Entry::Waits(words.next()?.to_owned()),
+            "set" => Entry::Set(words.next()?.to_owned()),
+            "woke" => Entry::Woke(words.next()?.to_owned()),
+            "call" => Entry::Call { number: number()?, call: words.next()?.to_owned() },
+            "answer" => Entry::Answer { number: number()?, tag: words.next()?.to_owned() },
+            "unanswered" => Entry::Unanswered(number()?),
+            "trusts" => Entry::Trusts(number()?),
             "disconnected" => Entry::Disconnected,
             "reconnected" => Entry::Reconnected,
             _ => return None,
@@ -228,6 +262,13 @@ mod tests {
             Entry::DataLoss("two words".into()),
             Entry::Took((7, 3)),
             Entry::Woken(12),
+            Entry::Waits("m1.1:4".into()),
+            Entry::Set("m1.1:4".into()),
+            Entry::Woke("m1.1:4".into()),
+            Entry::Call { number: 9, call: "push".into() },
+            Entry::Answer { number: 9, tag: String::new() },
+            Entry::Unanswered(10),
+            Entry::Trusts(99),
         ];
         let book = Book::open(&path).expect("a file");
         let mut tail = Tail::new("m1.1".into(), path.clone());

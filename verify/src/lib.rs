@@ -11,6 +11,7 @@
 mod books;
 mod cast;
 mod check;
+mod clock;
 mod director;
 mod history;
 mod member;
@@ -19,8 +20,11 @@ mod plan;
 mod promise;
 mod proxy;
 mod report;
+mod scribe;
 mod server;
 mod strike;
+mod trust;
+mod wakes;
 
 pub use director::run;
 pub use member::Part;

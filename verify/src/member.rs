@@ -12,9 +12,10 @@ use artel::{
     NewMessage, Notice, Outcome, Redis, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::AsyncReadExt;
+use tokio::io::AsyncBufReadExt;
 
 use crate::history::{Book, Entry, id_of, now};
+use crate::scribe::Scribe;
 
 /// The fleet that is broken.
 pub(crate) const FLEET: &str = "verify";
@@ -28,6 +29,14 @@ pub(crate) const CONCURRENCY: usize = 8;
 pub(crate) const REST: &str = "rest";
 /// Of a hundred messages, how many are found in error.
 const FAILED_OF_100: u64 = 5;
+
+/// Pause after Redis did not answer.
+const RETRY: Duration = Duration::from_millis(50);
+/// An event is set some time up to this after somebody began to wait for it.
+const SET_WITHIN: Duration = Duration::from_millis(300);
+const BETWEEN_WAITS: Duration = Duration::from_millis(100);
+/// The longest time between two reads of an event that there can be.
+const TIMER: Duration = Duration::from_secs(3600);
 
 /// What one process under test is told.
 #[derive(Clone, Debug)]
@@ -55,25 +64,38 @@ impl Part {
 
     /// Plays it until stdin ends.
     pub async fn play(self) -> Result<(), Error> {
-        let over = async {
-            let mut stdin = tokio::io::stdin();
-            let mut bytes = [0; 64];
-            while matches!(stdin.read(&mut bytes).await, Ok(n) if n > 0) {}
+        let Ok(book) = Book::open(&self.history()).map(Arc::new) else {
+            std::process::exit(crate::history::NO_HISTORY);
         };
+        let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
+        let redis = Redis::open(self.url.as_str(), FLEET)?;
         tokio::select! {
-            () = over => {
+            () = obey(&redis, &book) => {
                 end_server(&self.dir);
                 Ok(())
             }
-            result = async { if self.takes { take(&self).await } else { work(&self).await } } => result,
+            result = async {
+                if self.takes { take(&self, &book).await } else { work(&self, &redis, &book).await }
+            } => result,
         }
     }
+}
 
-    fn book(&self) -> Arc<Book> {
-        match Book::open(&self.history()) {
-            Ok(book) => Arc::new(book),
-            Err(_) => std::process::exit(crate::history::NO_HISTORY),
-        }
+/// Sets events when told to, until whoever tells is gone.
+async fn obey(redis: &Redis, book: &Arc<Book>) {
+    let mut told = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = told.next_line().await {
+        let Some(name) = line.strip_prefix("set ").map(str::to_owned) else { continue };
+        let Ok(event) = DistributedEvent::new(redis, &name) else { continue };
+        let book = book.clone();
+        tokio::spawn(async move {
+            // Before, while and after the other one begins to wait.
+            tokio::time::sleep(SET_WITHIN.mul_f64(rand::random())).await;
+            while event.set().await.is_err() {
+                tokio::time::sleep(RETRY).await;
+            }
+            book.put(&Entry::Set(name));
+        });
     }
 }
 
@@ -98,8 +120,7 @@ pub(crate) fn is_failed((term, seq): (u64, u64)) -> bool {
     mixed % 100 < FAILED_OF_100
 }
 
-async fn work(part: &Part) -> Result<(), Error> {
-    let book = part.book();
+async fn work(part: &Part, redis: &Redis, book: &Arc<Book>) -> Result<(), Error> {
     let mut config = Config::default();
     config.lease = Some(part.lease);
     config.interval = part.interval;
@@ -109,7 +130,7 @@ async fn work(part: &Part) -> Result<(), Error> {
     // Whoever dies over a message does so by chance here, and not because of it.
     config.attempts_max = Some(1_000_000);
     let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
-    let made = book.clone();
+    let made = Arc::clone(book);
     let generate = move |tick: Tick| {
         let many = if rest.exists() { 0 } else { batch };
         // Before anything is pushed. Ticks that were missed are caught up with, several in one push.
@@ -120,7 +141,7 @@ async fn work(part: &Part) -> Result<(), Error> {
             Ok::<Vec<NewMessage>, BoxError>(messages)
         }
     };
-    let worked = book.clone();
+    let worked = Arc::clone(book);
     let handle = move |message: Message, context: Context| {
         let book = worked.clone();
         async move { handle(&book, &message, &context).await }
@@ -129,10 +150,11 @@ async fn work(part: &Part) -> Result<(), Error> {
         let fleet = Fleet::builder().redis(part.url.as_str()).name(FLEET).config(config.clone());
         match fleet.generate(generate.clone()).handle(handle.clone()).start().await {
             Ok(fleet) => break fleet,
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await, // Redis may be down
+            Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }
     };
-    tokio::spawn(wait(part.url.clone(), book.clone()));
+    tokio::spawn(wait(redis.clone(), book.clone()));
+    tokio::spawn(wait_for_each(redis.clone(), part.name.clone(), book.clone()));
     let mut notices = fleet.notices();
     while let Some(notice) = notices.next().await {
         let entry = match notice {
@@ -181,8 +203,7 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
 }
 
 /// Waits for the pulse, again and again.
-async fn wait(url: String, book: Arc<Book>) -> Result<(), Error> {
-    let redis = Redis::open(url.as_str(), FLEET)?;
+async fn wait(redis: Redis, book: Arc<Book>) -> Result<(), Error> {
     let event = DistributedEvent::new(&redis, PULSE)?;
     let mut seen = 0;
     loop {
@@ -195,18 +216,33 @@ async fn wait(url: String, book: Arc<Book>) -> Result<(), Error> {
             Err(_) => {
                 // After a loss of data the count begins anew.
                 seen = 0;
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(RETRY).await;
             }
         }
     }
 }
 
+/// Waits for one event after the other, each of which is set once.
+async fn wait_for_each(redis: Redis, who: String, book: Arc<Book>) -> Result<(), Error> {
+    for number in 1_u64.. {
+        let name = format!("{who}:{number}");
+        // Nobody is helped by a timer here.
+        let event = DistributedEvent::new(&redis, &name)?.with_consumer_timeout(TIMER)?;
+        book.put(&Entry::Waits(name.clone()));
+        while event.wait().await.is_err() {
+            tokio::time::sleep(RETRY).await;
+        }
+        book.put(&Entry::Woke(name));
+        tokio::time::sleep(BETWEEN_WAITS).await;
+    }
+    Ok(())
+}
+
 /// Takes what failed, prints it to the history, and only then has it removed.
-async fn take(part: &Part) -> Result<(), Error> {
-    let book = part.book();
+async fn take(part: &Part, book: &Book) -> Result<(), Error> {
     loop {
-        if take_all(part, &book).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        if take_all(part, book).await.is_err() {
+            tokio::time::sleep(RETRY).await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -27,6 +27,8 @@ pub struct Options {
     pub program: PathBuf,
     /// Where Redis is.
     pub target: Target,
+    /// libfaketime, if it is elsewhere than packages put it.
+    pub faketime: Option<PathBuf>,
     /// Where the history goes.
     pub dir: PathBuf,
     /// For how long faults happen.
@@ -70,6 +72,8 @@ pub enum Trouble {
     },
     /// The history cannot be written: the disk is full, most likely.
     NoHistory,
+    /// No wall clock can be set here, and nothing else was asked for.
+    NoClocks,
     /// It cannot be done like this.
     Usage(String),
     /// Something could not be started or reached.
@@ -86,6 +90,9 @@ impl std::fmt::Display for Trouble {
                 )
             }
             Trouble::NoHistory => f.write_str("the history cannot be written: is the disk full?"),
+            Trouble::NoClocks => f.write_str(
+                "no wall clock can be set on this machine: libfaketime is not installed",
+            ),
             Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
         }
     }

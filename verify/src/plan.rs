@@ -38,6 +38,8 @@ pub enum Kind {
     Slow,
     /// A request takes effect, and its connection breaks before the answer.
     Reset,
+    /// The wall clock of a member is set to another time.
+    ClockMember,
     /// `kill -9` of Redis whose append-only file is synced with every write: all it acknowledged is there.
     RedisKill,
     /// `kill -9` of Redis whose append-only file is synced every second: what it acknowledged last may be gone.
@@ -56,11 +58,13 @@ pub enum Kind {
     MaxMemory,
     /// Somebody else's 300,000 keys that expire, in the same Redis.
     Neighbour,
+    /// The wall clock of Redis is set to another time.
+    ClockRedis,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 22] = [
+    pub const ALL: [Kind; 24] = [
         Kind::KillGenerator,
         Kind::KillWorker,
         Kind::KillTaker,
@@ -74,6 +78,7 @@ impl Kind {
         Kind::Jitter,
         Kind::Slow,
         Kind::Reset,
+        Kind::ClockMember,
         Kind::RedisKill,
         Kind::RedisEverysec,
         Kind::RedisLoss,
@@ -83,6 +88,7 @@ impl Kind {
         Kind::ScriptFlush,
         Kind::MaxMemory,
         Kind::Neighbour,
+        Kind::ClockRedis,
     ];
 
     /// Its name on the command line and in reports.
@@ -110,6 +116,8 @@ impl Kind {
             Kind::ScriptFlush => "script-flush",
             Kind::MaxMemory => "max-memory",
             Kind::Neighbour => "neighbour",
+            Kind::ClockMember => "clock-member",
+            Kind::ClockRedis => "clock-redis",
         }
     }
 
@@ -138,10 +146,12 @@ impl Kind {
             Kind::ScriptFlush => "SCRIPT FLUSH",
             Kind::MaxMemory => "Redis out of memory",
             Kind::Neighbour => "a neighbour with 300,000 expiring keys",
+            Kind::ClockMember => "wall clock of a member set to another time",
+            Kind::ClockRedis => "wall clock of Redis set to another time",
         }
     }
 
-    /// The kinds of this name: one, or a family (`kill`, `freeze`, `network`, `redis`, `all`).
+    /// The kinds of this name: one, or a family (`kill`, `freeze`, `network`, `redis`, `clock`, `all`).
     pub fn named(name: &str) -> Option<Vec<Kind>> {
         let all = || Kind::ALL.into_iter();
         let some: Vec<Kind> = match name {
@@ -149,9 +159,11 @@ impl Kind {
             "kill" => vec![Kind::KillGenerator, Kind::KillWorker, Kind::KillTaker],
             "freeze" => vec![Kind::FreezeShort, Kind::FreezeLong],
             "network" => all().filter(|kind| kind.is_network()).collect(),
-            "redis" => {
-                all().filter(|kind| *kind > Kind::RedisLoss || *kind == Kind::RedisKill).collect()
-            }
+            "redis" => all()
+                .filter(|kind| kind.needs_private() || *kind == Kind::ScriptFlush)
+                .filter(|kind| !kind.loses_data() && !kind.is_clock())
+                .collect(),
+            "clock" => all().filter(|kind| kind.is_clock()).collect(),
             one => all().filter(|kind| kind.name() == one).collect(),
         };
         (!some.is_empty()).then_some(some)
@@ -160,6 +172,11 @@ impl Kind {
     /// Does Redis itself lose what it acknowledged? Then no fleet on it can keep everything.
     pub fn loses_data(self) -> bool {
         matches!(self, Kind::RedisEverysec | Kind::RedisLoss)
+    }
+
+    /// Is it a wall clock that is set?
+    pub(crate) fn is_clock(self) -> bool {
+        matches!(self, Kind::ClockMember | Kind::ClockRedis)
     }
 
     pub(crate) fn is_network(self) -> bool {
@@ -279,7 +296,7 @@ mod tests {
         assert_ne!(plan(7), plan(8));
         // Every kind comes early, however rare it is.
         let early = plan(9);
-        assert!(Kind::ALL.iter().all(|kind| early[..22].iter().any(|step| step.kind == *kind)));
+        assert!(Kind::ALL.iter().all(|kind| early[..24].iter().any(|step| step.kind == *kind)));
         assert!(
             early
                 .iter()
@@ -291,6 +308,8 @@ mod tests {
     fn families_have_names() {
         assert_eq!(Kind::named("freeze").map(|some| some.len()), Some(2));
         assert_eq!(Kind::named("network").map(|some| some.len()), Some(8));
+        assert_eq!(Kind::named("redis").map(|some| some.len()), Some(7));
+        assert_eq!(Kind::named("clock"), Some(vec![Kind::ClockMember, Kind::ClockRedis]));
         assert_eq!(Kind::named("redis-loss"), Some(vec![Kind::RedisLoss]));
         assert!(Kind::named("all").is_some_and(|all| !all.iter().any(|kind| kind.loses_data())));
         assert_eq!(Kind::named("earthquake"), None);

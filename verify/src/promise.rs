@@ -8,6 +8,8 @@ use serde::Serialize;
 pub enum Invariant {
     /// All messages of a term come from one process, and none was made after a later term had begun.
     OneGenerator,
+    /// Nobody trusts its session longer than two thirds of a lease after a call that was answered.
+    TrustBounded,
     /// The numbers within a term have no gaps.
     DenseSequences,
     /// No message has two outcomes.
@@ -16,6 +18,8 @@ pub enum Invariant {
     NothingLost,
     /// No message has an outcome that nobody made, or another outcome than its handler gave.
     NothingInvented,
+    /// A message has an outcome only after a handler returned it.
+    HandledFirst,
     /// Effects happened exactly as often as outcomes say.
     EffectsEqualOutcomes,
     /// No attempt at a message is made twice.
@@ -32,12 +36,14 @@ pub enum Invariant {
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 11] = [
+    pub const ALL: [Invariant; 13] = [
         Invariant::OneGenerator,
+        Invariant::TrustBounded,
         Invariant::DenseSequences,
         Invariant::SettledOnce,
         Invariant::NothingLost,
         Invariant::NothingInvented,
+        Invariant::HandledFirst,
         Invariant::EffectsEqualOutcomes,
         Invariant::EachAttemptOnce,
         Invariant::ErrorsKept,
@@ -50,10 +56,12 @@ impl Invariant {
     pub fn words(self) -> &'static str {
         match self {
             Invariant::OneGenerator => "one accepted generator at a time",
+            Invariant::TrustBounded => "nobody trusts itself for too long",
             Invariant::DenseSequences => "numbers without gaps",
             Invariant::SettledOnce => "settled exactly once",
             Invariant::NothingLost => "nothing lost",
             Invariant::NothingInvented => "nothing invented, nothing of the fenced",
+            Invariant::HandledFirst => "settled only after it was handled",
             Invariant::EffectsEqualOutcomes => "effects equal outcomes",
             Invariant::EachAttemptOnce => "each attempt made once",
             Invariant::ErrorsKept => "errors taken equal errors stored",
@@ -101,6 +109,10 @@ pub struct Seen {
     pub adopted: u64,
     /// Errors printed more than once: a taker died between printing and saying so.
     pub printed_again: u64,
+    /// Calls that were repeated, and that Redis said it had carried out already.
+    pub already: u64,
+    /// Waits for an event that returned.
+    pub woken: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
     /// Accepted messages that went with the data of Redis.

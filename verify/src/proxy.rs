@@ -1,8 +1,9 @@
 //! A TCP proxy that cuts, stalls, delays, goes deaf in one direction, or swallows exactly one reply.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -43,7 +44,9 @@ struct State {
     swallowed: Mutex<u64>,
     over: AtomicBool,
     target: AtomicU16,
-    streams: Mutex<Vec<TcpStream>>,
+    /// Both ends of every connection, by its number.
+    streams: Mutex<HashMap<u64, [TcpStream; 2]>>,
+    connections: AtomicU64,
 }
 
 /// A running proxy.
@@ -64,6 +67,7 @@ impl Proxy {
             over: AtomicBool::new(false),
             target: AtomicU16::new(target),
             streams: Mutex::default(),
+            connections: AtomicU64::new(0),
         });
         let accepting = state.clone();
         std::thread::spawn(move || {
@@ -91,6 +95,11 @@ impl Proxy {
     /// The address of whatever is behind it.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// From now on, this happens.
@@ -129,9 +138,14 @@ impl State {
     }
 
     fn break_all(&self) {
-        for stream in self.streams.lock().expect("never poisoned").drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
+        for (_, ends) in self.streams.lock().expect("never poisoned").drain() {
+            ends.iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
         }
+    }
+
+    /// This connection is over.
+    fn forget(&self, number: u64) {
+        self.streams.lock().expect("never poisoned").remove(&number);
     }
 
     fn join(self: &Arc<State>, client: TcpStream, server: TcpStream) {
@@ -140,13 +154,20 @@ impl State {
         let copies =
             (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
         let (Ok(c1), Ok(s1), Ok(c2), Ok(s2)) = copies else { return };
-        self.streams.lock().expect("never poisoned").extend([c1, s1]);
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        self.streams.lock().expect("never poisoned").insert(number, [c1, s1]);
         // Set by the request side, obeyed by the reply side of the same connection.
         let swallow = Arc::new(AtomicBool::new(false));
         let (state, flag) = (self.clone(), swallow.clone());
-        std::thread::spawn(move || state.requests(client, s2, &flag));
+        std::thread::spawn(move || {
+            state.requests(client, s2, &flag);
+            state.forget(number);
+        });
         let state = self.clone();
-        std::thread::spawn(move || state.replies(server, c2, &swallow));
+        std::thread::spawn(move || {
+            state.replies(server, c2, &swallow);
+            state.forget(number);
+        });
     }
 
     /// Waits while nothing may pass; false when the proxy is over.
@@ -220,5 +241,29 @@ fn pause(fault: &Fault, bytes: usize) -> Duration {
         Fault::Jitter(most) => most.mul_f64(rand::random()),
         Fault::Slow(rate) => Duration::from_secs_f64(bytes as f64 / (*rate).max(1) as f64),
         _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of an hour makes tens of thousands of connections.
+    #[test]
+    fn a_connection_that_is_over_is_forgotten() {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let proxy = Proxy::start(server.local_addr().expect("an address").port()).expect("a proxy");
+        for _ in 0..20 {
+            let client = TcpStream::connect(("127.0.0.1", proxy.port)).expect("connected");
+            let (mut peer, _) = server.accept().expect("a connection");
+            drop(client);
+            assert_eq!(peer.read(&mut [0]).expect("an end"), 0);
+        }
+        let begun = std::time::Instant::now();
+        let open = || proxy.state.streams.lock().expect("never poisoned").len();
+        while open() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{} are still kept", open());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

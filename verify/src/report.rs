@@ -16,7 +16,8 @@ use crate::promise::{Invariant, Seen, Violation};
 #[derive(Debug, Default)]
 pub(crate) struct Outages {
     open: Vec<Open>,
-    over: BTreeMap<&'static str, Vec<u64>>,
+    /// Whether anything else was broken, and how long they took.
+    over: BTreeMap<(&'static str, bool), Vec<u64>>,
     last_term: u64,
     pub(crate) terms: u64,
 }
@@ -28,12 +29,21 @@ struct Open {
     term: u64,
     /// The same term may go on.
     same: bool,
+    /// Something else was broken meanwhile that matters for it.
+    disturbed: bool,
 }
 
 impl Outages {
     /// Whoever led under this term does not any more.
     pub(crate) fn begin(&mut self, cause: &'static str, term: u64, same: bool) {
-        self.open.push(Open { cause, since: now(), term, same });
+        let disturbed = !self.open.is_empty();
+        self.disturb();
+        self.open.push(Open { cause, since: now(), term, same, disturbed });
+    }
+
+    /// Something is done to Redis or to whoever leads: what goes on takes longer for that.
+    pub(crate) fn disturb(&mut self) {
+        self.open.iter_mut().for_each(|open| open.disturbed = true);
     }
 
     /// It is over when a worker begins with a message that was made after it began.
@@ -49,7 +59,9 @@ impl Outages {
         self.open.retain(|open| {
             let ended = *made > open.since && (open.same || id.0 > open.term);
             if ended {
-                over.entry(open.cause).or_default().push(at.saturating_sub(open.since));
+                over.entry((open.cause, open.disturbed))
+                    .or_default()
+                    .push(at.saturating_sub(open.since));
             }
             !ended
         });
@@ -63,6 +75,8 @@ pub struct Paths {
     pub stale_requests: u64,
     /// Requests that took effect without their sender learning of it: repeated, they must be known.
     pub replies_swallowed: u64,
+    /// Times Redis was seen to go by a clock that was wrong, and meant to be.
+    pub clocks_seen: u64,
     /// What a killed taker held was taken by the next.
     pub drain_recovered: bool,
 }
@@ -127,7 +141,7 @@ pub struct Report {
     /// Paths that are easily missed.
     pub paths: Paths,
     /// How long nobody led or nothing flowed, by cause.
-    pub outages: BTreeMap<&'static str, Times>,
+    pub outages: BTreeMap<String, Times>,
     /// Outages that had not ended when the run did.
     pub outages_open: usize,
     /// How long it took until all was well again after the faults of a round.
@@ -150,6 +164,7 @@ impl Report {
         outages: Outages,
         paths: Paths,
         heals: Vec<Duration>,
+        missing: Vec<String>,
     ) -> Report {
         let faults: BTreeMap<_, _> =
             counts.iter().map(|(kind, many)| (kind.name(), *many)).collect();
@@ -157,16 +172,20 @@ impl Report {
         let times: BTreeMap<_, _> = outages
             .over
             .iter()
-            .filter_map(|(cause, times)| Some((*cause, Times::of(times.clone())?)))
+            .filter_map(|((cause, disturbed), times)| {
+                let more = if *disturbed { ", and more" } else { "" };
+                Some((format!("{cause}{more}"), Times::of(times.clone())?))
+            })
             .collect();
-        let fast = outages.over.get("generator killed").into_iter().flatten();
-        let fast = fast.filter(|took| **took < options.lease.as_micros() as u64).count();
-        let mut untried: Vec<String> = options
-            .kinds
-            .iter()
-            .filter(|kind| !counts.contains_key(kind))
-            .map(|kind| format!("no fault of the kind {}", kind.name()))
-            .collect();
+        let lease = options.lease.as_micros() as u64;
+        let killed = outages.over.iter().filter(|((cause, _), _)| *cause == "generator killed");
+        let fast = killed.flat_map(|(_, times)| times).filter(|took| **took < lease).count();
+        let mut untried = missing;
+        untried.extend(
+            (options.kinds.iter())
+                .filter(|kind| !counts.contains_key(kind))
+                .map(|kind| format!("no fault of the kind {}", kind.name())),
+        );
         let seen = &checker.seen;
         let moved = [Kind::FreezeLong, Kind::HalfOpen, Kind::OneWayOut, Kind::Cut];
         let paths_tried = [
@@ -176,9 +195,14 @@ impl Report {
             (of(&[Kind::KillGenerator]), fast > 0, "no takeover was faster than the lease"),
             (of(&[Kind::KillTaker]), paths.drain_recovered, "no killed taker had anything in hand"),
             (
+                of(&[Kind::ClockRedis]),
+                paths.clocks_seen > 0,
+                "no clock of Redis was seen to be wrong",
+            ),
+            (
                 of(&[Kind::Reset]),
-                paths.replies_swallowed > 0,
-                "no request had to be repeated unheard",
+                paths.replies_swallowed > 0 && seen.already > 0,
+                "no repeated request was known already",
             ),
         ];
         for (wanted, tried, what) in paths_tried {
@@ -238,16 +262,19 @@ impl Report {
         }
         let _ = writeln!(text, "\nHow long nobody led, or nothing flowed, in ms");
         let _ =
-            writeln!(text, "  {:<22}{:>7}{:>9}{:>9}{:>9}", "cause", "times", "p50", "p99", "max");
+            writeln!(text, "  {:<30}{:>7}{:>9}{:>9}{:>9}", "cause", "times", "p50", "p99", "max");
         for (cause, times) in &self.outages {
             let Times { times, p50_ms, p99_ms, max_ms } = times;
             let _ =
-                writeln!(text, "  {cause:<22}{times:>7}{p50_ms:>9.0}{p99_ms:>9.0}{max_ms:>9.0}");
+                writeln!(text, "  {cause:<30}{times:>7}{p50_ms:>9.0}{p99_ms:>9.0}{max_ms:>9.0}");
+        }
+        if self.outages.keys().any(|cause| cause.ends_with("and more")) {
+            let _ = writeln!(text, "  (and more: Redis or the next generator was hit meanwhile)");
         }
         if let Some(Times { times, p50_ms, p99_ms, max_ms }) = &self.heals {
             let cause = "all well again";
             let _ =
-                writeln!(text, "  {cause:<22}{times:>7}{p50_ms:>9.0}{p99_ms:>9.0}{max_ms:>9.0}");
+                writeln!(text, "  {cause:<30}{times:>7}{p50_ms:>9.0}{p99_ms:>9.0}{max_ms:>9.0}");
         }
         let _ = writeln!(text, "\nPromises");
         for invariant in Invariant::ALL {

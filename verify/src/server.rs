@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::clock::Clock;
+
 /// How long it may take to read its data and to answer.
 const START_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -20,15 +22,27 @@ pub struct Server {
     dir: PathBuf,
     args: Vec<String>,
     port: u16,
+    /// What it goes by, if not by the time of the machine.
+    clock: Option<Clock>,
     child: Option<Child>,
 }
 
 impl Server {
     /// Starts this program in this folder, with these options.
     pub fn start(program: &Path, dir: &Path, args: &[&str]) -> io::Result<Server> {
+        Server::start_with(program, dir, args, None)
+    }
+
+    /// As [`start`](Self::start), with a wall clock of its own.
+    pub(crate) fn start_with(
+        program: &Path,
+        dir: &Path,
+        args: &[&str],
+        clock: Option<Clock>,
+    ) -> io::Result<Server> {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let (program, dir) = (program.to_owned(), dir.to_owned());
-        let mut server = Server { program, dir, args, port: 0, child: None };
+        let mut server = Server { program, dir, args, port: 0, clock, child: None };
         let mut last = None;
         // Between finding a free port and using it somebody else may take it: try another.
         for _ in 0..20 {
@@ -44,7 +58,11 @@ impl Server {
 
     fn launch(&mut self) -> io::Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.log())?;
-        let child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        if let Some(clock) = &self.clock {
+            clock.give(&mut command);
+        }
+        let child = command
             .args(["--bind", "127.0.0.1", "--save", "", "--port"])
             .arg(self.port.to_string())
             .arg("--dir")
@@ -115,7 +133,15 @@ impl Server {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+            if self.clock.is_some() {
+                Clock::clean(child.id());
+            }
         }
+    }
+
+    /// Its wall clock, if that can be set.
+    pub(crate) fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
     }
 
     /// Starts it again on the same port and data.

@@ -5,10 +5,12 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use crate::clock::{TAKES_EFFECT, off_ms};
 use crate::director::{Director, LOOK};
 use crate::options::Trouble;
 use crate::plan::{Kind, Step};
 use crate::proxy::Fault;
+use crate::server::Server;
 
 /// What ends a fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +21,8 @@ pub(crate) enum Act {
     RedisUp,
     RedisThaw,
     Memory,
+    /// Nothing ends: by now the clock of Redis is off by so much.
+    Clock(i64),
 }
 
 /// The options of a private server, by the faults it is for.
@@ -47,8 +51,11 @@ impl Director<'_> {
     /// Does it, and writes down how it ends. `false` if there was nobody to do it to.
     pub(crate) fn strike(&mut self, step: &Step) -> Result<bool, Trouble> {
         let taker = self.options.members;
-        if step.kind >= Kind::RedisKill && self.redis_hurt {
-            return Ok(false); // one thing at a time
+        if step.kind >= Kind::RedisKill {
+            if self.redis_hurt {
+                return Ok(false); // one thing at a time
+            }
+            self.outages.disturb();
         }
         match step.kind {
             Kind::KillTaker => {
@@ -56,7 +63,7 @@ impl Director<'_> {
                     return Ok(false);
                 }
                 self.ends(Act::Begin(taker), step.lasts);
-                self.actors[taker].kill();
+                self.end(taker);
                 self.drained |= self.books.drains().is_ok_and(|drains| drains > 0);
             }
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
@@ -83,6 +90,10 @@ impl Director<'_> {
                     }
                 }
             }
+            // It ends by the clock of Redis: set back meanwhile, it would last for an hour.
+            Kind::ClientPause if Instant::now() < self.clock_set + TAKES_EFFECT * 2 => {
+                return Ok(false);
+            }
             Kind::ClientPause => {
                 let ms = step.lasts.as_millis().to_string();
                 self.ends(Act::RedisThaw, step.lasts);
@@ -98,16 +109,27 @@ impl Director<'_> {
             Kind::KillGenerator => {
                 let Some(at) = self.generator() else { return Ok(false) };
                 self.ends(Act::Begin(at), step.lasts);
-                self.actors[at].kill();
-                self.actors[at].hurt = true;
+                self.end(at);
                 self.outages.begin("generator killed", self.leader.0, false);
             }
             Kind::KillWorker => {
                 let chosen = Step { generator: false, ..*step };
                 let Some(at) = self.target(&chosen) else { return Ok(false) };
                 self.ends(Act::Begin(at), step.lasts);
-                self.actors[at].kill();
-                self.actors[at].hurt = true;
+                self.end(at);
+            }
+            Kind::ClockMember => {
+                let Some(at) = self.target(step) else { return Ok(false) };
+                let Some(clock) = &self.actors[at].clock else { return Ok(false) };
+                clock.set(off_ms(step.which, self.options.lease))?;
+            }
+            Kind::ClockRedis => {
+                let clock = self.server.as_ref().and_then(Server::clock);
+                let Some(clock) = clock else { return Ok(false) };
+                let off = off_ms(step.which, self.options.lease);
+                clock.set(off)?;
+                self.clock_set = Instant::now();
+                self.ends(Act::Clock(off), TAKES_EFFECT * 3 / 2);
             }
             kind => {
                 let Some(at) = self.target(step) else { return Ok(false) };
@@ -138,6 +160,13 @@ impl Director<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// `kill -9`.
+    fn end(&mut self, at: usize) {
+        self.actors[at].kill();
+        self.actors[at].hurt = true;
+        self.wakes.gone(at);
     }
 
     fn ends(&mut self, act: Act, after: Duration) {
@@ -190,6 +219,7 @@ impl Director<'_> {
                 if self.lossy {
                     self.look()?;
                     self.checker.data_lost();
+                    self.wakes.lost();
                 }
                 if self.options.kinds.contains(&Kind::RedisLoss) {
                     self.books.forget();
@@ -201,6 +231,11 @@ impl Director<'_> {
                     server.thaw();
                 }
                 self.redis_hurt = false;
+            }
+            Act::Clock(off) => {
+                let seen = !self.redis_hurt
+                    && self.books.clock_off().is_ok_and(|now| (now - off).abs() < 500);
+                self.paths.clocks_seen += u64::from(seen);
             }
             Act::Memory if self.redis_hurt => self.ends(Act::Memory, LOOK),
             Act::Memory => self.again(|books| books.say(&["CONFIG", "SET", "maxmemory", "0"]))?,

@@ -26,7 +26,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Which faults, by kind or family: all, kill, freeze, network, redis, or names such as cut,redis-loss
+    /// Which faults, by kind or family: all, kill, freeze, network, redis, clock, or names such as cut,redis-loss
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = kinds)]
     pub(crate) faults: Kinds,
 
@@ -37,6 +37,10 @@ pub(crate) struct VerifyArgs {
     /// Also write everything to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+
+    /// The libfaketime that wall clocks are set with [default: where packages put it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faketime: Option<PathBuf>,
 
     /// Use a Redis that is not empty, whatever happens to what it holds
     #[arg(long)]
@@ -58,7 +62,7 @@ fn kinds(text: &str) -> Result<Kinds, String> {
         let some = Kind::named(name).ok_or_else(|| {
             let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
             format!(
-                "no fault is called {name:?}; there are all, kill, freeze, network, redis, {}",
+                "no fault is called {name:?}; there are all, kill, freeze, network, redis, clock, {}",
                 names.join(", ")
             )
         })?;

@@ -45,11 +45,16 @@ pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> R
     if args.lease < LEASE_MIN {
         return Err(Failure::new(USAGE, format!("--lease must be at least {LEASE_MIN:?}")));
     }
+    if let Some(library) = args.faketime.as_ref().filter(|library| !library.exists()) {
+        return Err(Failure::new(USAGE, format!("there is no {}", library.display()))
+            .hint("leave `--faketime` out, or install it (Debian: `apt install libfaketime`)"));
+    }
     let report = args.report.as_deref().map(writable).transpose()?;
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let options = Options {
         program: std::env::current_exe()?,
         target,
+        faketime: args.faketime.clone(),
         dir: dir.clone(),
         time: args.time,
         members: args.members.into(),
@@ -134,6 +139,8 @@ fn explain(trouble: Trouble) -> Failure {
             .hint("leave `--redis` out for a private server, or say `--i-know`"),
         Trouble::NoHistory => Failure::new(FAILURE, trouble.to_string())
             .hint("`--keep <DIR>` names another folder, `--rate` makes it less"),
+        Trouble::NoClocks => Failure::new(USAGE, trouble.to_string())
+            .hint("install it (Debian: `apt install libfaketime`), or name other faults"),
         Trouble::Usage(what) => {
             Failure::new(USAGE, what).hint("leave `--redis` out for a private server")
         }

@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use crate::ARTEL;
 
-/// A rule that is switched off: edits of scripts, the faults that need it, and which promises may be found
-/// broken.
+/// A rule that is switched off: edits of scripts or the names of rules in Rust, the faults that need it, and
+/// which promises may be found broken.
 struct Mutant {
     name: &'static str,
+    rules: &'static [&'static str],
     edits: &'static [(&'static str, &'static str, &'static str)],
     faults: &'static str,
     /// Known to catch it; the others are for a machine so busy that the faults come at other moments.
@@ -31,9 +32,60 @@ const NUMBERS: (&str, &str, &str) = (
     "if last_term ~= term then last = from - 1 end",
 );
 
-const MUTANTS: [Mutant; 18] = [
+const MUTANTS: [Mutant; 23] = [
+    Mutant {
+        name: "trust counts from the answer",
+        rules: &["TrustFromSending"],
+        edits: &[],
+        faults: "delay",
+        seeds: [1, 2, 3],
+        time: "4s",
+        broken: &["trust-bounded"],
+    },
+    Mutant {
+        name: "whoever waits reads before it subscribes",
+        rules: &["SubscribeThenRead"],
+        edits: &[],
+        faults: "delay,jitter",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["no-wake-up-missed"],
+    },
+    Mutant {
+        name: "whoever waits does not read again on a new connection",
+        rules: &["ReadAfterReconnect"],
+        edits: &[],
+        faults: "client-kill",
+        seeds: [1, 2, 3],
+        time: "4s",
+        broken: &["no-wake-up-missed"],
+    },
+    Mutant {
+        name: "an event is set and nobody is told",
+        rules: &[],
+        edits: &[("event_set", "redis.call('SPUBLISH', KEYS[1], gen)", "")],
+        faults: "kill-taker",
+        seeds: [1, 2, 3],
+        time: "4s",
+        broken: &["no-wake-up-missed"],
+    },
+    Mutant {
+        name: "what a dead member held is recorded as done",
+        rules: &[],
+        edits: &[(
+            "adopt",
+            "redis.call('LPUSH', KEYS[5], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
+            "redis.call('XADD', KEYS[9], '*', 'id', id, 'outcome', 'done', 'member', dead, 'attempt', attempt) \
+             redis.call('HINCRBY', KEYS[7], 'done', 1)",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["handled-first"],
+    },
     Mutant {
         name: "a push that is repeated counts again",
+        rules: &[],
         edits: &[("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1")],
         faults: "reset",
         seeds: [1, 2, 3],
@@ -42,6 +94,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a stale generator is not fenced",
+        rules: &[],
         edits: &[SESSION, FENCE, NUMBERS],
         faults: "one-way-out",
         seeds: [2, 4, 1],
@@ -50,6 +103,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "the lease can be taken from a living holder, and nobody is fenced",
+        rules: &[],
         edits: &[
             FENCE,
             NUMBERS,
@@ -66,6 +120,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a new generator gets the old term",
+        rules: &[],
         edits: &[(
             "acquire",
             "local token = math.max((redis.call('GET', KEYS[3]) or 0) + 1, t[1] * 1000000 + t[2])",
@@ -78,6 +133,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a new term does not begin its numbers anew",
+        rules: &[],
         edits: &[("acquire", "redis.call('SET', KEYS[4], token .. '-0')", "")],
         faults: "kill-generator",
         seeds: [1, 2, 3],
@@ -86,6 +142,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a push drops its first message",
+        rules: &[],
         edits: &[("push", "for i = 6, #ARGV, 1000 do", "for i = 7, #ARGV, 1000 do")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -94,6 +151,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a push is not counted",
+        rules: &[],
         edits: &[("push", "redis.call('HINCRBY', KEYS[5], 'generated', n)", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -102,6 +160,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a fetch does not say what it took",
+        rules: &[],
         edits: &[("fetch", "redis.call('HINCRBY', KEYS[4], 'claimed', count)", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -110,6 +169,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a fetch keeps nothing for whoever comes after",
+        rules: &[],
         edits: &[(
             "fetch",
             "redis.call('RPUSH', KEYS[3], unpack(reply, i, math.min(i + 999, #reply)))",
@@ -122,6 +182,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "what a dead member held is dropped",
+        rules: &[],
         edits: &[(
             "adopt",
             "redis.call('LPUSH', KEYS[5], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
@@ -134,6 +195,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "what a dead member held is put back without counting the attempt",
+        rules: &[],
         edits: &[("adopt", "head, id, attempt + 1)", "head, id, attempt)")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -142,6 +204,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a dead member is not remembered as an orphan",
+        rules: &[],
         edits: &[("look", "redis.call('SADD', KEYS[5], id)", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -150,6 +213,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "an outcome that is repeated counts again",
+        rules: &[],
         edits: &[("settle", "elseif message ~= '' and not named", "elseif not named")],
         faults: "reset",
         seeds: [1, 2, 3],
@@ -158,6 +222,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "an outcome is not counted",
+        rules: &[],
         edits: &[(
             "settle",
             "if settled > failed then redis.call('HINCRBY', KEYS[4], 'done', settled - failed) end",
@@ -170,6 +235,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "effects happen twice",
+        rules: &[],
         edits: &[(
             "settle",
             "for _, call in ipairs(effects) do redis.call(unpack(call)) end",
@@ -182,6 +248,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a failed message is recorded as done",
+        rules: &[],
         edits: &[(
             "settle",
             "ledger(it[1], it[2] == 'f' and 'failed' or 'done')",
@@ -194,6 +261,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a failed message is not kept",
+        rules: &[],
         edits: &[(
             "settle",
             "if it[2] == 'f' then redis.call('XADD', KEYS[5], '*', 'm', it[1], 'e', it[3]) end",
@@ -206,6 +274,7 @@ const MUTANTS: [Mutant; 18] = [
     },
     Mutant {
         name: "a taker of errors deletes them first",
+        rules: &[],
         edits: &[("take", "redis.call('RENAME', from, KEYS[3])", "redis.call('DEL', from)")],
         faults: "kill-taker",
         seeds: [1, 2, 3],
@@ -249,8 +318,9 @@ fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
     let edit = |(script, rule, instead): &(&str, &str, &str)| {
         format!("{script}\u{1f}{rule}\u{1f}{instead}")
     };
-    let edits: Vec<String> = mutant.edits.iter().map(edit).collect();
-    command.env("MUTANT_OF_ARTEL", edits.join("\n")).stdin(std::process::Stdio::null());
+    let rules = mutant.rules.iter().map(|rule| (*rule).to_owned());
+    let lines: Vec<String> = mutant.edits.iter().map(edit).chain(rules).collect();
+    command.env("MUTANT_OF_ARTEL", lines.join("\n")).stdin(std::process::Stdio::null());
     let output = command.output().expect("it runs");
     let json = std::fs::read(&report).unwrap_or_default();
     let report: Value = serde_json::from_slice(&json).unwrap_or_default();

@@ -1,0 +1,58 @@
+//! Rules switched off, for the test of the tests: `artel verify` must catch each of them.
+//!
+//! Built with the feature `mutants` only, which no release has. `MUTANT_OF_ARTEL` says what is switched
+//! off, a line each: the name of a rule that is written in Rust, or an edit of a script, which is its name, a piece
+//! of its text and what stands there instead, between unit separators.
+
+#[cfg(feature = "mutants")]
+use std::borrow::Cow;
+
+/// The variable that says what is switched off.
+#[cfg(feature = "mutants")]
+const VARIABLE: &str = "MUTANT_OF_ARTEL";
+
+/// A rule written in Rust that can be switched off.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "mutants"), allow(dead_code))]
+pub(crate) enum Rule {
+    /// Trust counts from before a call was sent.
+    TrustFromSending,
+    /// Whoever waits subscribes, and then reads.
+    SubscribeThenRead,
+    /// Whoever waits reads again on a new connection.
+    ReadAfterReconnect,
+}
+
+/// Is this rule switched off?
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn off(_: Rule) -> bool {
+    false
+}
+
+/// Is this rule switched off?
+#[cfg(feature = "mutants")]
+pub(crate) fn off(rule: Rule) -> bool {
+    use std::sync::LazyLock;
+    static OFF: LazyLock<String> = LazyLock::new(|| std::env::var(VARIABLE).unwrap_or_default());
+    !OFF.is_empty() && OFF.lines().any(|line| line == format!("{rule:?}"))
+}
+
+/// This script, as it is or spoilt.
+///
+/// # Panics
+///
+/// If an edit of this script does not fit: a mutant that is none would be caught by nobody.
+#[cfg(feature = "mutants")]
+pub(crate) fn script(name: &str, source: Cow<'static, str>) -> Cow<'static, str> {
+    let Ok(edits) = std::env::var(VARIABLE) else { return source };
+    let mut text = source.into_owned();
+    for edit in edits.lines() {
+        let parts: Vec<&str> = edit.split('\u{1f}').collect();
+        let [script, rule, instead] = parts[..] else { continue };
+        if script == name {
+            assert!(text.contains(rule), "{rule:?} is not in {name}.lua");
+            text = text.replace(rule, instead);
+        }
+    }
+    Cow::Owned(text)
+}

@@ -1,0 +1,107 @@
+//! [`Scribe`]: writes every call a process makes to Redis into its history, and what became of it, and
+//! how long it trusts itself. It hears of them through the log of the library.
+
+use std::fmt::Debug;
+use std::io::Write;
+use std::sync::Arc;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::history::{Book, Entry, now};
+
+/// Under this name the library tells of its calls.
+const CALLS: &str = "artel::calls";
+
+/// Hears of calls, and writes them down.
+pub(crate) struct Scribe(pub(crate) Arc<Book>);
+
+/// What was said about one call.
+#[derive(Debug, Default)]
+struct Said {
+    message: String,
+    number: u64,
+    until: u64,
+    call: String,
+    tag: String,
+}
+
+impl Visit for Said {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "number" => self.number = value,
+            "until" => self.until = value,
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "call" => value.clone_into(&mut self.call),
+            "tag" => value.clone_into(&mut self.tag),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        }
+    }
+}
+
+impl Subscriber for Scribe {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == CALLS || *metadata.level() <= Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut said = Said::default();
+        event.record(&mut said);
+        if event.metadata().target() != CALLS {
+            // Beside the history, for whoever wants to know why.
+            let _ = writeln!(std::io::stderr(), "{} {}", now(), said.message);
+            return;
+        }
+        let Said { message, number, until, call, tag } = said;
+        self.0.put(&match message.as_str() {
+            "called" => Entry::Call { number, call },
+            "answered" => Entry::Answer { number, tag },
+            "unanswered" => Entry::Unanswered(number),
+            "trusted" => Entry::Trusts(until),
+            _ => return,
+        });
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_says_of_its_calls_is_written_down() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("m1.1.history");
+        let book = Arc::new(Book::open(&path).expect("a file"));
+        tracing::subscriber::with_default(Scribe(book), || {
+            tracing::trace!(target: "artel::calls", number = 7_u64, call = "push", "called");
+            tracing::trace!(target: "artel::calls", number = 7_u64, tag = String::from("ok"), "answered");
+            tracing::trace!(target: "artel::calls", until = 99_u64, "trusted");
+            tracing::trace!("something else");
+        });
+        let mut tail = crate::history::Tail::new("m1.1".into(), path);
+        let read: Vec<Entry> = tail.read().into_iter().map(|(_, entry)| entry).collect();
+        let call = Entry::Call { number: 7, call: "push".into() };
+        assert_eq!(read, [call, Entry::Answer { number: 7, tag: "ok".into() }, Entry::Trusts(99)]);
+    }
+}

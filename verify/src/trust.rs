@@ -1,0 +1,84 @@
+//! [`Trusts`]: nobody trusts its session longer than two thirds of a lease after a call was sent that
+//! Redis answered. Because of that a generator stops before another one can be elected.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::history::Entry;
+
+/// What is known of the calls of every process.
+#[derive(Debug, Default)]
+pub(crate) struct Trusts {
+    of: HashMap<String, Calls>,
+    /// Messages added or settled that Redis said it knew already.
+    pub(crate) already: u64,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    /// Those that have no answer yet: when they were sent, and whether they add or settle messages.
+    open: HashMap<u64, (u64, bool)>,
+    /// When the latest was sent that was answered.
+    answered: u64,
+}
+
+impl Trusts {
+    /// Somebody's next line. What is wrong with it, if anything is.
+    pub(crate) fn history(
+        &mut self,
+        who: &str,
+        at: u64,
+        entry: &Entry,
+        lease: Duration,
+    ) -> Option<String> {
+        if !self.of.contains_key(who) {
+            self.of.insert(who.to_owned(), Calls::default());
+        }
+        let calls = self.of.get_mut(who)?;
+        match entry {
+            Entry::Call { number, call } => {
+                calls.open.insert(*number, (at, matches!(call.as_str(), "push" | "settle")));
+            }
+            Entry::Answer { number, tag } => {
+                let (sent, moves) = calls.open.remove(number).unwrap_or_default();
+                calls.answered = calls.answered.max(sent);
+                self.already += u64::from(moves && tag == "already");
+            }
+            Entry::Unanswered(number) => drop(calls.open.remove(number)),
+            Entry::Trusts(until) => {
+                // Its own clock is read before the line is written: no tolerance is needed.
+                let sent = until.saturating_sub((lease * 2 / 3).as_micros() as u64);
+                if sent > calls.answered {
+                    let more = (sent - calls.answered) as f64 / 1000.0;
+                    return Some(format!(
+                        "{who} trusts its session for {more} ms longer than two thirds of a lease after \
+                         the last answered call was sent"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trust_counts_from_when_an_answered_call_was_sent() {
+        let (mut trusts, lease) = (Trusts::default(), Duration::from_millis(3));
+        let call = |number| Entry::Call { number, call: "push".into() };
+        let answer = |number| Entry::Answer { number, tag: "already".into() };
+        let mut say = |at, entry: &Entry| trusts.history("m1.1", at, entry, lease);
+        assert_eq!(say(1000, &call(1)), None);
+        assert_eq!(say(5000, &call(2)), None);
+        assert_eq!(say(6000, &answer(1)), None);
+        assert_eq!(say(6001, &Entry::Trusts(3000)), None);
+        assert!(say(6001, &Entry::Trusts(8000)).is_some(), "counted from the answer");
+        assert_eq!(say(6002, &Entry::Unanswered(2)), None);
+        assert!(say(6003, &Entry::Trusts(7000)).is_some(), "that one was not answered");
+        assert_eq!(trusts.already, 1);
+    }
+}

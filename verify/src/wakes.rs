@@ -1,0 +1,147 @@
+//! [`Wakes`]: who waits for which event, and whether it returned once that was set.
+//!
+//! Every member waits for one event after the other, each of a name of its own, which somebody else is
+//! told to set once. Whoever waits hears of it or reads it; a timer would only help after a minute.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::cast::Actor;
+use crate::director::Director;
+use crate::history::Entry;
+use crate::promise::Invariant;
+
+/// Nobody said that it has set it: somebody else is asked.
+const TOLD_MAX: Duration = Duration::from_secs(3);
+/// By then whoever waits has returned, if all was well all the time.
+const WAKE_MAX: Duration = Duration::from_secs(10);
+
+/// Those who wait, by the name of the event.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    open: HashMap<String, Wake>,
+}
+
+#[derive(Debug)]
+struct Wake {
+    /// Its place in the cast.
+    whose: usize,
+    told: Option<Instant>,
+    /// Since when it is set, and nothing is in the way.
+    set: Option<Instant>,
+}
+
+impl Wakes {
+    pub(crate) fn waits(&mut self, name: &str, whose: usize) {
+        self.open.insert(name.to_owned(), Wake { whose, told: None, set: None });
+    }
+
+    /// Those that somebody is to be told to set.
+    pub(crate) fn tell(&mut self, now: Instant) -> Vec<(String, usize)> {
+        let mut names = Vec::new();
+        for (name, wake) in &mut self.open {
+            let told = wake.told.is_some_and(|told| now < told + TOLD_MAX);
+            if wake.set.is_none() && !told {
+                wake.told = Some(now);
+                names.push((name.clone(), wake.whose));
+            }
+        }
+        names
+    }
+
+    pub(crate) fn set(&mut self, name: &str, now: Instant) {
+        if let Some(wake) = self.open.get_mut(name) {
+            wake.set.get_or_insert(now);
+        }
+    }
+
+    /// `false` if nobody was known to wait for it.
+    pub(crate) fn woke(&mut self, name: &str) -> bool {
+        self.open.remove(name).is_some()
+    }
+
+    /// It is gone, and waits no more.
+    pub(crate) fn gone(&mut self, whose: usize) {
+        self.open.retain(|_, wake| wake.whose != whose);
+    }
+
+    /// Something is in the way of these: their time begins anew.
+    pub(crate) fn hold(&mut self, now: Instant, held: impl Fn(usize) -> bool) {
+        for wake in self.open.values_mut().filter(|wake| held(wake.whose)) {
+            wake.set = wake.set.map(|_| now);
+        }
+    }
+
+    /// Redis forgot: everything must be set again.
+    pub(crate) fn lost(&mut self) {
+        for wake in self.open.values_mut() {
+            (wake.told, wake.set) = (None, None);
+        }
+    }
+
+    /// Is anybody asleep for whom it was set so long ago?
+    pub(crate) fn asleep(&self, now: Instant, since: Duration) -> Option<&str> {
+        let late = |wake: &Wake| wake.set.is_some_and(|set| now >= set + since);
+        self.open.iter().find(|(_, wake)| late(wake)).map(|(name, _)| name.as_str())
+    }
+}
+
+impl Director<'_> {
+    /// Somebody waits for an event, has set one, or returned.
+    pub(crate) fn wake(&mut self, at: usize, who: &str, entry: &Entry) {
+        let lives = self.actors[at].is_alive() && who == self.actors[at].name();
+        match entry {
+            Entry::Waits(name) if lives => self.wakes.waits(name, at),
+            Entry::Set(name) => self.wakes.set(name, Instant::now()),
+            Entry::Woke(name) if self.wakes.woke(name) && !self.redis_hurt => {
+                let _ = self.books.drop_event(name);
+            }
+            _ => {}
+        }
+    }
+
+    /// Has events set that somebody waits for, and sees to it that nobody waits too long.
+    pub(crate) fn watch_over_waits(&mut self) {
+        let now = Instant::now();
+        let (actors, down) = (&self.actors, self.redis_hurt);
+        self.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
+        for (name, whose) in self.wakes.tell(now) {
+            let able = |actor: &Actor| actor.is_alive() && !actor.hurt;
+            let others = (1..self.actors.len()).map(|by| (whose + by) % self.actors.len());
+            if let Some(other) = others.into_iter().find(|at| able(&self.actors[*at])) {
+                self.actors[other].tell(&format!("set {name}"));
+            }
+        }
+        if let Some(name) = self.wakes.asleep(now, WAKE_MAX).map(str::to_owned) {
+            let what =
+                format!("a wait for {name} did not return within {WAKE_MAX:?} of its being set");
+            self.wakes.woke(&name);
+            self.checker.blame(Invariant::NoWakeUpMissed, what, vec![name]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_is_missed_only_if_nothing_was_in_the_way() {
+        let (mut wakes, begun) = (Wakes::default(), Instant::now());
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        wakes.waits("m1.1:1", 0);
+        wakes.waits("m2.1:1", 1);
+        assert_eq!(wakes.tell(begun).len(), 2);
+        assert_eq!(wakes.tell(after(1)).len(), 0, "told already");
+        wakes.set("m1.1:1", after(1));
+        assert_eq!(wakes.tell(after(4)), [("m2.1:1".to_owned(), 1)], "not set: told again");
+        wakes.set("m2.1:1", after(4));
+        wakes.hold(after(5), |whose| whose == 0);
+        assert_eq!(wakes.asleep(after(12), WAKE_MAX), None);
+        assert_eq!(wakes.asleep(after(14), WAKE_MAX), Some("m2.1:1"));
+        assert!(wakes.woke("m2.1:1") && !wakes.woke("m2.1:1"));
+        assert_eq!(wakes.asleep(after(15), WAKE_MAX), Some("m1.1:1"));
+        wakes.gone(0);
+        assert_eq!(wakes.asleep(after(99), WAKE_MAX), None);
+    }
+}
