@@ -124,9 +124,13 @@ impl Actor {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
-            if self.clock.is_some() {
-                Clock::clean(child.id());
-            }
+            self.clean(child.id());
+        }
+    }
+
+    fn clean(&self, pid: u32) {
+        if self.clock.is_some() {
+            Clock::clean(pid);
         }
     }
 
@@ -140,8 +144,10 @@ impl Actor {
 
     /// It ended by itself, which it should not.
     pub(crate) fn ended(&mut self) -> Option<Ended> {
-        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
+        let child = self.child.as_mut()?;
+        let (status, pid) = (child.try_wait().ok().flatten()?, child.id());
         self.child = None;
+        self.clean(pid);
         Some(match status.code() {
             Some(NO_HISTORY) => Ended::NoHistory,
             _ => Ended::Otherwise(format!("{} ended by itself: {status}", self.name())),

@@ -14,6 +14,7 @@ use artel::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncBufReadExt;
 
+use crate::clock::Clock;
 use crate::history::{Book, Entry, id_of, now};
 use crate::scribe::Scribe;
 
@@ -109,6 +110,7 @@ fn end_server(dir: &Path) {
     let place = std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()));
     if place.is_ok_and(|place| std::fs::canonicalize(&dir).is_ok_and(|dir| dir == place)) {
         let _ = kill_process(pid, Signal::KILL);
+        Clock::clean(pid.as_raw_nonzero().get().unsigned_abs());
     }
 }
 

@@ -34,9 +34,9 @@ struct Open {
 }
 
 impl Outages {
-    /// Whoever led under this term does not any more.
-    pub(crate) fn begin(&mut self, cause: &'static str, term: u64, same: bool) {
-        let disturbed = !self.open.is_empty();
+    /// Whoever led under this term does not any more. `hurt`: Redis itself does not work.
+    pub(crate) fn begin(&mut self, cause: &'static str, term: u64, same: bool, hurt: bool) {
+        let disturbed = hurt || !self.open.is_empty();
         self.disturb();
         self.open.push(Open { cause, since: now(), term, same, disturbed });
     }

@@ -71,11 +71,11 @@ impl Director<'_> {
                     return Ok(false);
                 }
                 self.ends(Act::RedisUp, step.lasts);
-                self.redis_hurt = true;
                 if let Some(server) = &mut self.server {
                     server.kill();
                 }
-                self.outages.begin("Redis killed", self.leader.0, true);
+                self.outage("Redis killed", true);
+                self.redis_hurt = true;
             }
             Kind::RedisFreeze => {
                 let Some(server) = &self.server else { return Ok(false) };
@@ -110,7 +110,7 @@ impl Director<'_> {
                 let Some(at) = self.generator() else { return Ok(false) };
                 self.ends(Act::Begin(at), step.lasts);
                 self.end(at);
-                self.outages.begin("generator killed", self.leader.0, false);
+                self.outage("generator killed", false);
             }
             Kind::KillWorker => {
                 let chosen = Step { generator: false, ..*step };
@@ -150,16 +150,22 @@ impl Director<'_> {
                     matches!(kind, Kind::Cut | Kind::HalfOpen | Kind::OneWayOut | Kind::OneWayIn);
                 match (leads && long, kind) {
                     (true, Kind::FreezeLong) => {
-                        self.outages.begin("generator frozen", self.leader.0, false);
+                        self.outage("generator frozen", false);
                     }
                     (true, _) if silent => {
-                        self.outages.begin("generator cut off", self.leader.0, false);
+                        self.outage("generator cut off", false);
                     }
                     _ => {}
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Nobody leads, or nothing flows, from now on.
+    fn outage(&mut self, cause: &'static str, same: bool) {
+        let full = self.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
+        self.outages.begin(cause, self.leader.0, same, full || self.redis_hurt);
     }
 
     /// `kill -9`.
