@@ -23,6 +23,10 @@ pub(crate) enum Rule {
     ReadAfterReconnect,
 }
 
+#[cfg(feature = "mutants")]
+const RULES: [Rule; 3] =
+    [Rule::TrustFromSending, Rule::SubscribeThenRead, Rule::ReadAfterReconnect];
+
 /// Is this rule switched off?
 #[cfg(not(feature = "mutants"))]
 pub(crate) const fn off(_: Rule) -> bool {
@@ -48,7 +52,10 @@ pub(crate) fn script(name: &str, source: Cow<'static, str>) -> Cow<'static, str>
     let mut text = source.into_owned();
     for edit in edits.lines() {
         let parts: Vec<&str> = edit.split('\u{1f}').collect();
-        let [script, rule, instead] = parts[..] else { continue };
+        let [script, rule, instead] = parts[..] else {
+            assert!(RULES.iter().any(|rule| edit == format!("{rule:?}")), "{edit:?} is no rule");
+            continue;
+        };
         if script == name {
             assert!(text.contains(rule), "{rule:?} is not in {name}.lua");
             text = text.replace(rule, instead);

@@ -181,7 +181,8 @@ impl Link {
         timeout: Duration,
     ) -> Result<(Value, u64), StoreError> {
         let mut generation = 0;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let told = tracing::enabled!(target: CALLS, tracing::Level::TRACE);
+        let number = told.then(|| NUMBER.fetch_add(1, Ordering::Relaxed));
         tracing::trace!(target: CALLS, number, call = call.name, "called");
         let attempt = async {
             let mut connection;
@@ -206,7 +207,9 @@ impl Link {
         self.note(generation, &result);
         match &result {
             Ok(value) => tracing::trace!(target: CALLS, number, tag = call.tag(value), "answered"),
-            Err(error) => tracing::trace!(target: CALLS, number, %error, "unanswered"),
+            Err(error) => {
+                tracing::trace!(target: CALLS, number, why = error.kind(), "unanswered");
+            }
         }
         result.map(|value| (value, 2 * generation))
     }

@@ -58,6 +58,17 @@ impl StoreError {
         StoreError::Odd(text.into())
     }
 
+    /// In one word that is never a user's.
+    fn kind(&self) -> &'static str {
+        match self {
+            StoreError::Silent(_) => "silent",
+            StoreError::Broken(_) => "broken",
+            StoreError::Unconnected(_) => "unconnected",
+            StoreError::Server { .. } => "refused",
+            StoreError::Odd(_) => "odd",
+        }
+    }
+
     /// Nobody answered: the call may have taken effect, or may still.
     pub(crate) fn is_unheard(&self) -> bool {
         !matches!(self, StoreError::Server { .. } | StoreError::Unconnected(_))

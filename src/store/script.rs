@@ -83,7 +83,8 @@ impl Call {
             Value::Array(items) => items.first(),
             other => Some(other),
         };
-        tag.filter(|_| self.tagged).and_then(|tag| text(tag).ok()).unwrap_or_default()
+        let tag = tag.filter(|_| self.tagged).and_then(|tag| text(tag).ok());
+        tag.filter(|tag| tag.bytes().all(|byte| byte.is_ascii_lowercase())).unwrap_or_default()
     }
 
     pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call {

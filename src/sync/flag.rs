@@ -114,12 +114,16 @@ pub(crate) struct Flag {
 impl Listener for Flag {
     fn hear(&self, text: &str) {
         let generation = text.parse().unwrap_or(0);
-        let newer = self.seen.send_if_modified(|seen| {
+        let mut proof = false;
+        self.seen.send_if_modified(|seen| {
             let newer = generation > seen.heard;
+            // One that was read before may have been lost by Redis, and come again.
+            let read = seen.answer.read.as_ref().map_or(0, |read| read.generation);
+            proof = newer && generation >= read;
             seen.heard = seen.heard.max(generation);
             newer
         });
-        if !newer && self.waiting.load(Ordering::Acquire) > 0 {
+        if !proof && self.waiting.load(Ordering::Acquire) > 0 {
             // Not from a script of ours, perhaps: see for ourselves.
             self.questions.fetch_add(1, Ordering::AcqRel);
             self.asked.notify_one();
@@ -248,7 +252,7 @@ impl Flag {
     async fn listen(self: Arc<Flag>) {
         let mut on = None;
         loop {
-            let every = Duration::from_millis(self.every_ms.load(Ordering::Acquire)).min(EVERY_MAX);
+            let every = self.every();
             let timeout = every.clamp(TIMEOUT.0, TIMEOUT.1);
             let early = match off(Rule::SubscribeThenRead) {
                 true => self.read(timeout).await,
@@ -265,6 +269,8 @@ impl Flag {
                 early => early,
             };
             let idle = self.waiting.load(Ordering::Acquire) == 0;
+            // Whoever came while it was asked, and was answered with it, may want to be asked for sooner.
+            let every = self.every();
             let pause = match () {
                 () if idle => LINGER,
                 () if answered.is_some() && (on.is_some() || denied) => jittered(every),
@@ -292,6 +298,10 @@ impl Flag {
                 },
             }
         }
+    }
+
+    fn every(&self) -> Duration {
+        Duration::from_millis(self.every_ms.load(Ordering::Acquire)).min(EVERY_MAX)
     }
 
     /// Waits for a question that this read has not answered.

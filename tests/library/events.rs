@@ -275,6 +275,32 @@ async fn many_who_wait_share_one_read() {
 
 /// The subscription outlives the last who waited for a while, and is dropped then; whoever comes
 /// later gets a new one.
+/// Whoever comes while another's wait is only beginning is answered with it, and has its own timer all the
+/// same.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shortest_timer_of_those_who_wait_counts() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port()).expect("a free port");
+    let patient = event(&proxy.url(), "e");
+    let other = patient.clone().with_consumer_timeout(Duration::from_millis(50)).expect("a time");
+    let patient = patient.with_consumer_timeout(HOUR).expect("a time");
+    assert!(!patient.is_set().await.expect("reads"), "connected");
+    proxy.set(Fault::Delay(Duration::from_millis(100)));
+    let first = tokio::spawn(async move { patient.wait().await });
+    until("it subscribes", async || subscribers(&server) > 0).await;
+    let second = tokio::spawn(async move { other.wait().await });
+    let read = reads(&server);
+    until("both are answered", async || reads(&server) > read).await;
+    // Set without a word to anybody, as if the message were lost.
+    let mut set = redis::cmd("HSET");
+    set.arg(format!("artel:{{{NAME}}}:event:e")).arg(&["flag", "1", "gen", "1", "until", "0"]);
+    let () = set.query(&mut server.connect()).expect("set");
+    for waiting in [second, first] {
+        let woken = tokio::time::timeout(DEADLINE, waiting).await.expect("in time");
+        assert!(woken.expect("no panic").expect("waits"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_is_dropped_when_nobody_waits_any_more() {
     let server = Server::any();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::books::{Books, Snapshot};
 use crate::cast::{Actor, Ended};
 use crate::check::Checker;
-use crate::clock::Clock;
+use crate::clock::{Clock, TAKES_EFFECT};
 use crate::history::{self, Entry};
 use crate::member::{Part, REST};
 use crate::options::{Options, Progress, Target, Trouble};
@@ -109,15 +109,7 @@ pub fn run(
 ) -> Result<Report, Trouble> {
     std::fs::create_dir_all(&options.dir)?;
     let library = options.faketime.clone().or_else(Clock::library);
-    let mut missing = Vec::new();
-    let mut possible = options.clone();
-    if library.is_none() && options.kinds.iter().any(|kind| kind.is_clock()) {
-        missing.push("no wall clock was set: libfaketime is not installed".to_owned());
-        possible.kinds.retain(|kind| !kind.is_clock());
-        if possible.kinds.is_empty() {
-            return Err(Trouble::NoClocks);
-        }
-    }
+    let (possible, missing) = possible(options, library.as_deref())?;
     let options = &possible;
     let lossy = options.kinds.iter().any(|kind| kind.loses_data());
     let (server, url, port) = match &options.target {
@@ -172,6 +164,44 @@ pub fn run(
     Ok(director.report(begun.elapsed(), interrupted))
 }
 
+/// What can be done here, and what cannot and why.
+fn possible(options: &Options, library: Option<&Path>) -> Result<(Options, Vec<String>), Trouble> {
+    let (mut possible, mut missing) = (options.clone(), Vec::new());
+    // Whoever is told where it is may have another working folder.
+    possible.dir = options.dir.canonicalize()?;
+    let kinds = &mut possible.kinds;
+    if kinds.iter().any(|kind| kind.is_clock()) {
+        let why = match library {
+            None => Some("libfaketime is not installed"),
+            Some(library) if !Clock::works(library, &possible.dir) => {
+                Some("libfaketime does not work here")
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = why {
+            missing.push(format!("no wall clock was set: {why}"));
+            kinds.retain(|kind| !kind.is_clock());
+            if kinds.is_empty() {
+                return Err(Trouble::NoClocks(why));
+            }
+        }
+    }
+    if matches!(options.target, Target::Given { .. }) {
+        let refused: Vec<&str> =
+            kinds.iter().filter(|kind| kind.needs_private()).map(|kind| kind.name()).collect();
+        if !refused.is_empty() {
+            missing.push(format!("only a server of our own is hurt, so no {}", refused.join(", ")));
+            kinds.retain(|kind| !kind.needs_private());
+        }
+        if kinds.is_empty() {
+            return Err(Trouble::Usage(
+                "these faults hurt Redis itself, which is done to a server of our own only".into(),
+            ));
+        }
+    }
+    Ok((possible, missing))
+}
+
 /// The port of an address on this machine: others cannot be reached through the proxies.
 fn port_of(url: &str) -> Result<u16, Trouble> {
     let rest = url.strip_prefix("redis://").and_then(|rest| rest.split('/').next());
@@ -212,6 +242,9 @@ impl Director<'_> {
                 next = now + step.next;
                 tries += 1;
                 let struck = self.strike(&step)?;
+                if struck && step.kind.is_felt_by_all() {
+                    self.outages.disturb();
+                }
                 if struck {
                     *self.counts.entry(step.kind).or_default() += 1;
                 }
@@ -283,14 +316,16 @@ impl Director<'_> {
                 Some(Ended::Otherwise(what)) => {
                     let about = vec![self.actors[at].name().to_owned()];
                     self.checker.blame(Invariant::Heals, what, about);
+                    self.wakes.gone(at);
                     self.actors[at].begin()?;
                 }
             }
             for (who, time, entry) in self.actors[at].read() {
                 self.checker.history(&who, &entry);
                 self.outages.history(time, &entry);
-                if let Some(what) = self.trusts.history(&who, time, &entry, self.options.lease) {
-                    self.checker.blame(Invariant::TrustBounded, what, Vec::new());
+                let wrong = self.trusts.history(&who, time, &entry, self.options.lease);
+                if let Some((what, word)) = wrong {
+                    self.checker.blame(Invariant::TrustBounded, what, vec![word]);
                 }
                 self.wake(at, &who, &entry);
                 if let Entry::Start { made, .. } = entry {
@@ -326,6 +361,10 @@ impl Director<'_> {
             self.act(act)?;
         }
         let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
+        // A clock that was set goes wrong only now.
+        std::thread::sleep(
+            (self.clock_set + TAKES_EFFECT).saturating_duration_since(Instant::now()),
+        );
         let (begun, since) = (Instant::now(), history::now());
         let most = self.options.lease * 2 + HEAL_MORE;
         let members = self.options.members as u64;
@@ -378,7 +417,8 @@ impl Director<'_> {
             let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
             if begun.elapsed() > HEAL_MORE {
                 let what = format!("{asleep} still waits for an event set {HEAL_MORE:?} ago");
-                self.checker.blame(Invariant::NoWakeUpMissed, what, vec![generation.to_string()]);
+                let about = vec![generation.to_string(), asleep];
+                self.checker.blame(Invariant::NoWakeUpMissed, what, about);
                 return Ok(());
             }
             std::thread::sleep(PAUSE);

@@ -73,7 +73,7 @@ pub enum Trouble {
     /// The history cannot be written: the disk is full, most likely.
     NoHistory,
     /// No wall clock can be set here, and nothing else was asked for.
-    NoClocks,
+    NoClocks(&'static str),
     /// It cannot be done like this.
     Usage(String),
     /// Something could not be started or reached.
@@ -90,9 +90,7 @@ impl std::fmt::Display for Trouble {
                 )
             }
             Trouble::NoHistory => f.write_str("the history cannot be written: is the disk full?"),
-            Trouble::NoClocks => f.write_str(
-                "no wall clock can be set on this machine: libfaketime is not installed",
-            ),
+            Trouble::NoClocks(why) => write!(f, "no wall clock can be set on this machine: {why}"),
             Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
         }
     }

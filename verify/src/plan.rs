@@ -179,6 +179,11 @@ impl Kind {
         matches!(self, Kind::ClockMember | Kind::ClockRedis)
     }
 
+    /// Is it done to Redis, so that everything takes longer, and is no outage of its own?
+    pub(crate) fn is_felt_by_all(self) -> bool {
+        self > Kind::RedisLoss
+    }
+
     pub(crate) fn is_network(self) -> bool {
         (Kind::Cut..=Kind::Reset).contains(&self)
     }

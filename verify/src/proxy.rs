@@ -156,6 +156,9 @@ impl State {
         let (Ok(c1), Ok(s1), Ok(c2), Ok(s2)) = copies else { return };
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         self.streams.lock().expect("never poisoned").insert(number, [c1, s1]);
+        if self.fault() == Fault::Cut {
+            self.break_all(); // everything was cut before this one was there
+        }
         // Set by the request side, obeyed by the reply side of the same connection.
         let swallow = Arc::new(AtomicBool::new(false));
         let (state, flag) = (self.clone(), swallow.clone());

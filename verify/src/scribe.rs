@@ -1,7 +1,7 @@
 //! [`Scribe`]: writes every call a process makes to Redis into its history, and what became of it, and
 //! how long it trusts itself. It hears of them through the log of the library.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Write as _};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ struct Said {
     until: u64,
     call: String,
     tag: String,
+    /// Everything, for people.
+    all: String,
 }
 
 impl Visit for Said {
@@ -32,7 +34,7 @@ impl Visit for Said {
         match field.name() {
             "number" => self.number = value,
             "until" => self.until = value,
-            _ => {}
+            _ => self.record_debug(field, &value),
         }
     }
 
@@ -40,7 +42,7 @@ impl Visit for Said {
         match field.name() {
             "call" => value.clone_into(&mut self.call),
             "tag" => value.clone_into(&mut self.tag),
-            _ => {}
+            _ => self.record_debug(field, &value),
         }
     }
 
@@ -48,6 +50,7 @@ impl Visit for Said {
         if field.name() == "message" {
             self.message = format!("{value:?}");
         }
+        let _ = write!(self.all, " {}={value:?}", field.name());
     }
 }
 
@@ -61,10 +64,10 @@ impl Subscriber for Scribe {
         event.record(&mut said);
         if event.metadata().target() != CALLS {
             // Beside the history, for whoever wants to know why.
-            let _ = writeln!(std::io::stderr(), "{} {}", now(), said.message);
+            let _ = std::io::stderr().write_all(format!("{}{}\n", now(), said.all).as_bytes());
             return;
         }
-        let Said { message, number, until, call, tag } = said;
+        let Said { message, number, until, call, tag, .. } = said;
         self.0.put(&match message.as_str() {
             "called" => Entry::Call { number, call },
             "answered" => Entry::Answer { number, tag },

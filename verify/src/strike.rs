@@ -51,11 +51,8 @@ impl Director<'_> {
     /// Does it, and writes down how it ends. `false` if there was nobody to do it to.
     pub(crate) fn strike(&mut self, step: &Step) -> Result<bool, Trouble> {
         let taker = self.options.members;
-        if step.kind >= Kind::RedisKill {
-            if self.redis_hurt {
-                return Ok(false); // one thing at a time
-            }
-            self.outages.disturb();
+        if step.kind >= Kind::RedisKill && self.redis_hurt {
+            return Ok(false); // one thing at a time
         }
         match step.kind {
             Kind::KillTaker => {
@@ -91,14 +88,15 @@ impl Director<'_> {
                 }
             }
             // It ends by the clock of Redis: set back meanwhile, it would last for an hour.
-            Kind::ClientPause if Instant::now() < self.clock_set + TAKES_EFFECT * 2 => {
+            Kind::ClientPause if Instant::now() < self.clock_set + TAKES_EFFECT => {
                 return Ok(false);
             }
             Kind::ClientPause => {
                 let ms = step.lasts.as_millis().to_string();
-                self.ends(Act::RedisThaw, step.lasts);
+                let done = self.books.say(&["CLIENT", "PAUSE", &ms, "ALL"]).is_ok();
+                self.ends(Act::RedisThaw, step.lasts + LOOK);
                 self.redis_hurt = true;
-                return Ok(self.books.say(&["CLIENT", "PAUSE", &ms, "ALL"]).is_ok());
+                return Ok(done);
             }
             Kind::ScriptFlush => return Ok(self.books.say(&["SCRIPT", "FLUSH"]).is_ok()),
             Kind::MaxMemory => {
@@ -129,7 +127,7 @@ impl Director<'_> {
                 let off = off_ms(step.which, self.options.lease);
                 clock.set(off)?;
                 self.clock_set = Instant::now();
-                self.ends(Act::Clock(off), TAKES_EFFECT * 3 / 2);
+                self.ends(Act::Clock(off), TAKES_EFFECT + LOOK * 10);
             }
             kind => {
                 let Some(at) = self.target(step) else { return Ok(false) };

@@ -23,14 +23,14 @@ struct Calls {
 }
 
 impl Trusts {
-    /// Somebody's next line. What is wrong with it, if anything is.
+    /// Somebody's next line. What is wrong with it, if anything is: in words, and the word to look for.
     pub(crate) fn history(
         &mut self,
         who: &str,
         at: u64,
         entry: &Entry,
         lease: Duration,
-    ) -> Option<String> {
+    ) -> Option<(String, String)> {
         if !self.of.contains_key(who) {
             self.of.insert(who.to_owned(), Calls::default());
         }
@@ -50,10 +50,11 @@ impl Trusts {
                 let sent = until.saturating_sub((lease * 2 / 3).as_micros() as u64);
                 if sent > calls.answered {
                     let more = (sent - calls.answered) as f64 / 1000.0;
-                    return Some(format!(
+                    let what = format!(
                         "{who} trusts its session for {more} ms longer than two thirds of a lease after \
                          the last answered call was sent"
-                    ));
+                    );
+                    return Some((what, until.to_string()));
                 }
             }
             _ => {}

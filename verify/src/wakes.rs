@@ -36,12 +36,12 @@ impl Wakes {
         self.open.insert(name.to_owned(), Wake { whose, told: None, set: None });
     }
 
-    /// Those that somebody is to be told to set.
-    pub(crate) fn tell(&mut self, now: Instant) -> Vec<(String, usize)> {
+    /// Those that somebody is to be told to set; those that are set, too, if Redis may have forgotten it.
+    pub(crate) fn tell(&mut self, now: Instant, again: bool) -> Vec<(String, usize)> {
         let mut names = Vec::new();
         for (name, wake) in &mut self.open {
             let told = wake.told.is_some_and(|told| now < told + TOLD_MAX);
-            if wake.set.is_none() && !told {
+            if (again || wake.set.is_none()) && !told {
                 wake.told = Some(now);
                 names.push((name.clone(), wake.whose));
             }
@@ -105,7 +105,7 @@ impl Director<'_> {
         let now = Instant::now();
         let (actors, down) = (&self.actors, self.redis_hurt);
         self.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
-        for (name, whose) in self.wakes.tell(now) {
+        for (name, whose) in self.wakes.tell(now, self.lossy) {
             let able = |actor: &Actor| actor.is_alive() && !actor.hurt;
             let others = (1..self.actors.len()).map(|by| (whose + by) % self.actors.len());
             if let Some(other) = others.into_iter().find(|at| able(&self.actors[*at])) {
@@ -131,10 +131,10 @@ mod tests {
         let after = |seconds| begun + Duration::from_secs(seconds);
         wakes.waits("m1.1:1", 0);
         wakes.waits("m2.1:1", 1);
-        assert_eq!(wakes.tell(begun).len(), 2);
-        assert_eq!(wakes.tell(after(1)).len(), 0, "told already");
+        assert_eq!(wakes.tell(begun, false).len(), 2);
+        assert_eq!(wakes.tell(after(1), true).len(), 0, "told already");
         wakes.set("m1.1:1", after(1));
-        assert_eq!(wakes.tell(after(4)), [("m2.1:1".to_owned(), 1)], "not set: told again");
+        assert_eq!(wakes.tell(after(4), false), [("m2.1:1".to_owned(), 1)], "not set: told again");
         wakes.set("m2.1:1", after(4));
         wakes.hold(after(5), |whose| whose == 0);
         assert_eq!(wakes.asleep(after(12), WAKE_MAX), None);

@@ -27,13 +27,6 @@ pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> R
         }
         _ => Target::Private(settings::private(global).find_program()?),
     };
-    let kinds = match &target {
-        Target::Private(_) => args.faults.0.clone(),
-        // What is done to Redis itself is done to a server of our own only.
-        Target::Given { .. } => {
-            args.faults.0.iter().copied().filter(|kind| !kind.needs_private()).collect()
-        }
-    };
     let (dir, own) = match &args.keep {
         Some(dir) => (dir.clone(), false),
         None => (std::env::temp_dir().join(format!("artel-verify-{}", std::process::id())), true),
@@ -45,23 +38,26 @@ pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> R
     if args.lease < LEASE_MIN {
         return Err(Failure::new(USAGE, format!("--lease must be at least {LEASE_MIN:?}")));
     }
-    if let Some(library) = args.faketime.as_ref().filter(|library| !library.exists()) {
-        return Err(Failure::new(USAGE, format!("there is no {}", library.display()))
-            .hint("leave `--faketime` out, or install it (Debian: `apt install libfaketime`)"));
-    }
+    let faketime = args.faketime.as_ref().map(|library| {
+        library.canonicalize().map_err(|error| {
+            Failure::new(USAGE, format!("{}: {error}", library.display()))
+                .hint("leave `--faketime` out, or install it (Debian: `apt install libfaketime`)")
+        })
+    });
+    let faketime = faketime.transpose()?;
     let report = args.report.as_deref().map(writable).transpose()?;
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let options = Options {
         program: std::env::current_exe()?,
         target,
-        faketime: args.faketime.clone(),
+        faketime,
         dir: dir.clone(),
         time: args.time,
         members: args.members.into(),
         rate: args.rate,
         lease: args.lease,
         seed,
-        kinds,
+        kinds: args.faults.0.clone(),
     };
     printer::remark(&format!(
         "breaking a fleet of {} for {}, seed {seed}; Ctrl-C ends it early",
@@ -139,7 +135,7 @@ fn explain(trouble: Trouble) -> Failure {
             .hint("leave `--redis` out for a private server, or say `--i-know`"),
         Trouble::NoHistory => Failure::new(FAILURE, trouble.to_string())
             .hint("`--keep <DIR>` names another folder, `--rate` makes it less"),
-        Trouble::NoClocks => Failure::new(USAGE, trouble.to_string())
+        Trouble::NoClocks(_) => Failure::new(USAGE, trouble.to_string())
             .hint("install it (Debian: `apt install libfaketime`), or name other faults"),
         Trouble::Usage(what) => {
             Failure::new(USAGE, what).hint("leave `--redis` out for a private server")

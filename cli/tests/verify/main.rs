@@ -32,8 +32,8 @@ fn verify(kind: Kind, args: &[&str]) -> (Option<i32>, Value, String) {
     // Temporary folders of this run only, so that what is left behind is seen.
     command.env("TMPDIR", dir.path()).stdin(std::process::Stdio::null());
     let output = command.output().expect("it runs");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    let text = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
+    println!("{text}");
     let json = std::fs::read(&report).expect("a report");
     if output.status.code() == Some(0) {
         std::fs::remove_file(&report).expect("removed");
@@ -48,7 +48,7 @@ fn number(report: &Value, path: &str) -> u64 {
 
 /// Short, or an hour.
 fn keeps_its_promises(kind: Kind, seed: &str) {
-    let hour = soak() && kind == Kind::Redis;
+    let hour = soak() && (kind == Kind::Redis || Kind::Redis.program().is_none());
     let time = match soak() {
         true if hour => "61m",
         true => "10m",
@@ -70,7 +70,10 @@ fn keeps_its_promises(kind: Kind, seed: &str) {
     assert!(killed("") + killed(", and more") > 0, "{text}");
     assert!(number(&report, "/seen/woken") > 0, "{text}");
     if hour {
-        assert_eq!(report["verdict"], "held", "{text}");
+        // On a machine where no clock can be set the rest is proved.
+        let untried = report["untried"].as_array().into_iter().flatten();
+        let untried = untried.filter(|what| !what.to_string().contains("libfaketime"));
+        assert_eq!(untried.count(), 0, "{text}");
         let network =
             ["cut", "one-way-out", "one-way-in", "half-open", "delay", "jitter", "slow", "reset"];
         let faults = |name: &&str| number(&report, &format!("/faults/{name}"));
@@ -117,7 +120,8 @@ fn wall_clocks_may_be_wrong() {
     let args = ["--for", "12s", "--seed", "3", "--faults", "clock", "--members", "3"];
     let (code, report, text) = verify(kind, &args);
     if code == Some(2) {
-        return; // libfaketime is not installed, and cannot be
+        assert!(text.contains("libfaketime is not installed"), "{text}");
+        return;
     }
     assert_eq!((code, &report["violations"]), (Some(0), &Value::Array(Vec::new())), "{text}");
     assert!(number(&report, "/faults/clock-member") > 0, "{text}");
@@ -150,6 +154,10 @@ fn a_password_is_passed_on_and_not_shown() {
     run.signal_interrupt();
     assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
     assert!(!run.stderr().contains("opensesame") && !run.stdout().contains("opensesame"));
+    for file in keep.read_dir().expect("a folder").flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        assert!(!text.contains("opensesame"), "{}", file.path().display());
+    }
 }
 
 #[test]
@@ -239,11 +247,15 @@ fn ctrl_c_cleans_up_and_reports_what_there_is() {
 fn a_kill_leaves_nobody_behind() {
     let (_dir, keep) = folder();
     let kept = keep.to_str().expect("text");
-    let mut run = start(&["--for", "1h", "--members", "2", "--faults", "delay", "--keep", kept]);
+    let faults = "delay,clock";
+    let mut run = start(&["--for", "1h", "--members", "2", "--faults", faults, "--keep", kept]);
     let member = keep.join("m2.1.history");
     eventually("the members", || std::fs::metadata(&member).is_ok_and(|file| file.len() > 100));
+    let server = std::fs::read_to_string(keep.join("server/server.pid")).expect("a number");
     run.kill();
     eventually("all members to end, and the server", || processes(&keep).is_empty());
+    let left = format!("/dev/shm/faketime_shm_{}", server.trim());
+    eventually("what its clock left", || !Path::new(&left).exists());
 }
 
 #[test]
@@ -282,7 +294,7 @@ fn wrong_input_is_told_before_anything_is_started() {
         (
             vec!["--faketime", "/nowhere/libfaketime.so.1"],
             2,
-            "there is no /nowhere/libfaketime.so.1",
+            "/nowhere/libfaketime.so.1: No such file",
         ),
     ] {
         let mut run = start(&[&["--for", "1s"], &args[..]].concat());
