@@ -59,10 +59,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Action::Stats { json } => commands::stats::stats(&look()?, json).await,
         Action::Event(command) => commands::event::event(&look()?, &command).await,
         Action::Lock(command) => commands::lock::lock(&look()?, &command).await,
-        Action::Verify(options) => {
-            let given = |word: &OsString| word.to_string_lossy().starts_with("--redis");
-            commands::verify::verify(&global, &options, words.iter().any(given)).await
-        }
+        Action::Verify(options) => commands::verify::verify(&global, &options, words).await,
         Action::VerifyPart(part) => commands::verify::part(&global, part).await,
         Action::Embedded(command) => {
             commands::embedded::embedded(&settings::private(&global), &command)

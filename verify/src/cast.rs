@@ -1,6 +1,7 @@
 //! [`Actor`]: one place in the cast. A process plays it until it is killed; then another does.
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -108,6 +109,7 @@ impl Actor {
         if let Some(clock) = &self.clock {
             clock.give(&mut command);
         }
+        command.process_group(0); // what is typed at our terminal is not for it
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
         self.child = Some(child);
         let next = Tail::new(part.name.clone(), part.history());

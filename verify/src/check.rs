@@ -151,6 +151,7 @@ impl Checker {
                 self.seen.redone_after_loss += 1;
                 return;
             }
+            self.seen.settled_twice += 1;
             self.blame(Invariant::SettledOnce, format!("{name} was settled twice"), vec![name]);
             return;
         }
@@ -170,6 +171,7 @@ impl Checker {
 
     /// Everything in Redis is gone: what was accepted before may be lost.
     pub(crate) fn data_lost(&mut self) {
+        self.seen.losses += 1;
         self.lossy = self.terms.keys().next_back().copied().unwrap_or(0);
         self.latest = 0;
     }
@@ -213,7 +215,8 @@ impl Checker {
             let lossy = *term <= self.lossy;
             let missing = |upto: u64| (1..=upto).filter(|seq| !book.settled.has(*seq));
             if lossy {
-                self.seen.lost_with_redis += missing(book.accepted).count() as u64;
+                let accepted = book.accepted.max(book.highest);
+                self.seen.lost_with_redis += missing(accepted).count() as u64;
             } else {
                 for seq in missing(book.accepted).take(5) {
                     let what = format!("{} was accepted and has no outcome", name(seq));

@@ -37,7 +37,7 @@ const REST_AFTER: Duration = Duration::from_secs(1);
 const TRIES: u32 = 50;
 /// How much longer than two leases it may take until all is well again, on a busy machine.
 const HEAL_MORE: Duration = Duration::from_secs(10);
-/// How long the last messages may take once nothing is generated.
+/// Once nothing is generated, at least one message is settled in this time until there is none.
 const EMPTY_MAX: Duration = Duration::from_secs(20);
 /// Lines of the history shown with one violation.
 const EXCERPT: usize = 40;
@@ -65,8 +65,9 @@ pub(crate) struct Director<'a> {
     pub(crate) read: usize,
     /// Whose requests are held up, and the term it had.
     pub(crate) held_up: Option<(usize, u64)>,
-    /// When the last message was made that a worker began with.
-    pub(crate) flowed: u64,
+    /// When somebody last made messages, and when somebody last began with one.
+    made: u64,
+    begun_with: u64,
     /// When the clock of Redis was last set.
     pub(crate) clock_set: Instant,
     pub(crate) trusts: Trusts,
@@ -119,7 +120,8 @@ pub fn run(
             let wanted = options.kinds.contains(&Kind::ClockRedis);
             let clock = library.as_deref().filter(|_| wanted);
             let clock = clock.map(|library| Clock::new(library, dir.join("clock"))).transpose()?;
-            let server = Server::start_with(program, &dir, &server_args(&options.kinds), clock)?;
+            let server =
+                Server::start_with(program, &dir, &server_args(&options.kinds), clock, true)?;
             let (url, port) = (server.url(), server.port());
             (Some(server), url, port)
         }
@@ -151,7 +153,8 @@ pub fn run(
         lossy,
         read: 0,
         held_up: None,
-        flowed: 0,
+        made: 0,
+        begun_with: 0,
         clock_set: Instant::now(),
         trusts: Trusts::default(),
         wakes: Wakes::default(),
@@ -179,7 +182,7 @@ fn possible(options: &Options, library: Option<&Path>) -> Result<(Options, Vec<S
             Some(_) => None,
         };
         if let Some(why) = why {
-            missing.push(format!("no wall clock was set: {why}"));
+            missing.push(format!("a wall clock that is wrong: {why}"));
             kinds.retain(|kind| !kind.is_clock());
             if kinds.is_empty() {
                 return Err(Trouble::NoClocks(why));
@@ -190,7 +193,7 @@ fn possible(options: &Options, library: Option<&Path>) -> Result<(Options, Vec<S
         let refused: Vec<&str> =
             kinds.iter().filter(|kind| kind.needs_private()).map(|kind| kind.name()).collect();
         if !refused.is_empty() {
-            missing.push(format!("only a server of our own is hurt, so no {}", refused.join(", ")));
+            missing.push(format!("on a Redis that is given: {}", refused.join(", ")));
             kinds.retain(|kind| !kind.needs_private());
         }
         if kinds.is_empty() {
@@ -328,8 +331,10 @@ impl Director<'_> {
                     self.checker.blame(Invariant::TrustBounded, what, vec![word]);
                 }
                 self.wake(at, &who, &entry);
-                if let Entry::Start { made, .. } = entry {
-                    self.flowed = self.flowed.max(made);
+                match entry {
+                    Entry::Make { .. } => self.made = self.made.max(time),
+                    Entry::Start { .. } => self.begun_with = self.begun_with.max(time),
+                    _ => {}
                 }
                 if let Entry::Leads(term) = entry
                     && term > self.leader.0
@@ -373,7 +378,7 @@ impl Director<'_> {
             self.look()?;
             last = self.books.snapshot().ok();
             let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
-            let flows = self.flowed > since;
+            let flows = self.made.min(self.begun_with) > since;
             let here = self.members().all(|actor| actor.joined);
             if flows && here && last.as_ref().is_some_and(well) {
                 break;
@@ -387,6 +392,9 @@ impl Director<'_> {
                     if leads { "one" } else { "nobody" },
                     if flows { "work" } else { "nothing" },
                 );
+                if self.server.is_none() && self.counts.is_empty() {
+                    return Err(Trouble::NotStarted(what));
+                }
                 self.checker.blame(Invariant::Heals, what, Vec::new());
                 return Ok(());
             }
@@ -430,6 +438,7 @@ impl Director<'_> {
         self.quiet(tell, "mending")?;
         std::fs::write(self.options.dir.join(REST), b"")?;
         let begun = Instant::now();
+        let (mut settled, mut moved) = (0, begun);
         let now = loop {
             self.look()?;
             // First what was accepted, then what is there: the other way round it could be missed.
@@ -442,9 +451,12 @@ impl Director<'_> {
             if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
                 break now;
             }
-            if begun.elapsed() > EMPTY_MAX {
+            if now.settled > settled {
+                (settled, moved) = (now.settled, Instant::now());
+            }
+            if moved.elapsed() > EMPTY_MAX {
                 let what = format!(
-                    "{EMPTY_MAX:?} after the last message {} wait, {} are held and {} errors are not taken",
+                    "nothing was settled for {EMPTY_MAX:?}, and {} wait, {} are held and {} errors are not taken",
                     now.waiting,
                     now.held,
                     now.errors.len()
@@ -475,7 +487,12 @@ impl Director<'_> {
         if self.server.is_none() {
             let _ = self.books.clear(); // what was ours goes
         }
-        let version = self.server.as_ref().map(Server::port).map_or("given", |_| "private");
+        let server = match &self.options.target {
+            Target::Private(program) => program.file_name().map(|name| name.to_string_lossy()),
+            Target::Given { .. } => None,
+        };
+        let server =
+            server.map_or_else(|| "a given Redis".to_owned(), |name| format!("a private {name}"));
         for violation in &mut self.checker.violations {
             if !violation.about.is_empty() {
                 violation.history = history::excerpt(&self.options.dir, &violation.about, EXCERPT);
@@ -483,7 +500,7 @@ impl Director<'_> {
         }
         Report::new(
             self.options,
-            version,
+            &server,
             took,
             interrupted,
             self.counts,

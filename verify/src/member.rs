@@ -11,7 +11,7 @@ use artel::{
     BoxError, Config, Context, DistributedEvent, Effect, Error, ErrorStore, Fleet, Ledger, Message,
     NewMessage, Notice, Outcome, Redis, Tick,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
 
 use crate::clock::Clock;
@@ -68,6 +68,8 @@ impl Part {
         let Ok(book) = Book::open(&self.history()).map(Arc::new) else {
             std::process::exit(crate::history::NO_HISTORY);
         };
+        // Frozen when whoever started it is gone, it would stay for ever.
+        let _ = set_parent_process_death_signal(Some(Signal::CONT));
         let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
         let redis = Redis::open(self.url.as_str(), FLEET)?;
         tokio::select! {

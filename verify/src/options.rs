@@ -45,6 +45,13 @@ pub struct Options {
     pub kinds: Vec<Kind>,
 }
 
+impl Options {
+    /// More messages a second than this are too many for these members, half of whom are broken at times.
+    pub fn rate_max(members: usize) -> u64 {
+        150 * (members as u64).saturating_sub(1)
+    }
+}
+
 /// How far a run is.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -74,6 +81,8 @@ pub enum Trouble {
     NoHistory,
     /// No wall clock can be set here, and nothing else was asked for.
     NoClocks(&'static str),
+    /// On the Redis that was given, the fleet did not even begin.
+    NotStarted(String),
     /// It cannot be done like this.
     Usage(String),
     /// Something could not be started or reached.
@@ -91,6 +100,7 @@ impl std::fmt::Display for Trouble {
             }
             Trouble::NoHistory => f.write_str("the history cannot be written: is the disk full?"),
             Trouble::NoClocks(why) => write!(f, "no wall clock can be set on this machine: {why}"),
+            Trouble::NotStarted(what) => write!(f, "the fleet did not get going: {what}"),
             Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
         }
     }

@@ -52,6 +52,20 @@ impl Invariant {
         Invariant::Heals,
     ];
 
+    /// Is it judged only for terms whose messages Redis has not lost?
+    pub(crate) fn needs_data(self) -> bool {
+        matches!(
+            self,
+            Invariant::DenseSequences
+                | Invariant::SettledOnce
+                | Invariant::NothingLost
+                | Invariant::HandledFirst
+                | Invariant::EffectsEqualOutcomes
+                | Invariant::EachAttemptOnce
+                | Invariant::ErrorsKept
+        )
+    }
+
     /// In words, for people.
     pub fn words(self) -> &'static str {
         match self {
@@ -93,6 +107,8 @@ pub struct Seen {
     pub accepted: u64,
     /// Messages with an outcome.
     pub settled: u64,
+    /// Messages with a second outcome: there must be none.
+    pub settled_twice: u64,
     /// Those found in error.
     pub failed: u64,
     /// Errors taken.
@@ -115,6 +131,8 @@ pub struct Seen {
     pub woken: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
+    /// How often Redis came back without all of its data.
+    pub losses: u64,
     /// Accepted messages that went with the data of Redis.
     pub lost_with_redis: u64,
     /// Attempts and outcomes that Redis forgot, and that were made again.

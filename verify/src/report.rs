@@ -20,6 +20,10 @@ pub(crate) struct Outages {
     over: BTreeMap<(&'static str, bool), Vec<u64>>,
     last_term: u64,
     pub(crate) terms: u64,
+    /// Since when there is at least one.
+    since: u64,
+    total: u64,
+    longest: u64,
 }
 
 #[derive(Debug)]
@@ -37,6 +41,9 @@ impl Outages {
     /// Whoever led under this term does not any more. `hurt`: Redis itself does not work.
     pub(crate) fn begin(&mut self, cause: &'static str, term: u64, same: bool, hurt: bool) {
         let disturbed = hurt || !self.open.is_empty();
+        if self.open.is_empty() {
+            self.since = now();
+        }
         self.disturb();
         self.open.push(Open { cause, since: now(), term, same, disturbed });
     }
@@ -65,6 +72,11 @@ impl Outages {
             }
             !ended
         });
+        if self.open.is_empty() && self.since > 0 {
+            let took = at.saturating_sub(std::mem::take(&mut self.since));
+            self.total += took;
+            self.longest = self.longest.max(took);
+        }
     }
 }
 
@@ -118,8 +130,12 @@ pub enum Verdict {
 /// Everything a run found out.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Whose report this is.
+    pub artel: &'static str,
     /// What came of it.
     pub verdict: Verdict,
+    /// How each promise fared.
+    pub promises: BTreeMap<&'static str, String>,
     /// What decided which fault came when.
     pub seed: u64,
     /// Whose Redis.
@@ -130,7 +146,9 @@ pub struct Report {
     pub rate: u64,
     /// How long a session lasts without a refresh.
     pub lease_ms: u64,
-    /// From the first fault to the verdict.
+    /// For how long there were to be faults.
+    pub time_ms: u64,
+    /// From the start to the verdict.
     pub took_ms: u64,
     /// Somebody ended it early.
     pub interrupted: bool,
@@ -144,6 +162,10 @@ pub struct Report {
     pub outages: BTreeMap<String, Times>,
     /// Outages that had not ended when the run did.
     pub outages_open: usize,
+    /// For how long there was at least one.
+    pub outage_ms: f64,
+    /// The longest such time.
+    pub outage_longest_ms: f64,
     /// How long it took until all was well again after the faults of a round.
     pub heals: Option<Times>,
     /// What must not be.
@@ -184,25 +206,29 @@ impl Report {
         untried.extend(
             (options.kinds.iter())
                 .filter(|kind| !counts.contains_key(kind))
-                .map(|kind| format!("no fault of the kind {}", kind.name())),
+                .map(|kind| format!("a fault of the kind {}", kind.name())),
         );
         let seen = &checker.seen;
         let moved = [Kind::FreezeLong, Kind::HalfOpen, Kind::OneWayOut, Kind::Cut];
         let paths_tried = [
-            (of(&moved), seen.fenced + paths.stale_requests > 0, "no stale generator was fenced"),
-            (of(&moved), seen.claims_lost > 0, "no worker lost a claim"),
-            (of(&[Kind::KillWorker]), seen.adopted > 0, "nothing of a dead member was put back"),
-            (of(&[Kind::KillGenerator]), fast > 0, "no takeover was faster than the lease"),
-            (of(&[Kind::KillTaker]), paths.drain_recovered, "no killed taker had anything in hand"),
             (
-                of(&[Kind::ClockRedis]),
-                paths.clocks_seen > 0,
-                "no clock of Redis was seen to be wrong",
+                of(&moved),
+                seen.fenced + paths.stale_requests > 0,
+                "a write of a stale generator, which Redis must refuse",
             ),
+            (of(&moved), seen.claims_lost > 0, "a worker that finished what was no longer its own"),
+            (of(&[Kind::KillWorker]), seen.adopted > 0, "a dead member with messages in its hands"),
+            (of(&[Kind::KillGenerator]), fast > 0, "a takeover faster than the lease"),
+            (
+                of(&[Kind::KillTaker]),
+                paths.drain_recovered,
+                "a taker of errors killed with some in its hands",
+            ),
+            (of(&[Kind::ClockRedis]), paths.clocks_seen > 0, "a clock of Redis seen to be wrong"),
             (
                 of(&[Kind::Reset]),
                 paths.replies_swallowed > 0 && seen.already > 0,
-                "no repeated request was known already",
+                "a repeated request that Redis knew already",
             ),
         ];
         for (wanted, tried, what) in paths_tried {
@@ -215,13 +241,16 @@ impl Report {
             (true, true) => Verdict::Held,
             (true, false) => Verdict::NotProved,
         };
-        Report {
+        let mut report = Report {
+            artel: env!("CARGO_PKG_VERSION"),
+            promises: BTreeMap::new(),
             verdict,
             seed: options.seed,
             server: server.to_owned(),
             members: options.members,
             rate: options.rate,
             lease_ms: options.lease.as_millis() as u64,
+            time_ms: options.time.as_millis() as u64,
             took_ms: took.as_millis() as u64,
             interrupted,
             faults,
@@ -229,40 +258,89 @@ impl Report {
             paths,
             outages: times,
             outages_open: outages.open.len(),
+            outage_ms: outages.total as f64 / 1000.0,
+            outage_longest_ms: outages.longest as f64 / 1000.0,
             heals: Times::of(heals.iter().map(|time| time.as_micros() as u64).collect()),
             violations: checker.violations,
             untried,
-        }
+        };
+        report.promises =
+            Invariant::ALL.iter().map(|one| (one.words(), report.fared(*one))).collect();
+        report
     }
 
     /// For people.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let seen = &self.seen;
+        self.faults_text(&mut text);
+        self.messages_text(&mut text);
+        self.outages_text(&mut text);
+        self.promises_text(&mut text);
+        let _ = writeln!(text, "\n{}", self.sentence());
+        text
+    }
+
+    fn faults_text(&self, text: &mut String) {
         let total: u64 = self.faults.values().sum();
-        let seconds = self.took_ms as f64 / 1000.0;
+        let Report { seed, server, members, rate, lease_ms, time_ms, .. } = self;
+        let (time, lease) = (*time_ms as f64 / 1000.0, *lease_ms as f64 / 1000.0);
         let _ = writeln!(
             text,
-            "What was broken: {total} faults in {seconds:.0} s (seed {})",
-            self.seed
+            "What was broken: {total} faults in {time:.0} s, seed {seed}; {members} members on {server}, {rate} \
+             messages/s, lease {lease} s",
         );
         for kind in Kind::ALL {
             if let Some(many) = self.faults.get(kind.name()) {
-                let _ = writeln!(text, "  {many:>7}  {}", kind.words());
+                let _ = writeln!(text, "  {many:>7}  {:<16}{}", kind.name(), kind.words());
             }
         }
+    }
+
+    fn messages_text(&self, text: &mut String) {
+        let seen = &self.seen;
+        let lost = seen.accepted.saturating_sub(seen.settled);
         let _ = writeln!(text, "\nMessages");
         for (many, what) in [
-            (seen.accepted, "accepted"),
-            (seen.settled, "settled"),
-            (seen.failed, "of these found in error and kept"),
-            (seen.terms, "terms, each with one generator"),
+            (seen.accepted, "accepted by Redis"),
+            (seen.settled, "settled: one outcome recorded"),
+            (seen.failed, "of these found in error"),
+            (lost, "lost"),
+            (seen.settled_twice, "settled twice"),
         ] {
             let _ = writeln!(text, "  {many:>7}  {what}");
         }
-        let _ = writeln!(text, "\nHow long nobody led, or nothing flowed, in ms");
-        let _ =
-            writeln!(text, "  {:<30}{:>7}{:>9}{:>9}{:>9}", "cause", "times", "p50", "p99", "max");
+        let _ = writeln!(text, "\nNot promised, and how often it happened");
+        for (many, what) in [
+            (seen.attempted_again, "handlers ran again, because a worker died or was cut off"),
+            (
+                seen.claims_lost,
+                "outcomes came too late and were not recorded: somebody else had the message",
+            ),
+            (
+                seen.printed_again,
+                "errors were printed again, because their taker died before it said so",
+            ),
+            (seen.lost_with_redis, "messages were lost with the data of Redis"),
+            (seen.redone_after_loss, "attempts or outcomes were forgotten by Redis and made again"),
+        ] {
+            let _ = writeln!(text, "  {many:>7}  {what}");
+        }
+    }
+
+    fn outages_text(&self, text: &mut String) {
+        let (total, longest) = (self.outage_ms / 1000.0, self.outage_longest_ms / 1000.0);
+        let _ = writeln!(
+            text,
+            "\nHow long nobody led, or nothing flowed: {total:.1} of {:.0} s, {longest:.1} s at most; {} terms",
+            self.took_ms as f64 / 1000.0,
+            self.seen.terms,
+        );
+        let head = ["times", "p50 ms", "p99 ms", "max ms"];
+        let _ = writeln!(
+            text,
+            "  {:<30}{:>7}{:>9}{:>9}{:>9}",
+            "by cause", head[0], head[1], head[2], head[3]
+        );
         for (cause, times) in &self.outages {
             let Times { times, p50_ms, p99_ms, max_ms } = times;
             let _ =
@@ -271,42 +349,26 @@ impl Report {
         if self.outages.keys().any(|cause| cause.ends_with("and more")) {
             let _ = writeln!(text, "  (and more: Redis or the next generator was hit meanwhile)");
         }
-        if let Some(Times { times, p50_ms, p99_ms, max_ms }) = &self.heals {
-            let cause = "all well again";
-            let _ =
-                writeln!(text, "  {cause:<30}{times:>7}{p50_ms:>9.0}{p99_ms:>9.0}{max_ms:>9.0}");
+        if self.outages_open > 0 {
+            let _ = writeln!(text, "  {:<30}{:>7}", "not over at the end", self.outages_open);
         }
-        let _ = writeln!(text, "\nPromises");
+        if let Some(Times { times, p50_ms, max_ms, .. }) = &self.heals {
+            let _ = writeln!(
+                text,
+                "  All was mended {times} times, and well again after {p50_ms:.0} ms (half of them), {max_ms:.0} ms \
+                 at most"
+            );
+        }
+    }
+
+    fn promises_text(&self, text: &mut String) {
+        let seen = &self.seen;
+        let _ = writeln!(text, "\nPromises (GUARANTEES.md says what is checked)");
         for invariant in Invariant::ALL {
-            let broken = self.violations.iter().filter(|one| one.invariant == invariant).count();
-            let mark = match broken {
-                0 if invariant == Invariant::NothingLost && seen.lost_with_redis > 0 => {
-                    format!("not covered: Redis itself lost {}", seen.lost_with_redis)
-                }
-                0 => "held".to_owned(),
-                _ => format!("BROKEN {broken} times"),
-            };
-            let _ = writeln!(text, "  {:<42}{mark}", invariant.words());
+            let _ = writeln!(text, "  {:<42}{}", invariant.words(), self.fared(invariant));
         }
-        let _ = writeln!(text, "\nNot promised, and how often it happened");
-        for (many, what) in [
-            (
-                seen.attempted_again,
-                "times a message was handled again, because its worker died or was cut off",
-            ),
-            (seen.claims_lost, "times a worker finished what was no longer its own: not recorded"),
-            (
-                seen.printed_again,
-                "times an error was printed again, because its taker died before it said so",
-            ),
-            (seen.lost_with_redis, "messages were lost with the data of Redis"),
-            (seen.redone_after_loss, "attempts or outcomes were forgotten by Redis and made again"),
-        ] {
-            let _ = writeln!(text, "  {many:>7}  {what}");
-        }
-        let everysec = self.faults.contains_key(Kind::RedisEverysec.name());
-        if everysec || self.faults.contains_key(Kind::RedisLoss.name()) {
-            let how = match everysec {
+        if seen.losses > 0 {
+            let how = match self.faults.contains_key(Kind::RedisEverysec.name()) {
                 true => {
                     "whose append-only file is synced every second was killed: what it acknowledged last may be gone"
                 }
@@ -319,8 +381,15 @@ impl Report {
                 seen.loss_noticed
             );
         }
+        let _ = writeln!(
+            text,
+            "\nNot covered by any run: power cuts, replicas and failover, clusters, more than one machine."
+        );
         if !self.untried.is_empty() {
-            let _ = writeln!(text, "\nNot proved, because it never came");
+            let _ = writeln!(
+                text,
+                "Not proved by this one, because it never came (a longer one may see it):"
+            );
         }
         for what in &self.untried {
             let _ = writeln!(text, "  {what}");
@@ -331,31 +400,48 @@ impl Report {
                 let _ = writeln!(text, "  {line}");
             }
         }
-        let _ = writeln!(text, "\n{}", self.sentence());
-        text
+    }
+
+    /// How a promise fared.
+    fn fared(&self, invariant: Invariant) -> String {
+        match self.violations.iter().filter(|one| one.invariant == invariant).count() {
+            0 if invariant == Invariant::NothingLost && self.seen.lost_with_redis > 0 => {
+                format!("not covered: Redis itself lost {}", self.seen.lost_with_redis)
+            }
+            0 if invariant.needs_data() && self.seen.losses > 0 => {
+                "held since Redis last lost data, not judged before".to_owned()
+            }
+            0 => "held".to_owned(),
+            many => format!("BROKEN ({many} seen)"),
+        }
     }
 
     /// The verdict, in one sentence.
     pub fn sentence(&self) -> String {
         match self.verdict {
             Verdict::Broken => format!(
-                "BROKEN: {} violations. Try it again with --seed {}.",
+                "BROKEN: {} seen. Try it again with --seed {}.",
                 self.violations.len(),
                 self.seed
             ),
-            Verdict::Held if self.seen.lost_with_redis > 0 => format!(
-                "HELD what is promised: {} messages went with the data of Redis, nothing was done twice, and \
-                 everything healed.",
+            Verdict::Held if self.seen.losses > 0 => format!(
+                "HELD what is promised: {} messages went with the data of Redis, and everything healed.",
                 self.seen.lost_with_redis
             ),
             Verdict::Held => {
-                "HELD: nothing was lost, nothing was done twice, and everything healed.".to_owned()
+                "HELD: nothing was lost, no outcome was recorded twice, and everything healed.".to_owned()
             }
             Verdict::NotProved if self.interrupted => {
                 "Held so far; it was ended early, so this is no proof.".to_owned()
             }
+            Verdict::NotProved if self.seen.losses > 0 => {
+                "Held as far as it was tried and Redis kept its data; some things never came, so this is no proof of \
+                 them."
+                    .to_owned()
+            }
             Verdict::NotProved => {
-                "Held as far as it was tried; some things never came, so this is no proof of them."
+                "Held as far as it was tried: nothing was lost, no outcome was recorded twice. Some things never came, \
+                 so this is no proof of them."
                     .to_owned()
             }
         }

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,25 +25,28 @@ pub struct Server {
     port: u16,
     /// What it goes by, if not by the time of the machine.
     clock: Option<Clock>,
+    /// What is typed at our terminal does not reach it.
+    apart: bool,
     child: Option<Child>,
 }
 
 impl Server {
     /// Starts this program in this folder, with these options.
     pub fn start(program: &Path, dir: &Path, args: &[&str]) -> io::Result<Server> {
-        Server::start_with(program, dir, args, None)
+        Server::start_with(program, dir, args, None, false)
     }
 
-    /// As [`start`](Self::start), with a wall clock of its own.
+    /// As [`start`](Self::start), with a wall clock of its own, and apart from our terminal.
     pub(crate) fn start_with(
         program: &Path,
         dir: &Path,
         args: &[&str],
         clock: Option<Clock>,
+        apart: bool,
     ) -> io::Result<Server> {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let (program, dir) = (program.to_owned(), dir.to_owned());
-        let mut server = Server { program, dir, args, port: 0, clock, child: None };
+        let mut server = Server { program, dir, args, port: 0, clock, apart, child: None };
         let mut last = None;
         // Between finding a free port and using it somebody else may take it: try another.
         for _ in 0..20 {
@@ -61,6 +65,9 @@ impl Server {
         let mut command = Command::new(&self.program);
         if let Some(clock) = &self.clock {
             clock.give(&mut command);
+        }
+        if self.apart {
+            command.process_group(0);
         }
         let child = command
             .args(["--bind", "127.0.0.1", "--save", "", "--port"])

@@ -18,15 +18,16 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(2..=100))]
     pub(crate) members: u16,
 
-    /// Messages a second, such as 500/s
-    #[arg(long, value_name = "RATE", default_value = "500/s", value_parser = rate)]
-    pub(crate) rate: u64,
+    /// Messages a second [default: 500/s, or as many as the members can bear]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) rate: Option<u64>,
 
     /// What decides which fault comes when [default: chance]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Which faults, by kind or family: all, kill, freeze, network, redis, clock, or names such as cut,redis-loss
+    /// Which faults, by kind or family: all, kill, freeze, network, redis, clock, or names such as
+    /// cut,redis-loss (all is all but redis-everysec and redis-loss, with which Redis itself loses data)
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = kinds)]
     pub(crate) faults: Kinds,
 

@@ -1,5 +1,6 @@
 //! `artel verify`: break a private fleet, check its books, print the verdict.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +15,51 @@ use crate::exit::{FAILURE, Failure, OK, UNREACHABLE, USAGE};
 use crate::signals::{Signals, blocking};
 use crate::{printer, settings};
 
+/// Whatever kept it from judging: 1 means that a promise is broken, and nothing else.
+const NO_VERDICT: u8 = UNREACHABLE;
+/// Messages a second, if nobody says how many, and the members can bear it.
+const RATE: u64 = 500;
 /// As for every fleet.
 const LEASE_MIN: Duration = Duration::from_millis(500);
 /// How often it is said how far it is, where nothing can be drawn.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// `given`: an address on the command line itself. One in the environment or in a file may be anybody's.
-pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> Result<u8, Failure> {
+pub(crate) async fn verify(
+    global: &Global,
+    args: &VerifyArgs,
+    words: &[OsString],
+) -> Result<u8, Failure> {
+    let said = |flag: &&str| {
+        let with = format!("{flag}=");
+        words.iter().any(|word| word == flag || word.to_string_lossy().starts_with(&with))
+    };
+    let given = said(&"--redis");
+    let elsewhere =
+        ["--host", "--port", "--db", "--redis-url-file", "--fleet"].into_iter().find(said);
+    if let Some(word) = elsewhere {
+        return Err(Failure::new(USAGE, format!("verify knows no {word}")).hint(
+            "`--redis redis://127.0.0.1:PORT` names a server; without it a private one is started",
+        ));
+    }
     let target = match (&global.redis, given) {
         (Some(url), true) if url != "private" => {
             Target::Given { url: url.clone(), anyway: args.i_know }
         }
         _ => Target::Private(settings::private(global).find_program()?),
     };
+    let rate_max = Options::rate_max(args.members.into());
+    let rate = args.rate.unwrap_or(RATE.min(rate_max));
+    if rate > rate_max {
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "{rate}/s are too many for {} members, of whom some are always broken",
+                args.members
+            ),
+        )
+        .hint(format!("at most {rate_max}/s, or more members")));
+    }
     let (dir, own) = match &args.keep {
         Some(dir) => (dir.clone(), false),
         None => (std::env::temp_dir().join(format!("artel-verify-{}", std::process::id())), true),
@@ -54,16 +87,15 @@ pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> R
         dir: dir.clone(),
         time: args.time,
         members: args.members.into(),
-        rate: args.rate,
+        rate,
         lease: args.lease,
         seed,
         kinds: args.faults.0.clone(),
     };
-    printer::remark(&format!(
-        "breaking a fleet of {} for {}, seed {seed}; Ctrl-C ends it early",
-        options.members,
-        humantime::format_duration(args.time)
-    ));
+    std::fs::create_dir_all(&dir).map_err(|error| {
+        Failure::new(USAGE, format!("cannot make the folder {}: {error}", dir.display()))
+            .hint("`--keep <DIR>` names another one")
+    })?;
     let result = watched(options).await;
     let keep = result.as_ref().is_ok_and(|report| report.verdict == Verdict::Broken);
     if own && !keep {
@@ -72,11 +104,14 @@ pub(crate) async fn verify(global: &Global, args: &VerifyArgs, given: bool) -> R
         printer::remark(&format!("the history is in {}", dir.display()));
     }
     let result = result?;
+    // The screen first: a file that cannot be written must not cost the verdict.
+    printer::data(&result.text())?;
     if let Some(path) = report {
         let json = serde_json::to_string_pretty(&result).map_err(io::Error::other)?;
-        std::fs::write(&path, json + "\n")?;
+        std::fs::write(&path, json + "\n").map_err(|error| {
+            Failure::new(NO_VERDICT, format!("cannot write {}: {error}", path.display()))
+        })?;
     }
-    printer::data(&result.text())?;
     Ok(if result.verdict == Verdict::Broken { FAILURE } else { OK })
 }
 
@@ -87,12 +122,21 @@ async fn watched(options: Options) -> Result<Report, Failure> {
     let heard = stop.clone();
     let run = blocking(move || {
         let bar = ProgressBar::new(options.time.as_millis() as u64);
-        let style = ProgressStyle::with_template("{bar:30} {msg}").ok();
+        let style = ProgressStyle::with_template("{bar:10} {msg}").ok();
         if let Some(style) = style {
             bar.set_style(style);
         }
         let mut said = Instant::now();
+        let mut begun = false;
         let mut tell = |progress: &Progress| {
+            if !std::mem::replace(&mut begun, true) {
+                printer::remark(&format!(
+                    "breaking a fleet of {} for {}, seed {}; Ctrl-C ends it early",
+                    options.members,
+                    humantime::format_duration(options.time),
+                    options.seed
+                ));
+            }
             let line = line(progress);
             bar.set_position(progress.elapsed.as_millis() as u64);
             bar.set_message(line.clone());
@@ -101,7 +145,9 @@ async fn watched(options: Options) -> Result<Report, Failure> {
                 printer::remark(&line);
             }
         };
-        let result = artel_verify::run(&options, &heard, &mut tell).map_err(explain);
+        let given = matches!(options.target, Target::Given { .. });
+        let result = artel_verify::run(&options, &heard, &mut tell);
+        let result = result.map_err(|trouble| explain(trouble, given));
         bar.finish_and_clear();
         result
     });
@@ -113,13 +159,14 @@ async fn watched(options: Options) -> Result<Report, Failure> {
     printer::remark("ending: mending everything to judge what there is; once more ends at once");
     match signals.unless(run).await {
         Ok(result) => result,
-        Err(_) => Err(Failure::new(FAILURE, "ended without a verdict")),
+        Err(_) => Err(Failure::new(NO_VERDICT, "ended without a verdict")
+            .hint("what it left on a Redis that was given is called artel:{verify}:*")),
     }
 }
 
 fn line(progress: &Progress) -> String {
     format!(
-        "{:>4} s  {}: {} faults, {} messages settled, {} terms, {} violations",
+        "{:>4} s  {}: {} faults, {} messages, {} terms, {} violations",
         progress.elapsed.as_secs(),
         progress.doing,
         progress.faults,
@@ -129,16 +176,21 @@ fn line(progress: &Progress) -> String {
     )
 }
 
-fn explain(trouble: Trouble) -> Failure {
+fn explain(trouble: Trouble, given: bool) -> Failure {
     match trouble {
         Trouble::NotEmpty { .. } => Failure::new(USAGE, trouble.to_string())
             .hint("leave `--redis` out for a private server, or say `--i-know`"),
-        Trouble::NoHistory => Failure::new(FAILURE, trouble.to_string())
+        Trouble::NoHistory => Failure::new(NO_VERDICT, trouble.to_string())
             .hint("`--keep <DIR>` names another folder, `--rate` makes it less"),
         Trouble::NoClocks(_) => Failure::new(USAGE, trouble.to_string())
             .hint("install it (Debian: `apt install libfaketime`), or name other faults"),
+        Trouble::NotStarted(_) => Failure::new(UNREACHABLE, trouble.to_string())
+            .hint("may it do there what it needs to? `artel run` says what is missing"),
         Trouble::Usage(what) => {
             Failure::new(USAGE, what).hint("leave `--redis` out for a private server")
+        }
+        Trouble::Io(what) if given => {
+            Failure::new(UNREACHABLE, what).hint("is the address right, and the password?")
         }
         Trouble::Io(what) => Failure::new(UNREACHABLE, what)
             .hint("`--server <FILE>` names a redis-server or valkey-server to start"),
@@ -149,7 +201,7 @@ fn explain(trouble: Trouble) -> Failure {
 fn writable(path: &Path) -> Result<PathBuf, Failure> {
     let file = std::fs::File::options().create(true).append(true).open(path);
     file.map(|_| path.to_owned())
-        .map_err(|error| Failure::new(FAILURE, format!("cannot write {}: {error}", path.display())))
+        .map_err(|error| Failure::new(USAGE, format!("cannot write {}: {error}", path.display())))
 }
 
 /// One process under test.
