@@ -78,6 +78,12 @@ impl Program {
         self.signal(Signal::SIGINT);
     }
 
+    /// As when Ctrl-C is typed at the terminal of a program that leads its process group.
+    pub fn type_interrupt(&self) {
+        let group = Pid::from_raw(-(self.child.id() as i32));
+        kill(group, Signal::SIGINT).expect("the group is there");
+    }
+
     /// `SIGSTOP`, and waits until every thread of it stands still: on a busy machine that takes a while.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);

@@ -83,6 +83,8 @@ impl Snapshot {
 pub(crate) struct Settled {
     pub(crate) id: Id,
     pub(crate) failed: bool,
+    /// In which attempt.
+    pub(crate) attempt: u32,
 }
 
 /// A connection past every proxy.
@@ -223,7 +225,11 @@ impl Books {
             let field = |name: &str| {
                 fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
             };
-            Some(Settled { id: id_of(field("id")?)?, failed: field("outcome")? == "failed" })
+            Some(Settled {
+                id: id_of(field("id")?)?,
+                failed: field("outcome")? == "failed",
+                attempt: field("attempt")?.parse().ok()?,
+            })
         };
         Ok(entries.iter().filter_map(settled).collect())
     }

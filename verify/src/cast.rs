@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::Clock;
 use crate::history::{Entry, NO_HISTORY, Tail};
-use crate::member::Part;
+use crate::member::{LEAVE, Part};
 use crate::proxy::{Fault, Proxy};
 
 /// A process, the proxy between it and Redis, and what it writes.
@@ -28,6 +28,8 @@ pub(crate) struct Actor {
     old: Vec<Tail>,
     /// Something is being done to it.
     pub(crate) hurt: bool,
+    /// It was told to leave.
+    leaving: bool,
     /// Its present life takes part, as far as it knows.
     pub(crate) joined: bool,
     /// The last generation of the event that its present life has seen.
@@ -45,6 +47,8 @@ fn through(url: &str, port: u16, proxy: u16) -> String {
 /// How it ended, if nobody killed it.
 pub(crate) enum Ended {
     NoHistory,
+    /// As it was told to.
+    Left,
     Otherwise(String),
 }
 
@@ -71,6 +75,7 @@ impl Actor {
             tail,
             old,
             hurt: false,
+            leaving: false,
             joined: false,
             woken: 0,
         };
@@ -86,7 +91,7 @@ impl Actor {
     /// Starts a new life.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         self.life += 1;
-        (self.joined, self.woken) = (false, 0);
+        (self.joined, self.woken, self.leaving) = (false, 0, false);
         self.part.name = format!("{}.{}", self.role, self.life);
         let part = &self.part;
         let log = std::fs::File::create(part.dir.join(format!("{}.log", part.name)))?;
@@ -136,6 +141,12 @@ impl Actor {
         }
     }
 
+    /// Tells it to finish what it has begun, and to leave.
+    pub(crate) fn leave(&mut self) {
+        (self.leaving, self.hurt) = (true, true);
+        self.tell(LEAVE);
+    }
+
     /// Tells it to do something.
     pub(crate) fn tell(&mut self, what: &str) {
         let stdin = self.child.as_mut().and_then(|child| child.stdin.as_mut());
@@ -152,6 +163,7 @@ impl Actor {
         self.clean(pid);
         Some(match status.code() {
             Some(NO_HISTORY) => Ended::NoHistory,
+            Some(0) if self.leaving => Ended::Left,
             _ => Ended::Otherwise(format!("{} ended by itself: {status}", self.name())),
         })
     }

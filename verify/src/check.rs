@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::books::{Settled, Snapshot};
 use crate::history::{Entry, Id};
-use crate::member::is_failed;
+use crate::member::{has_effects, is_failed};
 use crate::promise::{Invariant, Seen, Violation};
 
 /// More of them teach nobody anything.
@@ -48,6 +48,7 @@ struct Term {
     /// Seen anywhere.
     highest: u64,
     first_attempts: Numbers,
+    /// At which the handler returned in its first attempt.
     handled: Numbers,
     settled: Numbers,
     done: i64,
@@ -59,6 +60,9 @@ struct Term {
 pub(crate) struct Checker {
     terms: BTreeMap<u64, Term>,
     attempts: HashSet<(Id, u32)>,
+    /// Attempts after the first whose handler returned, and those that were settled.
+    handled_again: HashSet<(Id, u32)>,
+    settled_again: HashMap<Id, u32>,
     /// The latest term of which Redis has accepted a message.
     latest: u64,
     failed: HashSet<Id>,
@@ -83,8 +87,11 @@ impl Checker {
                 }
             }
             Entry::Start { id, attempt, maker, made } => self.start(*id, *attempt, maker, *made),
-            Entry::End { id, .. } => {
+            Entry::End { id, attempt: 1, .. } => {
                 self.terms.entry(id.0).or_default().handled.put(id.1);
+            }
+            Entry::End { id, attempt, .. } => {
+                self.handled_again.insert((*id, *attempt));
             }
             Entry::Woke(_) => self.seen.woken += 1,
             Entry::ClaimLost(_) => self.seen.claims_lost += 1,
@@ -156,10 +163,13 @@ impl Checker {
             return;
         }
         self.seen.settled += 1;
+        if settled.attempt != 1 {
+            self.settled_again.insert(settled.id, settled.attempt);
+        }
         if settled.failed {
             self.seen.failed += 1;
             self.failed.insert(settled.id);
-        } else {
+        } else if has_effects(settled.id) {
             book.done += 1;
             book.sum += seq as i64;
         }
@@ -205,9 +215,28 @@ impl Checker {
         }
     }
 
+    /// Every counter equals what the ledger and the stores say.
+    fn count(&mut self, now: &Snapshot) {
+        let (settled, failed) = (self.seen.settled as i64, self.seen.failed as i64);
+        for (name, fact) in [
+            ("done", settled - failed),
+            ("failed", failed),
+            ("taken", failed - now.errors.len() as i64),
+        ] {
+            let count = now.count(name);
+            if count != fact {
+                let what = format!("counter {name} is {count}, in fact it is {fact}");
+                self.blame(Invariant::BooksBalance, what, Vec::new());
+            }
+        }
+    }
+
     /// Everything is over, the queue is empty and the ledger is read.
     pub(crate) fn finish(&mut self, now: &Snapshot) {
         self.quiet(now);
+        if self.lossy == 0 {
+            self.count(now);
+        }
         let mut found = Vec::new();
         let mut before: Option<(u64, u64, u64)> = None;
         for (term, book) in &self.terms {
@@ -226,9 +255,19 @@ impl Checker {
                     let what = format!("{} is nowhere, and later ones are there", name(seq));
                     found.push((Invariant::DenseSequences, what, vec![name(seq)]));
                 }
-                let unseen = |seq: &u64| book.settled.has(*seq) && !book.handled.has(*seq);
+                let unseen = |seq: &u64| {
+                    let id = (*term, *seq);
+                    let handled = match self.settled_again.get(&id) {
+                        Some(attempt) => self.handled_again.contains(&(id, *attempt)),
+                        None => book.handled.has(*seq),
+                    };
+                    book.settled.has(*seq) && !handled
+                };
                 for seq in (1..=book.highest).filter(unseen).take(5) {
-                    let what = format!("{} has an outcome, and no handler returned it", name(seq));
+                    let what = format!(
+                        "{} has the outcome of an attempt whose handler did not return",
+                        name(seq)
+                    );
                     found.push((Invariant::HandledFirst, what, vec![name(seq)]));
                 }
                 let effects = now.effects.get(term).copied().unwrap_or_default();
@@ -247,7 +286,9 @@ impl Checker {
             self.seen.accepted += book.accepted.max(book.highest);
             self.seen.terms += u64::from(book.highest > 0);
             let Some(first) = book.first_made else { continue };
-            if let Some((earlier, made, seq)) = before.filter(|(_, made, _)| *made > first) {
+            let known =
+                |(earlier, made, _): &(u64, u64, u64)| *made > first && *earlier > self.lossy;
+            if let Some((earlier, made, seq)) = before.filter(known) {
                 let what = format!(
                     "{earlier}-{seq} was made {} ms after term {term} had begun to make its own",
                     (made - first) as f64 / 1000.0
@@ -302,7 +343,7 @@ mod tests {
             checker.history("m9.1", &start);
             let failed = is_failed(id);
             checker.history("m9.1", &Entry::End { id, attempt: 1, failed });
-            checker.settled(&Settled { id, failed });
+            checker.settled(&Settled { id, failed, attempt: 1 });
             if failed {
                 checker.history("taker.1", &Entry::Took(id));
             }
@@ -316,6 +357,7 @@ mod tests {
         now.counts.insert("generated".into(), settled);
         now.counts.insert("done".into(), settled - checker.seen.failed as i64);
         now.counts.insert("failed".into(), checker.seen.failed as i64);
+        now.counts.insert("taken".into(), checker.seen.failed as i64);
         now.effects =
             checker.terms.iter().map(|(term, book)| (*term, (book.done, book.sum))).collect();
         now
@@ -352,14 +394,14 @@ mod tests {
             (Invariant::DenseSequences, |checker| {
                 checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
                 let id = (200, (202..209).find(|seq| !is_failed((200, *seq))).expect("one"));
-                checker.settled(&Settled { id, failed: false });
+                checker.settled(&Settled { id, failed: false, attempt: 1 });
             }),
             (Invariant::SettledOnce, |checker| {
-                checker.settled(&Settled { id: (200, 3), failed: is_failed((200, 3)) });
+                checker.settled(&Settled { id: (200, 3), failed: is_failed((200, 3)), attempt: 1 });
             }),
             (Invariant::NothingInvented, |checker| {
                 let id = (200, (201..299).find(|seq| !is_failed((200, *seq))).expect("one"));
-                checker.settled(&Settled { id, failed: false });
+                checker.settled(&Settled { id, failed: false, attempt: 1 });
             }),
             (Invariant::EachAttemptOnce, |checker| {
                 let maker = "m2.1".to_owned();

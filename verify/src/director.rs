@@ -5,9 +5,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::books::{Books, Snapshot};
@@ -15,18 +12,17 @@ use crate::cast::{Actor, Ended};
 use crate::check::Checker;
 use crate::clock::{Clock, TAKES_EFFECT};
 use crate::history::{self, Entry};
-use crate::member::{Part, REST};
-use crate::options::{Options, Progress, Target, Trouble};
+use crate::member::REST;
+use crate::options::{Options, Progress, Stop, Target, Trouble};
 use crate::plan::{Kind, Plan};
 use crate::promise::Invariant;
 use crate::report::{Outages, Paths, Report};
 use crate::server::Server;
+use crate::stage::{cast, port_of, possible};
 use crate::strike::{Act, server_args};
 use crate::trust::Trusts;
 use crate::wakes::Wakes;
 
-/// Time between two ticks of the generator.
-const INTERVAL: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// Between two moments at which everything is whole again and the books are looked at.
@@ -39,11 +35,14 @@ const TRIES: u32 = 50;
 const HEAL_MORE: Duration = Duration::from_secs(10);
 /// Once nothing is generated, at least one message is settled in this time until there is none.
 const EMPTY_MAX: Duration = Duration::from_secs(20);
+/// So often a silent generator may not be replaced in time, on a busy machine, if none ever is.
+const SILENCED_MIN: u64 = 4;
 /// Lines of the history shown with one violation.
 const EXCERPT: usize = 40;
 
 pub(crate) struct Director<'a> {
     pub(crate) options: &'a Options,
+    stop: &'a Stop,
     /// When the first fault came.
     begun: Instant,
     pub(crate) server: Option<Server>,
@@ -65,47 +64,25 @@ pub(crate) struct Director<'a> {
     pub(crate) read: usize,
     /// Whose requests are held up, and the term it had.
     pub(crate) held_up: Option<(usize, u64)>,
+    /// Generators of which nothing is heard: who, its term, and since when.
+    pub(crate) silenced: Vec<(usize, u64, Instant)>,
     /// When somebody last made messages, and when somebody last began with one.
     made: u64,
     begun_with: u64,
     /// When the clock of Redis was last set.
     pub(crate) clock_set: Instant,
+    /// When it last looked.
+    pub(crate) looked: Instant,
     pub(crate) trusts: Trusts,
     pub(crate) wakes: Wakes,
     /// Why a kind of fault cannot happen here.
     missing: Vec<String>,
 }
 
-/// The taker stands behind the members.
-fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::Result<Vec<Actor>> {
-    let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
-    let part = Part {
-        url: url.to_owned(),
-        name: String::new(),
-        dir: options.dir.clone(),
-        interval: INTERVAL,
-        batch: options.rate.div_ceil(ticks).max(1),
-        lease: options.lease,
-        takes: false,
-    };
-    let wanted = options.kinds.contains(&Kind::ClockMember);
-    let library = library.filter(|_| wanted);
-    let mut actors = Vec::new();
-    for number in 1..=options.members {
-        let role = format!("m{number}");
-        let file = options.dir.join(format!("{role}.clock"));
-        let clock = library.map(|library| Clock::new(library, file)).transpose()?;
-        actors.push(Actor::new(role, &options.program, part.clone(), port, clock)?);
-    }
-    let taker = Part { takes: true, ..part };
-    actors.push(Actor::new("taker".into(), &options.program, taker, port, None)?);
-    Ok(actors)
-}
-
 /// Runs, breaks, mends, checks. `stop` ends the faults early.
 pub fn run(
     options: &Options,
-    stop: &AtomicBool,
+    stop: &Stop,
     tell: &mut dyn FnMut(&Progress),
 ) -> Result<Report, Trouble> {
     std::fs::create_dir_all(&options.dir)?;
@@ -137,6 +114,7 @@ pub fn run(
     }
     let mut director = Director {
         options,
+        stop,
         begun: Instant::now(),
         server,
         actors: cast(options, &url, port, library.as_deref())?,
@@ -153,81 +131,25 @@ pub fn run(
         lossy,
         read: 0,
         held_up: None,
+        silenced: Vec::new(),
         made: 0,
         begun_with: 0,
         clock_set: Instant::now(),
+        looked: Instant::now(),
         trusts: Trusts::default(),
         wakes: Wakes::default(),
         missing,
     };
     let begun = Instant::now();
-    director.perform(stop, tell)?;
-    let interrupted = stop.load(Ordering::Relaxed);
-    director.settle(tell)?;
-    Ok(director.report(begun.elapsed(), interrupted))
-}
-
-/// What can be done here, and what cannot and why.
-fn possible(options: &Options, library: Option<&Path>) -> Result<(Options, Vec<String>), Trouble> {
-    let (mut possible, mut missing) = (options.clone(), Vec::new());
-    // Whoever is told where it is may have another working folder.
-    possible.dir = options.dir.canonicalize()?;
-    let kinds = &mut possible.kinds;
-    if kinds.iter().any(|kind| kind.is_clock()) {
-        let why = match library {
-            None => Some("libfaketime is not installed"),
-            Some(library) if !Clock::works(library, &possible.dir) => {
-                Some("libfaketime does not work here")
-            }
-            Some(_) => None,
-        };
-        if let Some(why) = why {
-            missing.push(format!("a wall clock that is wrong: {why}"));
-            kinds.retain(|kind| !kind.is_clock());
-            if kinds.is_empty() {
-                return Err(Trouble::NoClocks(why));
-            }
-        }
+    if let Err(trouble) = director.perform(tell).and_then(|()| director.settle(tell)) {
+        director.clear();
+        return Err(trouble);
     }
-    if matches!(options.target, Target::Given { .. }) {
-        let refused: Vec<&str> =
-            kinds.iter().filter(|kind| kind.needs_private()).map(|kind| kind.name()).collect();
-        if !refused.is_empty() {
-            missing.push(format!("on a Redis that is given: {}", refused.join(", ")));
-            kinds.retain(|kind| !kind.needs_private());
-        }
-        if kinds.is_empty() {
-            return Err(Trouble::Usage(
-                "these faults hurt Redis itself, which is done to a server of our own only".into(),
-            ));
-        }
-    }
-    Ok((possible, missing))
-}
-
-/// The port of an address on this machine: others cannot be reached through the proxies.
-fn port_of(url: &str) -> Result<u16, Trouble> {
-    let rest = url.strip_prefix("redis://").and_then(|rest| rest.split('/').next());
-    let host = rest.map(|rest| rest.rsplit('@').next().unwrap_or(rest));
-    let parts = host.and_then(|host| host.rsplit_once(':'));
-    match parts {
-        Some(("127.0.0.1" | "localhost", port)) => {
-            port.parse().map_err(|_| Trouble::Usage(format!("{port} is no port")))
-        }
-        _ => Err(Trouble::Usage(
-            "a Redis that is given must be on this machine, redis://127.0.0.1:PORT: every link to it goes \
-             through a proxy"
-                .into(),
-        )),
-    }
+    Ok(director.report(begun.elapsed(), stop.is_early()))
 }
 
 impl Director<'_> {
-    fn perform(
-        &mut self,
-        stop: &AtomicBool,
-        tell: &mut dyn FnMut(&Progress),
-    ) -> Result<(), Trouble> {
+    fn perform(&mut self, tell: &mut dyn FnMut(&Progress)) -> Result<(), Trouble> {
         self.quiet(tell, "starting")?;
         let begun = Instant::now();
         self.begun = begun;
@@ -236,7 +158,7 @@ impl Director<'_> {
         let (mut upcoming, mut tries) = (plan.next(), 0);
         // What comes after the first violation only hides it.
         while begun.elapsed() < self.options.time
-            && !stop.load(Ordering::Relaxed)
+            && !self.stop.is_early()
             && self.checker.violations.is_empty()
         {
             let now = Instant::now();
@@ -303,6 +225,7 @@ impl Director<'_> {
         let begun = Instant::now();
         loop {
             match ask(&mut self.books) {
+                Err(_) if self.stop.is_now() => return Err(Trouble::Ended),
                 Err(error) if begun.elapsed() > Duration::from_secs(20) => return Err(error.into()),
                 Err(_) => std::thread::sleep(LOOK),
                 Ok(answer) => return Ok(answer),
@@ -312,10 +235,18 @@ impl Director<'_> {
 
     /// Reads what was written since.
     pub(crate) fn look(&mut self) -> Result<(), Trouble> {
+        if self.stop.is_now() {
+            return Err(Trouble::Ended);
+        }
         for at in 0..self.actors.len() {
             match self.actors[at].ended() {
                 None => {}
                 Some(Ended::NoHistory) => return Err(Trouble::NoHistory),
+                Some(Ended::Left) => {
+                    self.wakes.gone(at);
+                    self.actors[at].begin()?;
+                    self.actors[at].hurt = false;
+                }
                 Some(Ended::Otherwise(what)) => {
                     let about = vec![self.actors[at].name().to_owned()];
                     self.checker.blame(Invariant::Heals, what, about);
@@ -447,7 +378,8 @@ impl Director<'_> {
             }
             let now = self.again(Books::snapshot)?;
             let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
-            let rests = begun.elapsed() > REST_AFTER;
+            let moves = self.members().any(|actor| self.trusts.moves(actor.name()));
+            let rests = begun.elapsed() > REST_AFTER && !moves;
             if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
                 break now;
             }
@@ -468,14 +400,29 @@ impl Director<'_> {
             std::thread::sleep(LOOK);
         };
         self.look()?;
+        self.paths.drain_recovered |= self.drained && now.errors.is_empty();
         if !self.lossy && self.checker.seen.settled != now.settled {
             let (read, there) = (self.checker.seen.settled, now.settled);
             let what =
                 format!("{read} different messages were settled, the ledger had {there} entries");
             self.checker.blame(Invariant::BooksBalance, what, Vec::new());
         }
+        let Paths { silenced, replaced, .. } = self.paths;
+        if silenced >= SILENCED_MIN && replaced == 0 {
+            let what =
+                format!("{silenced} times nothing was heard of a generator, and nobody took over");
+            self.checker.blame(Invariant::Heals, what, Vec::new());
+        }
         self.checker.finish(&now);
         Ok(())
+    }
+
+    /// Ends everybody; what was ours on a Redis that was given goes.
+    fn clear(&mut self) {
+        self.actors.clear();
+        if self.server.is_none() {
+            let _ = self.books.clear();
+        }
     }
 
     fn report(mut self, took: Duration, interrupted: bool) -> Report {
@@ -483,10 +430,7 @@ impl Director<'_> {
             self.paths.replies_swallowed += actor.swallowed();
         }
         self.checker.seen.already = self.trusts.already;
-        self.actors.clear();
-        if self.server.is_none() {
-            let _ = self.books.clear(); // what was ours goes
-        }
+        self.clear();
         let server = match &self.options.target {
             Target::Private(program) => program.file_name().map(|name| name.to_string_lossy()),
             Target::Given { .. } => None,

@@ -22,13 +22,14 @@ mod proxy;
 mod report;
 mod scribe;
 mod server;
+mod stage;
 mod strike;
 mod trust;
 mod wakes;
 
 pub use director::run;
 pub use member::Part;
-pub use options::{Options, Progress, Target, Trouble};
+pub use options::{Options, Progress, Stop, Target, Trouble};
 pub use plan::Kind;
 pub use promise::{Invariant, Seen, Violation};
 pub use proxy::{Fault, Proxy};

@@ -13,6 +13,7 @@ use artel::{
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::history::{Book, Entry, id_of, now};
@@ -31,6 +32,10 @@ pub(crate) const REST: &str = "rest";
 /// Of a hundred messages, how many are found in error.
 const FAILED_OF_100: u64 = 5;
 
+/// What a member is told that is to leave.
+pub(crate) const LEAVE: &str = "leave";
+/// How long it may take to finish what it has begun.
+const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(50);
 /// An event is set some time up to this after somebody began to wait for it.
@@ -72,22 +77,29 @@ impl Part {
         let _ = set_parent_process_death_signal(Some(Signal::CONT));
         let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
         let redis = Redis::open(self.url.as_str(), FLEET)?;
+        let leave = Notify::new();
         tokio::select! {
-            () = obey(&redis, &book) => {
+            () = obey(&redis, &book, &leave) => {
                 end_server(&self.dir);
                 Ok(())
             }
             result = async {
-                if self.takes { take(&self, &book).await } else { work(&self, &redis, &book).await }
+                match self.takes {
+                    true => take(&self, &book).await,
+                    false => work(&self, &redis, &book, &leave).await,
+                }
             } => result,
         }
     }
 }
 
 /// Sets events when told to, until whoever tells is gone.
-async fn obey(redis: &Redis, book: &Arc<Book>) {
+async fn obey(redis: &Redis, book: &Arc<Book>, leave: &Notify) {
     let mut told = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = told.next_line().await {
+        if line == LEAVE {
+            leave.notify_one();
+        }
         let Some(name) = line.strip_prefix("set ").map(str::to_owned) else { continue };
         let Ok(event) = DistributedEvent::new(redis, &name) else { continue };
         let book = book.clone();
@@ -124,13 +136,19 @@ pub(crate) fn is_failed((term, seq): (u64, u64)) -> bool {
     mixed % 100 < FAILED_OF_100
 }
 
-async fn work(part: &Part, redis: &Redis, book: &Arc<Book>) -> Result<(), Error> {
+/// Whether a message that is done leaves effects, decided in the same way: both kinds must be tried.
+pub(crate) fn has_effects((_, seq): (u64, u64)) -> bool {
+    seq / 3 % 2 == 0
+}
+
+async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> Result<(), Error> {
     let mut config = Config::default();
     config.lease = Some(part.lease);
     config.interval = part.interval;
     config.ledger = Ledger::All;
     config.label = part.name.clone();
     config.concurrency = CONCURRENCY;
+    config.stop_grace = LEAVES_WITHIN;
     // Whoever dies over a message does so by chance here, and not because of it.
     config.attempts_max = Some(1_000_000);
     let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
@@ -160,7 +178,16 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>) -> Result<(), Error>
     tokio::spawn(wait(redis.clone(), book.clone()));
     tokio::spawn(wait_for_each(redis.clone(), part.name.clone(), book.clone()));
     let mut notices = fleet.notices();
-    while let Some(notice) = notices.next().await {
+    loop {
+        let notice = tokio::select! {
+            notice = notices.next() => notice,
+            () = leave.notified() => {
+                fleet.stop();
+                fleet.stopped().await;
+                return Ok(());
+            }
+        };
+        let Some(notice) = notice else { return Ok(()) };
         let entry = match notice {
             Notice::Joined { .. } => Entry::Joined,
             Notice::BecameGenerator { term } => Entry::Leads(term.get()),
@@ -181,7 +208,6 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>) -> Result<(), Error>
         };
         book.put(&entry);
     }
-    Ok(())
 }
 
 async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
@@ -196,6 +222,9 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     book.put(&Entry::End { id, attempt, failed });
     if failed {
         return Outcome::failed("found in error");
+    }
+    if !has_effects(id) {
+        return Outcome::done();
     }
     // Two numbers per term: how many, and the sum of their numbers.
     let (term, seq) = (id.0, id.1 as i64);

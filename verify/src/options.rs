@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::plan::Kind;
@@ -52,6 +53,33 @@ impl Options {
     }
 }
 
+/// How a run is ended before its time.
+#[derive(Debug, Default)]
+pub struct Stop {
+    early: AtomicBool,
+    now: AtomicBool,
+}
+
+impl Stop {
+    /// No more faults: mend everything and judge.
+    pub fn early(&self) {
+        self.early.store(true, Ordering::Relaxed);
+    }
+
+    /// Clean up, without a verdict.
+    pub fn now(&self) {
+        self.now.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        self.early.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_now(&self) -> bool {
+        self.now.load(Ordering::Relaxed)
+    }
+}
+
 /// How far a run is.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -81,6 +109,8 @@ pub enum Trouble {
     NoHistory,
     /// No wall clock can be set here, and nothing else was asked for.
     NoClocks(&'static str),
+    /// Somebody ended it at once.
+    Ended,
     /// On the Redis that was given, the fleet did not even begin.
     NotStarted(String),
     /// It cannot be done like this.
@@ -100,6 +130,7 @@ impl std::fmt::Display for Trouble {
             }
             Trouble::NoHistory => f.write_str("the history cannot be written: is the disk full?"),
             Trouble::NoClocks(why) => write!(f, "no wall clock can be set on this machine: {why}"),
+            Trouble::Ended => f.write_str("ended without a verdict"),
             Trouble::NotStarted(what) => write!(f, "the fleet did not get going: {what}"),
             Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
         }

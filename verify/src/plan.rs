@@ -18,6 +18,8 @@ pub enum Kind {
     KillWorker,
     /// `kill -9` of the process that takes errors.
     KillTaker,
+    /// A generator or worker is told to stop, finishes what it has begun, and leaves.
+    Leave,
     /// A generator or worker is frozen for less than its lease.
     FreezeShort,
     /// A generator or worker is frozen for longer than its lease.
@@ -64,10 +66,11 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 24] = [
+    pub const ALL: [Kind; 25] = [
         Kind::KillGenerator,
         Kind::KillWorker,
         Kind::KillTaker,
+        Kind::Leave,
         Kind::FreezeShort,
         Kind::FreezeLong,
         Kind::Cut,
@@ -97,6 +100,7 @@ impl Kind {
             Kind::KillGenerator => "kill-generator",
             Kind::KillWorker => "kill-worker",
             Kind::KillTaker => "kill-taker",
+            Kind::Leave => "leave",
             Kind::FreezeShort => "freeze-short",
             Kind::FreezeLong => "freeze-long",
             Kind::Cut => "cut",
@@ -127,6 +131,7 @@ impl Kind {
             Kind::KillGenerator => "kill -9 of the generator",
             Kind::KillWorker => "kill -9 of a worker",
             Kind::KillTaker => "kill -9 of the taker of errors",
+            Kind::Leave => "a member stopped as it should be, and started again",
             Kind::FreezeShort => "a member frozen for less than its lease",
             Kind::FreezeLong => "a member frozen for longer than its lease",
             Kind::Cut => "a member cut off: connections break, new ones are refused",
@@ -179,6 +184,17 @@ impl Kind {
         matches!(self, Kind::ClockMember | Kind::ClockRedis)
     }
 
+    /// Is nothing heard of whom it hits?
+    pub(crate) fn is_silent(self) -> bool {
+        use Kind::{Cut, FreezeLong, HalfOpen, OneWayIn, OneWayOut};
+        matches!(self, FreezeLong | Cut | HalfOpen | OneWayOut | OneWayIn)
+    }
+
+    /// Does it hit takers of errors, too?
+    pub(crate) fn hits_takers(self) -> bool {
+        self.is_network() || matches!(self, Kind::FreezeShort | Kind::FreezeLong)
+    }
+
     /// Is it done to Redis, so that everything takes longer, and is no outage of its own?
     pub(crate) fn is_felt_by_all(self) -> bool {
         self > Kind::RedisLoss
@@ -199,7 +215,7 @@ impl Kind {
             Kind::KillWorker => 1000,
             Kind::KillGenerator => 330,
             Kind::FreezeLong => 260,
-            Kind::KillTaker => 60,
+            Kind::KillTaker | Kind::Leave => 60,
             Kind::FreezeShort => 100,
             kind if kind.is_network() => 40,
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => 70,
@@ -301,7 +317,7 @@ mod tests {
         assert_ne!(plan(7), plan(8));
         // Every kind comes early, however rare it is.
         let early = plan(9);
-        assert!(Kind::ALL.iter().all(|kind| early[..24].iter().any(|step| step.kind == *kind)));
+        assert!(Kind::ALL.iter().all(|kind| early[..25].iter().any(|step| step.kind == *kind)));
         assert!(
             early
                 .iter()

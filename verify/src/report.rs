@@ -87,6 +87,10 @@ pub struct Paths {
     pub stale_requests: u64,
     /// Requests that took effect without their sender learning of it: repeated, they must be known.
     pub replies_swallowed: u64,
+    /// Times nothing was heard of a generator for a lease and a half.
+    pub silenced: u64,
+    /// Of these, how often another one led before it was heard again.
+    pub replaced: u64,
     /// Times Redis was seen to go by a clock that was wrong, and meant to be.
     pub clocks_seen: u64,
     /// What a killed taker held was taken by the next.

@@ -43,6 +43,10 @@ impl Director<'_> {
         if step.generator && generator.is_some() {
             return generator;
         }
+        let taker = self.options.members;
+        if step.kind.hits_takers() && step.which % 8 == 7 && !self.actors[taker].hurt {
+            return Some(taker);
+        }
         let well = |at: &usize| !self.actors[*at].hurt && Some(*at) != generator;
         let others: Vec<usize> = (0..self.options.members).filter(well).collect();
         others.get(step.which as usize % others.len().max(1)).copied()
@@ -56,7 +60,7 @@ impl Director<'_> {
         }
         match step.kind {
             Kind::KillTaker => {
-                if !self.actors[taker].is_alive() {
+                if self.actors[taker].hurt {
                     return Ok(false);
                 }
                 self.ends(Act::Begin(taker), step.lasts);
@@ -116,6 +120,13 @@ impl Director<'_> {
                 self.ends(Act::Begin(at), step.lasts);
                 self.end(at);
             }
+            Kind::Leave => {
+                let Some(at) = self.target(step) else { return Ok(false) };
+                if self.generator() == Some(at) {
+                    self.outage("generator stopped", false);
+                }
+                self.actors[at].leave();
+            }
             Kind::ClockMember => {
                 let Some(at) = self.target(step) else { return Ok(false) };
                 let Some(clock) = &self.actors[at].clock else { return Ok(false) };
@@ -137,6 +148,9 @@ impl Director<'_> {
                 let lasts = if kind == Kind::Reset { self.options.lease } else { step.lasts };
                 self.ends(act, lasts);
                 self.actors[at].hurt = true;
+                if leads && kind.is_silent() && step.lasts >= self.options.lease * 3 / 2 {
+                    self.silenced.push((at, self.leader.0, Instant::now()));
+                }
                 if leads && kind == Kind::OneWayOut {
                     self.held_up = Some((at, self.leader.0));
                 }
@@ -144,13 +158,11 @@ impl Director<'_> {
                     Some(fault) => self.actors[at].network(fault),
                     None => self.actors[at].freeze(),
                 }
-                let silent =
-                    matches!(kind, Kind::Cut | Kind::HalfOpen | Kind::OneWayOut | Kind::OneWayIn);
                 match (leads && long, kind) {
                     (true, Kind::FreezeLong) => {
                         self.outage("generator frozen", false);
                     }
-                    (true, _) if silent => {
+                    (true, _) if kind.is_silent() => {
                         self.outage("generator cut off", false);
                     }
                     _ => {}
@@ -164,6 +176,18 @@ impl Director<'_> {
     fn outage(&mut self, cause: &'static str, same: bool) {
         let full = self.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
         self.outages.begin(cause, self.leader.0, same, full || self.redis_hurt);
+    }
+
+    /// Its silence is over: has anybody taken over meanwhile, if there was time?
+    fn replaced(&mut self, at: usize) {
+        let (time, leads) = (self.options.lease * 3 / 2, self.leader.0);
+        self.silenced.retain(|(who, term, since)| {
+            if *who == at && since.elapsed() >= time {
+                self.paths.silenced += 1;
+                self.paths.replaced += u64::from(leads > *term);
+            }
+            *who != at
+        });
     }
 
     /// `kill -9`.
@@ -202,10 +226,12 @@ impl Director<'_> {
                 self.actors[at].hurt = false;
             }
             Act::Thaw(at) => {
+                self.replaced(at);
                 self.actors[at].thaw();
                 self.actors[at].hurt = false;
             }
             Act::Mend(at) => {
+                self.replaced(at);
                 if self
                     .held_up
                     .take_if(|(whose, _)| *whose == at)
@@ -224,6 +250,7 @@ impl Director<'_> {
                     self.look()?;
                     self.checker.data_lost();
                     self.wakes.lost();
+                    self.leader = Default::default(); // terms may begin lower
                 }
                 if self.options.kinds.contains(&Kind::RedisLoss) {
                     self.books.forget();

@@ -16,10 +16,27 @@ pub(crate) struct Trusts {
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// Those that have no answer yet: when they were sent, and whether they add or settle messages.
-    open: HashMap<u64, (u64, bool)>,
-    /// When the latest was sent that was answered.
+    /// Those that have no answer yet: when they were sent, and what they are.
+    open: HashMap<u64, (u64, Sort)>,
+    /// When the latest was sent that was answered, of those that refresh a session.
     answered: u64,
+}
+
+/// What matters of a call.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sort {
+    /// It refreshes the session.
+    refreshes: bool,
+    /// It adds or settles messages.
+    moves: bool,
+}
+
+impl Sort {
+    fn of(call: &str) -> Sort {
+        let moves = matches!(call, "push" | "settle");
+        let refreshes = matches!(call, "join" | "heartbeat" | "acquire" | "fetch" | "give_back");
+        Sort { refreshes: refreshes || moves, moves }
+    }
 }
 
 impl Trusts {
@@ -37,12 +54,14 @@ impl Trusts {
         let calls = self.of.get_mut(who)?;
         match entry {
             Entry::Call { number, call } => {
-                calls.open.insert(*number, (at, matches!(call.as_str(), "push" | "settle")));
+                calls.open.insert(*number, (at, Sort::of(call)));
             }
             Entry::Answer { number, tag } => {
-                let (sent, moves) = calls.open.remove(number).unwrap_or_default();
-                calls.answered = calls.answered.max(sent);
-                self.already += u64::from(moves && tag == "already");
+                let (sent, sort) = calls.open.remove(number).unwrap_or_default();
+                if sort.refreshes {
+                    calls.answered = calls.answered.max(sent);
+                }
+                self.already += u64::from(sort.moves && tag == "already");
             }
             Entry::Unanswered(number) => drop(calls.open.remove(number)),
             Entry::Trusts(until) => {
@@ -63,6 +82,14 @@ impl Trusts {
     }
 }
 
+impl Trusts {
+    /// Has it a call open that adds or settles messages?
+    pub(crate) fn moves(&self, who: &str) -> bool {
+        let open = self.of.get(who).into_iter().flat_map(|calls| calls.open.values());
+        open.into_iter().any(|(_, sort)| sort.moves)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +107,10 @@ mod tests {
         assert!(say(6001, &Entry::Trusts(8000)).is_some(), "counted from the answer");
         assert_eq!(say(6002, &Entry::Unanswered(2)), None);
         assert!(say(6003, &Entry::Trusts(7000)).is_some(), "that one was not answered");
+        assert_eq!(say(8000, &Entry::Call { number: 3, call: "look".into() }), None);
+        assert_eq!(say(8001, &answer(3)), None);
+        assert!(say(8002, &Entry::Trusts(9000)).is_some(), "a look refreshes nothing");
         assert_eq!(trusts.already, 1);
+        assert!(!trusts.moves("m1.1"));
     }
 }

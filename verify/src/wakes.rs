@@ -103,7 +103,9 @@ impl Director<'_> {
     /// Has events set that somebody waits for, and sees to it that nobody waits too long.
     pub(crate) fn watch_over_waits(&mut self) {
         let now = Instant::now();
-        let (actors, down) = (&self.actors, self.redis_hurt);
+        // A director that was held up itself, by a Redis that starts slowly, saw nothing of what was.
+        let blind = std::mem::replace(&mut self.looked, now) + Duration::from_secs(1) < now;
+        let (actors, down) = (&self.actors, self.redis_hurt || blind);
         self.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
         for (name, whose) in self.wakes.tell(now, self.lossy) {
             let able = |actor: &Actor| actor.is_alive() && !actor.hurt;

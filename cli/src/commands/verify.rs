@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use artel_verify::{Options, Part, Progress, Report, Target, Trouble, Verdict};
+use artel_verify::{Options, Part, Progress, Report, Stop, Target, Trouble, Verdict};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{Global, PartArgs, VerifyArgs};
@@ -118,7 +117,7 @@ pub(crate) async fn verify(
 /// Runs it aside, with a line that says how far it is; a signal ends the faults.
 async fn watched(options: Options) -> Result<Report, Failure> {
     let mut signals = Signals::catch()?;
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(Stop::default());
     let heard = stop.clone();
     let run = blocking(move || {
         let bar = ProgressBar::new(options.time.as_millis() as u64);
@@ -154,14 +153,15 @@ async fn watched(options: Options) -> Result<Report, Failure> {
     let mut run = std::pin::pin!(run);
     tokio::select! {
         result = &mut run => return result,
-        _ = signals.next() => stop.store(true, Ordering::Relaxed),
+        _ = signals.next() => stop.early(),
     }
     printer::remark("ending: mending everything to judge what there is; once more ends at once");
-    match signals.unless(run).await {
-        Ok(result) => result,
-        Err(_) => Err(Failure::new(NO_VERDICT, "ended without a verdict")
-            .hint("what it left on a Redis that was given is called artel:{verify}:*")),
+    tokio::select! {
+        result = &mut run => return result,
+        _ = signals.next() => stop.now(),
     }
+    // Whoever was started is ended first.
+    run.await
 }
 
 fn line(progress: &Progress) -> String {
@@ -184,6 +184,7 @@ fn explain(trouble: Trouble, given: bool) -> Failure {
             .hint("`--keep <DIR>` names another folder, `--rate` makes it less"),
         Trouble::NoClocks(_) => Failure::new(USAGE, trouble.to_string())
             .hint("install it (Debian: `apt install libfaketime`), or name other faults"),
+        Trouble::Ended => Failure::new(NO_VERDICT, trouble.to_string()),
         Trouble::NotStarted(_) => Failure::new(UNREACHABLE, trouble.to_string())
             .hint("may it do there what it needs to? `artel run` says what is missing"),
         Trouble::Usage(what) => {

@@ -204,8 +204,16 @@ fn an_address_in_the_environment_is_not_used() {
     assert_eq!(keys, 0);
 }
 
-/// Processes that write their history to this folder, or serve from it.
+/// Processes that write their history to this folder, or serve from it: how they were started.
 fn processes(dir: &Path) -> Vec<String> {
+    found(dir).into_iter().map(|(_, line)| line).collect()
+}
+
+fn processes_of(dir: &Path) -> Vec<String> {
+    found(dir).into_iter().map(|(pid, _)| pid).collect()
+}
+
+fn found(dir: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -215,7 +223,7 @@ fn processes(dir: &Path) -> Vec<String> {
             std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir));
         let ours = there || line.contains(&dir.display().to_string());
         if ours && !line.contains(" verify --") {
-            found.push(line);
+            found.push((entry.file_name().to_string_lossy().into_owned(), line));
         }
     }
     found
@@ -242,15 +250,57 @@ fn ctrl_c_cleans_up_and_reports_what_there_is() {
     assert_eq!(processes(&keep), Vec::<String>::new());
 }
 
+/// At a terminal it is typed to all who were started there.
+#[test]
+fn ctrl_c_at_a_terminal_is_for_verify_alone() {
+    use std::os::unix::process::CommandExt;
+    let (_dir, keep) = folder();
+    let kept = keep.to_str().expect("text");
+    let args = ["verify", "--for", "1h", "--members", "2", "--faults", "kill", "--keep", kept];
+    let mut command = clean_command(ARTEL, &args);
+    command.stdin(std::process::Stdio::null()).process_group(0);
+    let mut run = Program::spawn(command);
+    let second = keep.join("m1.2.history");
+    eventually("a member's second life", || second.exists());
+    run.type_interrupt();
+    assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
+    assert!(run.stdout().contains("ended early"), "{}", run.stdout());
+    assert_eq!(processes(&keep), Vec::<String>::new());
+}
+
+/// Twice means at once; and yet nobody is left.
+#[test]
+fn ctrl_c_twice_ends_at_once_and_leaves_nobody() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let args = ["verify", "--for", "1h", "--members", "2", "--faults", "kill"];
+    let mut command = clean_command(ARTEL, &args);
+    command.env("TMPDIR", dir.path()).stdin(std::process::Stdio::null());
+    let mut run = Program::spawn(command);
+    let begun = || run.stderr().contains("breaking a fleet");
+    eventually("it begins", begun);
+    run.signal_interrupt();
+    eventually("it is heard", || run.stderr().contains("once more ends at once"));
+    run.signal_interrupt();
+    let code = run.exit_code();
+    assert!(matches!(code, Some(0 | 3)), "{code:?} {}", run.stderr()); // 0: it was quicker
+    assert_eq!(processes(dir.path()), Vec::<String>::new());
+    assert_eq!(dir.path().read_dir().expect("a folder").count(), 0, "something is left");
+}
+
 /// Whatever ends it, nothing outlives it for long.
 #[test]
 fn a_kill_leaves_nobody_behind() {
     let (_dir, keep) = folder();
     let kept = keep.to_str().expect("text");
-    let faults = "delay,clock";
+    let faults = "freeze-long,clock";
     let mut run = start(&["--for", "1h", "--members", "2", "--faults", faults, "--keep", kept]);
-    let member = keep.join("m2.1.history");
-    eventually("the members", || std::fs::metadata(&member).is_ok_and(|file| file.len() > 100));
+    let frozen = || {
+        processes_of(&keep).into_iter().any(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+        })
+    };
+    eventually("somebody is frozen", frozen);
     let server = std::fs::read_to_string(keep.join("server/server.pid")).expect("a number");
     run.kill();
     eventually("all members to end, and the server", || processes(&keep).is_empty());
@@ -269,7 +319,7 @@ fn a_history_that_cannot_be_written_is_no_fault_of_the_fleet() {
     for (member, life) in [("m1", 2), ("m2", 2), ("m1", 3), ("m2", 3)] {
         let _ = std::fs::create_dir(keep.join(format!("{member}.{life}.history")));
     }
-    assert_eq!(run.exit_code(), Some(1), "{}", run.stderr());
+    assert_eq!(run.exit_code(), Some(3), "{}", run.stderr());
     assert!(run.stderr().contains("the history cannot be written"), "{}", run.stderr());
     assert_eq!(processes(&keep), Vec::<String>::new());
 }
@@ -284,12 +334,20 @@ fn wrong_input_is_told_before_anything_is_started() {
         (vec!["--faults", "earthquake"], 2, "no fault is called \"earthquake\""),
         (vec!["--members", "1"], 2, "1 is not in 2..=100"),
         (vec!["--rate", "many"], 2, "messages a second"),
+        (vec!["--rate", "800/s"], 2, "at most 750/s"),
+        (vec!["--port", "6379"], 2, "verify knows no --port"),
+        (
+            vec!["--redis", "redis://127.0.0.1:1", "--faults", "redis-loss"],
+            2,
+            "a server of our own only",
+        ),
+        (vec!["--keep", "/dev/null/x"], 2, "cannot make the folder /dev/null/x"),
         (vec!["--lease", "10ms"], 2, "lease"),
         (vec!["--redis", "redis://10.0.0.1:6379"], 2, "must be on this machine"),
         (vec!["--redis", "redis://127.0.0.1:1"], 3, "refused"),
         (vec!["--server", "/bin/false"], 3, "/bin/false ended instead of answering"),
         (vec!["--server", "/nowhere/redis-server"], 3, "/nowhere/redis-server"),
-        (vec!["--report", "/nowhere/report"], 1, "cannot write /nowhere/report"),
+        (vec!["--report", "/nowhere/report"], 2, "cannot write /nowhere/report"),
         (vec!["--keep", kept], 2, "is not empty"),
         (
             vec!["--faketime", "/nowhere/libfaketime.so.1"],

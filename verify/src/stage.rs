@@ -1,0 +1,103 @@
+//! The stage: what can be done here, who plays, and where Redis is.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cast::Actor;
+use crate::clock::Clock;
+use crate::member::Part;
+use crate::options::{Options, Target, Trouble};
+use crate::plan::Kind;
+
+/// Time between two ticks of the generator.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The taker stands behind the members.
+pub(crate) fn cast(
+    options: &Options,
+    url: &str,
+    port: u16,
+    library: Option<&Path>,
+) -> io::Result<Vec<Actor>> {
+    let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
+    let part = Part {
+        url: url.to_owned(),
+        name: String::new(),
+        dir: options.dir.clone(),
+        interval: INTERVAL,
+        batch: options.rate.div_ceil(ticks).max(1),
+        lease: options.lease,
+        takes: false,
+    };
+    let wanted = options.kinds.contains(&Kind::ClockMember);
+    let library = library.filter(|_| wanted);
+    let mut actors = Vec::new();
+    for number in 1..=options.members {
+        let role = format!("m{number}");
+        let file = options.dir.join(format!("{role}.clock"));
+        let clock = library.map(|library| Clock::new(library, file)).transpose()?;
+        actors.push(Actor::new(role, &options.program, part.clone(), port, clock)?);
+    }
+    let taker = Part { takes: true, ..part };
+    actors.push(Actor::new("taker".into(), &options.program, taker, port, None)?);
+    Ok(actors)
+}
+
+/// What can be done here, and what cannot and why.
+pub(crate) fn possible(
+    options: &Options,
+    library: Option<&Path>,
+) -> Result<(Options, Vec<String>), Trouble> {
+    let (mut possible, mut missing) = (options.clone(), Vec::new());
+    // Whoever is told where it is may have another working folder.
+    possible.dir = options.dir.canonicalize()?;
+    let kinds = &mut possible.kinds;
+    if kinds.iter().any(|kind| kind.is_clock()) {
+        let why = match library {
+            None => Some("libfaketime is not installed"),
+            Some(library) if !Clock::works(library, &possible.dir) => {
+                Some("libfaketime does not work here")
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = why {
+            missing.push(format!("a wall clock that is wrong: {why}"));
+            kinds.retain(|kind| !kind.is_clock());
+            if kinds.is_empty() {
+                return Err(Trouble::NoClocks(why));
+            }
+        }
+    }
+    if matches!(options.target, Target::Given { .. }) {
+        let refused: Vec<&str> =
+            kinds.iter().filter(|kind| kind.needs_private()).map(|kind| kind.name()).collect();
+        if !refused.is_empty() {
+            missing.push(format!("on a Redis that is given: {}", refused.join(", ")));
+            kinds.retain(|kind| !kind.needs_private());
+        }
+        if kinds.is_empty() {
+            return Err(Trouble::Usage(
+                "these faults hurt Redis itself, which is done to a server of our own only".into(),
+            ));
+        }
+    }
+    Ok((possible, missing))
+}
+
+/// The port of an address on this machine: others cannot be reached through the proxies.
+pub(crate) fn port_of(url: &str) -> Result<u16, Trouble> {
+    let rest = url.strip_prefix("redis://").and_then(|rest| rest.split('/').next());
+    let host = rest.map(|rest| rest.rsplit('@').next().unwrap_or(rest));
+    let parts = host.and_then(|host| host.rsplit_once(':'));
+    match parts {
+        Some(("127.0.0.1" | "localhost", port)) => {
+            port.parse().map_err(|_| Trouble::Usage(format!("{port} is no port")))
+        }
+        _ => Err(Trouble::Usage(
+            "a Redis that is given must be on this machine, redis://127.0.0.1:PORT: every link to it goes \
+             through a proxy"
+                .into(),
+        )),
+    }
+}
