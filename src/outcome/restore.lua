@@ -1,14 +1,20 @@
 #!lua flags=allow-oom
 -- Puts a drain back into the error store: the caller's own, or that of a taker that stopped; in chunks.
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
--- ARGV    token, '1' if it is the caller's own, chunk
+-- ARGV    token, '1' if it is the caller's own, chunk, life_ms (a deadline further off is cut to that: see take)
 -- Returns {'ok', records left}, 'alive' (its taker still refreshes it), 'gone' (there is no such drain)
 -- Why a field `t`: a record that joins others gets a new position; when it failed must not be lost with the old one.
 local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then return 'gone' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-if ARGV[2] ~= '1' and tonumber(string.match(held, '|(%d+)$')) > now then return 'alive' end
+local taker, ends = string.match(held, '^(.*)|(%d+)$')
+if ARGV[2] ~= '1' and tonumber(ends) > now then
+  if ends - now > tonumber(ARGV[4]) then
+    redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', taker, now + ARGV[4]))
+  end
+  return 'alive'
+end
 local left = 0
 if redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[3]) == 1 then
   redis.call('RENAME', KEYS[3], KEYS[1])

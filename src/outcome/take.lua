@@ -5,6 +5,8 @@
 -- ARGV    token, owner, life_ms, token to inherit from ('' = take from the error store)
 -- Returns 'ok', 'same' (the drain is the caller's already: a repeat), 'empty' (nothing to take),
 --         'alive' (its taker still refreshes it)
+-- Why a deadline is cut that is further off than any taker puts it: the clock of Redis was set back, and a dead taker
+-- would be called alive until its old time has come again.
 -- Why same: RENAME would put newer errors over the ones the caller has not printed yet.
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return 'same' end
 local t = redis.call('TIME')
@@ -13,7 +15,13 @@ local from = KEYS[1]
 if ARGV[4] ~= '' then
   local held = redis.call('HGET', KEYS[2], ARGV[4])
   if not held then return 'empty' end
-  if tonumber(string.match(held, '|(%d+)$')) > now then return 'alive' end
+  local taker, ends = string.match(held, '^(.*)|(%d+)$')
+  if tonumber(ends) > now then
+    if ends - now > tonumber(ARGV[3]) then
+      redis.call('HSET', KEYS[2], ARGV[4], string.format('%s|%.0f', taker, now + ARGV[3]))
+    end
+    return 'alive'
+  end
   from = KEYS[4]
   redis.call('HDEL', KEYS[2], ARGV[4])
 end

@@ -41,7 +41,8 @@ async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
         .call(&[keys.errors(), keys.drains(), keys.drain(token)])
         .arg(token)
         .arg(if own { "1" } else { "0" })
-        .arg(PAGE);
+        .arg(PAGE)
+        .arg(DRAIN_LIFE.as_millis() as u64);
     loop {
         let reply = store.repeat(&call).await?;
         let left = reply.number(0).unwrap_or(0);

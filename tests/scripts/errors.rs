@@ -27,7 +27,7 @@ impl Lab {
     pub fn restore_call(&self, token: &str, own: bool, chunk: u64) -> Late {
         let drain = format!("drain:{token}");
         let (own, chunk) = (if own { "1" } else { "0" }, chunk.to_string());
-        self.late("restore", &["errors", "drains", &drain], &[token, own, &chunk])
+        self.late("restore", &["errors", "drains", &drain], &[token, own, &chunk, "60000"])
     }
 
     pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
@@ -107,6 +107,34 @@ fn a_drain_is_inherited_only_past_its_deadline_and_whole() {
         assert_eq!(lab.send(&inherit), "same");
         assert_eq!(stored(lab), 1);
         assert_eq!(lab.send(&release), "gone", "the old taker learns that it is not its own");
+    });
+}
+
+/// A Redis whose clock was set back would call a dead taker alive until its old time has come again.
+#[test]
+fn a_clock_that_went_back_keeps_nobody_waiting() {
+    on_each_server(|lab| {
+        let (errors, drains) = (lab.key("errors"), lab.key("drains"));
+        for (inherits, worker) in [(true, "w1"), (false, "w2")] {
+            fail(lab, worker, "first");
+            let take = lab.take_call("old", "");
+            lab.send(&take);
+            let _: u64 = lab.redis(&["HSET", &drains, "old", "lab|9000000000000"]);
+            let heir = match inherits {
+                true => {
+                    let keys = ["errors", "drains", "drain:heir", "drain:old"];
+                    lab.late("take", &keys, &["heir", "lab", "50", "old"])
+                }
+                false => {
+                    let keys = ["errors", "drains", "drain:old"];
+                    lab.late("restore", &keys, &["old", "0", "100", "50"])
+                }
+            };
+            assert_eq!(lab.send(&heir), "alive");
+            artel_testkit::eventually("a deadline that was cut", || lab.send(&heir) != "alive");
+            assert_eq!(length(lab, if inherits { "drain:heir" } else { "errors" }), 1);
+            let _: u64 = lab.redis(&["DEL", &errors, &drains]);
+        }
     });
 }
 

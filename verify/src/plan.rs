@@ -275,7 +275,8 @@ impl Plan {
             }
             draw -= kind.weight();
         }
-        let kind = self.first.pop().unwrap_or(chosen);
+        let first = self.first.pop();
+        let kind = first.unwrap_or(chosen);
         let part = |rng: &mut StdRng, of: Duration, from: f64, to: f64| {
             of.mul_f64(rng.random_range(from..to))
         };
@@ -293,9 +294,13 @@ impl Plan {
             Kind::MaxMemory => part(rng, self.lease, 0.2, 1.0),
             _ => part(rng, self.lease, 0.02, 0.4),
         };
+        let by_chance = rng.random_ratio(1, 3);
+        // What a stale generator says must have been heard once at least, however short a run is.
+        let stale = first == Some(Kind::OneWayOut);
+        let lasts = if stale { lasts.max(self.lease * 8 / 5) } else { lasts };
         Some(Step {
             kind,
-            generator: rng.random_ratio(1, 3),
+            generator: by_chance || stale,
             which: rng.random(),
             lasts,
             next: part(rng, BETWEEN, 0.1, 1.9),
