@@ -80,13 +80,11 @@ impl Trusts {
         }
         None
     }
-}
 
-impl Trusts {
     /// Has it a call open that adds or settles messages?
     pub(crate) fn moves(&self, who: &str) -> bool {
-        let open = self.of.get(who).into_iter().flat_map(|calls| calls.open.values());
-        open.into_iter().any(|(_, sort)| sort.moves)
+        let mut open = self.of.get(who).into_iter().flat_map(|calls| calls.open.values());
+        open.any(|(_, sort)| sort.moves)
     }
 }
 

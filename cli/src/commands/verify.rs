@@ -23,7 +23,8 @@ const LEASE_MIN: Duration = Duration::from_millis(500);
 /// How often it is said how far it is, where nothing can be drawn.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// `given`: an address on the command line itself. One in the environment or in a file may be anybody's.
+/// An address counts only if it is among the words of the command line: one in the environment or in a file may
+/// be anybody's.
 pub(crate) async fn verify(
     global: &Global,
     args: &VerifyArgs,
