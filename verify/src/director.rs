@@ -11,7 +11,7 @@ use crate::books::{Books, Snapshot};
 use crate::cast::{Actor, Ended};
 use crate::check::Checker;
 use crate::clock::{Clock, TAKES_EFFECT};
-use crate::history::{self, Entry};
+use crate::history::{self, Book, Entry};
 use crate::member::REST;
 use crate::options::{Options, Progress, Stop, Target, Trouble};
 use crate::plan::{Kind, Plan};
@@ -77,6 +77,8 @@ pub(crate) struct Director<'a> {
     pub(crate) wakes: Wakes,
     /// Why a kind of fault cannot happen here.
     missing: Vec<String>,
+    /// What was done to whom: a history of its own.
+    pub(crate) faults: Book,
 }
 
 /// Runs, breaks, mends, checks. `stop` ends the faults early.
@@ -139,6 +141,7 @@ pub fn run(
         trusts: Trusts::default(),
         wakes: Wakes::default(),
         missing,
+        faults: Book::open(&options.dir.join("faults.history"))?,
     };
     let begun = Instant::now();
     if let Err(trouble) = director.perform(tell).and_then(|()| director.settle(tell)) {
@@ -167,16 +170,21 @@ impl Director<'_> {
                 next = now + step.next;
                 tries += 1;
                 let struck = self.strike(&step)?;
-                if struck && step.kind.is_felt_by_all() {
+                if struck.is_some() && step.kind.is_felt_by_all() {
                     self.outages.disturb();
                 }
-                if struck {
+                let done = struck.is_some();
+                if let Some(whom) = struck {
+                    let (kind, ms) = (step.kind.name().to_owned(), step.lasts.as_millis() as u64);
+                    self.faults
+                        .write(&Entry::Fault { kind, whom, ms })
+                        .map_err(|_| Trouble::NoHistory)?;
                     *self.counts.entry(step.kind).or_default() += 1;
                 }
                 // There may be nobody to hit at this moment: the rare ones try again.
                 let rare = matches!(step.kind, Kind::KillGenerator | Kind::RedisKill)
                     || !self.counts.contains_key(&step.kind);
-                if struck || !rare || tries >= TRIES {
+                if done || !rare || tries >= TRIES {
                     (upcoming, tries) = (plan.next(), 0);
                 }
             }

@@ -72,6 +72,14 @@ pub(crate) enum Entry {
     Unanswered(u64),
     /// A process trusts its session until then.
     Trusts(u64),
+    /// Something is done to a process or to Redis, for so long.
+    Fault {
+        kind: String,
+        whom: String,
+        ms: u64,
+    },
+    /// Something that was done to it is over.
+    Over(String),
     Disconnected,
     Reconnected,
 }
@@ -124,6 +132,8 @@ impl Entry {
             Entry::Answer { number, tag } => format!("answer {number} {tag}"),
             Entry::Unanswered(number) => format!("unanswered {number}"),
             Entry::Trusts(until) => format!("trusts {until}"),
+            Entry::Fault { kind, whom, ms } => format!("fault {kind} {whom} {ms}"),
+            Entry::Over(whom) => format!("over {whom}"),
             Entry::Disconnected => "disconnected".into(),
             Entry::Reconnected => "reconnected".into(),
         }
@@ -164,6 +174,11 @@ impl Entry {
             "answer" => Entry::Answer { number: number()?, tag: words.next()?.to_owned() },
             "unanswered" => Entry::Unanswered(number()?),
             "trusts" => Entry::Trusts(number()?),
+            "fault" => {
+                let (kind, whom) = (words.next()?.to_owned(), words.next()?.to_owned());
+                Entry::Fault { kind, whom, ms: words.next()?.parse().ok()? }
+            }
+            "over" => Entry::Over(words.next()?.to_owned()),
             "disconnected" => Entry::Disconnected,
             "reconnected" => Entry::Reconnected,
             _ => return None,
@@ -186,10 +201,14 @@ impl Book {
     /// Writes one line. A process that cannot write its history must not go on: what it did then would
     /// look like a fault of the fleet.
     pub(crate) fn put(&self, entry: &Entry) {
-        let line = format!("{} {}\n", now(), entry.line());
-        if (&self.file).write_all(line.as_bytes()).is_err() {
+        if self.write(entry).is_err() {
             std::process::exit(NO_HISTORY);
         }
+    }
+
+    pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
+        let line = format!("{} {}\n", now(), entry.line());
+        (&self.file).write_all(line.as_bytes())
     }
 }
 
@@ -269,6 +288,8 @@ mod tests {
             Entry::Answer { number: 9, tag: String::new() },
             Entry::Unanswered(10),
             Entry::Trusts(99),
+            Entry::Fault { kind: "cut".into(), whom: "m1.1".into(), ms: 7 },
+            Entry::Over("m1.1".into()),
         ];
         let book = Book::open(&path).expect("a file");
         let mut tail = Tail::new("m1.1".into(), path.clone());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{TAKES_EFFECT, off_ms};
 use crate::director::{Director, LOOK};
+use crate::history::Entry;
 use crate::options::Trouble;
 use crate::plan::{Kind, Step};
 use crate::proxy::Fault;
@@ -52,24 +53,26 @@ impl Director<'_> {
         others.get(step.which as usize % others.len().max(1)).copied()
     }
 
-    /// Does it, and writes down how it ends. `false` if there was nobody to do it to.
-    pub(crate) fn strike(&mut self, step: &Step) -> Result<bool, Trouble> {
+    /// Does it, and writes down how it ends. To whom it was done; `None` if there was nobody.
+    pub(crate) fn strike(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
         let taker = self.options.members;
+        let mut whom = "redis".to_owned();
         if step.kind >= Kind::RedisKill && self.redis_hurt {
-            return Ok(false); // one thing at a time
+            return Ok(None); // one thing at a time
         }
         match step.kind {
             Kind::KillTaker => {
                 if self.actors[taker].hurt {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 self.ends(Act::Begin(taker), step.lasts);
+                self.actors[taker].name().clone_into(&mut whom);
                 self.end(taker);
                 self.drained |= self.books.drains().is_ok_and(|drains| drains > 0);
             }
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
                 if self.server.is_none() {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 self.ends(Act::RedisUp, step.lasts);
                 if let Some(server) = &mut self.server {
@@ -79,7 +82,7 @@ impl Director<'_> {
                 self.redis_hurt = true;
             }
             Kind::RedisFreeze => {
-                let Some(server) = &self.server else { return Ok(false) };
+                let Some(server) = &self.server else { return Ok(None) };
                 server.freeze();
                 self.ends(Act::RedisThaw, step.lasts);
                 self.redis_hurt = true;
@@ -87,61 +90,69 @@ impl Director<'_> {
             Kind::ClientKill => {
                 for kind in ["normal", "pubsub"] {
                     if self.books.say(&["CLIENT", "KILL", "TYPE", kind]).is_err() {
-                        return Ok(false);
+                        return Ok(None);
                     }
                 }
             }
             // It ends by the clock of Redis: set back meanwhile, it would last for an hour.
             Kind::ClientPause if Instant::now() < self.clock_set + TAKES_EFFECT => {
-                return Ok(false);
+                return Ok(None);
             }
             Kind::ClientPause => {
                 let ms = step.lasts.as_millis().to_string();
                 let done = self.books.say(&["CLIENT", "PAUSE", &ms, "ALL"]).is_ok();
                 self.ends(Act::RedisThaw, step.lasts + LOOK);
                 self.redis_hurt = true;
-                return Ok(done);
+                return Ok(done.then_some(whom));
             }
-            Kind::ScriptFlush => return Ok(self.books.say(&["SCRIPT", "FLUSH"]).is_ok()),
+            Kind::ScriptFlush => {
+                return Ok(self.books.say(&["SCRIPT", "FLUSH"]).is_ok().then_some(whom));
+            }
             Kind::MaxMemory => {
                 self.ends(Act::Memory, step.lasts);
-                return Ok(self.books.say(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
+                let done = self.books.say(&["CONFIG", "SET", "maxmemory", "1"]).is_ok();
+                return Ok(done.then_some(whom));
             }
-            Kind::Neighbour => return Ok(self.neighbour()),
+            Kind::Neighbour => return Ok(self.neighbour().then_some(whom)),
             Kind::KillGenerator => {
-                let Some(at) = self.generator() else { return Ok(false) };
+                let Some(at) = self.generator() else { return Ok(None) };
                 self.ends(Act::Begin(at), step.lasts);
+                self.actors[at].name().clone_into(&mut whom);
                 self.end(at);
                 self.outage("generator killed", false);
             }
             Kind::KillWorker => {
                 let chosen = Step { generator: false, ..*step };
-                let Some(at) = self.target(&chosen) else { return Ok(false) };
+                let Some(at) = self.target(&chosen) else { return Ok(None) };
                 self.ends(Act::Begin(at), step.lasts);
+                self.actors[at].name().clone_into(&mut whom);
                 self.end(at);
             }
             Kind::Leave => {
-                let Some(at) = self.target(step) else { return Ok(false) };
+                let Some(at) = self.target(step) else { return Ok(None) };
+                self.actors[at].name().clone_into(&mut whom);
                 if self.generator() == Some(at) {
                     self.outage("generator stopped", false);
                 }
                 self.actors[at].leave();
             }
             Kind::ClockMember => {
-                let Some(at) = self.target(step) else { return Ok(false) };
-                let Some(clock) = &self.actors[at].clock else { return Ok(false) };
+                let Some(at) = self.target(step) else { return Ok(None) };
+                self.actors[at].name().clone_into(&mut whom);
+                let Some(clock) = &self.actors[at].clock else { return Ok(None) };
                 clock.set(off_ms(step.which, self.options.lease))?;
             }
             Kind::ClockRedis => {
                 let clock = self.server.as_ref().and_then(Server::clock);
-                let Some(clock) = clock else { return Ok(false) };
+                let Some(clock) = clock else { return Ok(None) };
                 let off = off_ms(step.which, self.options.lease);
                 clock.set(off)?;
                 self.clock_set = Instant::now();
                 self.ends(Act::Clock(off), TAKES_EFFECT + LOOK * 10);
             }
             kind => {
-                let Some(at) = self.target(step) else { return Ok(false) };
+                let Some(at) = self.target(step) else { return Ok(None) };
+                self.actors[at].name().clone_into(&mut whom);
                 let leads = self.generator() == Some(at);
                 let long = step.lasts > self.options.lease;
                 let act = if kind.is_network() { Act::Mend(at) } else { Act::Thaw(at) };
@@ -169,7 +180,7 @@ impl Director<'_> {
                 }
             }
         }
-        Ok(true)
+        Ok(Some(whom))
     }
 
     /// Nobody leads, or nothing flows, from now on.
@@ -217,6 +228,11 @@ impl Director<'_> {
     }
 
     pub(crate) fn act(&mut self, act: Act) -> Result<(), Trouble> {
+        let whom = match &act {
+            Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => self.actors[*at].name().to_owned(),
+            Act::RedisUp | Act::RedisThaw | Act::Memory | Act::Clock(_) => "redis".to_owned(),
+        };
+        self.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
         match act {
             Act::Begin(at) => {
                 self.actors[at].network(Fault::Pass);
