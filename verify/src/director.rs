@@ -386,7 +386,8 @@ impl Director<'_> {
             }
             let now = self.again(Books::snapshot)?;
             let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
-            let moves = self.members().any(|actor| self.trusts.moves(actor.name()));
+            let time = history::now();
+            let moves = self.members().any(|actor| self.trusts.moves(actor.name(), time));
             let rests = begun.elapsed() > REST_AFTER && !moves;
             if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
                 break now;

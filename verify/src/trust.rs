@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::history::Entry;
 
+/// No call is waited for longer than this, in microseconds. One that is dropped sooner has no line about its end.
+const GIVEN_UP_AFTER: u64 = 5_000_000;
+
 /// What is known of the calls of every process.
 #[derive(Debug, Default)]
 pub(crate) struct Trusts {
@@ -81,10 +84,10 @@ impl Trusts {
         None
     }
 
-    /// Has it a call open that adds or settles messages?
-    pub(crate) fn moves(&self, who: &str) -> bool {
+    /// Has it a call open that adds or settles messages, and is not given up?
+    pub(crate) fn moves(&self, who: &str, now: u64) -> bool {
         let mut open = self.of.get(who).into_iter().flat_map(|calls| calls.open.values());
-        open.any(|(_, sort)| sort.moves)
+        open.any(|(sent, sort)| sort.moves && now < sent + GIVEN_UP_AFTER)
     }
 }
 
@@ -109,6 +112,8 @@ mod tests {
         assert_eq!(say(8001, &answer(3)), None);
         assert!(say(8002, &Entry::Trusts(9000)).is_some(), "a look refreshes nothing");
         assert_eq!(trusts.already, 1);
-        assert!(!trusts.moves("m1.1"));
+        assert!(!trusts.moves("m1.1", 9000));
+        trusts.history("m1.1", 9000, &call(4), lease);
+        assert!(trusts.moves("m1.1", 9001) && !trusts.moves("m1.1", 9000 + GIVEN_UP_AFTER));
     }
 }

@@ -38,8 +38,8 @@ const MUTANTS: [Mutant; 28] = [
         rules: &[],
         edits: &[("look", "local reap = deadline < now", "local reap = false")],
         faults: "freeze-long",
-        seeds: [1, 2, 3],
-        time: "16s",
+        seeds: [2, 1, 3],
+        time: "20s",
         broken: &["heals"],
     },
     Mutant {
@@ -85,9 +85,9 @@ const MUTANTS: [Mutant; 28] = [
         name: "what somebody who leaves had not begun is dropped",
         rules: &[],
         edits: &[("give_back", "redis.call('LPUSH', move[1], move[2])", "")],
-        faults: "leave,kill-generator",
-        seeds: [3, 2, 1],
-        time: "10s",
+        faults: "leave,redis-freeze",
+        seeds: [1, 2, 3],
+        time: "8s",
         broken: &["books-balance", "nothing-lost"],
     },
     Mutant {
