@@ -200,7 +200,7 @@ impl Director<'_> {
                 tell(&self.progress("breaking"));
             }
             if now >= quiet {
-                self.quiet(tell, "looking at the books")?;
+                self.quiet(tell, "checking")?;
                 quiet = Instant::now() + QUIET_EVERY;
             }
             std::thread::sleep(PAUSE);

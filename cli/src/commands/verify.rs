@@ -122,7 +122,7 @@ async fn watched(options: Options) -> Result<Report, Failure> {
     let heard = stop.clone();
     let run = blocking(move || {
         let bar = ProgressBar::new(options.time.as_millis() as u64);
-        let style = ProgressStyle::with_template("{bar:10} {msg}").ok();
+        let style = ProgressStyle::with_template("{bar:6} {msg}").ok();
         if let Some(style) = style {
             bar.set_style(style);
         }
