@@ -69,8 +69,9 @@ pub(crate) struct Director<'a> {
     /// When somebody last made messages, and when somebody last began with one.
     made: u64,
     begun_with: u64,
-    /// When the clock of Redis was last set.
+    /// When the clock of Redis was last set, and when it last came back.
     pub(crate) clock_set: Instant,
+    pub(crate) redis_back: Instant,
     /// When it last looked.
     pub(crate) looked: Instant,
     pub(crate) trusts: Trusts,
@@ -137,6 +138,7 @@ pub fn run(
         made: 0,
         begun_with: 0,
         clock_set: Instant::now(),
+        redis_back: Instant::now(),
         looked: Instant::now(),
         trusts: Trusts::default(),
         wakes: Wakes::default(),

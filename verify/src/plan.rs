@@ -231,6 +231,8 @@ pub(crate) struct Step {
     pub(crate) kind: Kind,
     /// Whom it hits: the generator, or that one of the workers.
     pub(crate) generator: bool,
+    /// And nobody else.
+    pub(crate) only: bool,
     pub(crate) which: u32,
     pub(crate) lasts: Duration,
     /// How long it is quiet after it began.
@@ -297,10 +299,11 @@ impl Plan {
         let by_chance = rng.random_ratio(1, 3);
         // What a stale generator says must have been heard once at least, however short a run is.
         let stale = first == Some(Kind::OneWayOut);
-        let lasts = if stale { lasts.max(self.lease * 8 / 5) } else { lasts };
+        let lasts = if stale { lasts.max(self.lease * 2) } else { lasts };
         Some(Step {
             kind,
             generator: by_chance || stale,
+            only: stale,
             which: rng.random(),
             lasts,
             next: part(rng, BETWEEN, 0.1, 1.9),

@@ -351,7 +351,10 @@ impl Report {
                 writeln!(text, "  {cause:<30}{times:>7}{p50_ms:>9.0}{p99_ms:>9.0}{max_ms:>9.0}");
         }
         if self.outages.keys().any(|cause| cause.ends_with("and more")) {
-            let _ = writeln!(text, "  (and more: Redis or the next generator was hit meanwhile)");
+            let _ = writeln!(
+                text,
+                "  (and more: Redis had just been hit, or it or the next generator was meanwhile)"
+            );
         }
         if self.outages_open > 0 {
             let _ = writeln!(text, "  {:<30}{:>7}", "not over at the end", self.outages_open);

@@ -41,7 +41,7 @@ impl Director<'_> {
     /// Somebody whom nothing is being done to.
     fn target(&self, step: &Step) -> Option<usize> {
         let generator = self.generator();
-        if step.generator && generator.is_some() {
+        if step.only || step.generator && generator.is_some() {
             return generator;
         }
         let taker = self.options.members;
@@ -186,7 +186,10 @@ impl Director<'_> {
     /// Nobody leads, or nothing flows, from now on.
     fn outage(&mut self, cause: &'static str, same: bool) {
         let full = self.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
-        self.outages.begin(cause, self.leader.0, same, full || self.redis_hurt);
+        // For a lease after it came back, or its clock was set, nobody is judged dead.
+        let wary =
+            self.redis_back.max(self.clock_set).elapsed() < self.options.lease + TAKES_EFFECT;
+        self.outages.begin(cause, self.leader.0, same, full || wary || self.redis_hurt);
     }
 
     /// Its silence is over: has anybody taken over meanwhile, if there was time?
@@ -271,13 +274,13 @@ impl Director<'_> {
                 if self.options.kinds.contains(&Kind::RedisLoss) {
                     self.books.forget();
                 }
-                self.redis_hurt = false;
+                (self.redis_hurt, self.redis_back) = (false, Instant::now());
             }
             Act::RedisThaw => {
                 if let Some(server) = &self.server {
                     server.thaw();
                 }
-                self.redis_hurt = false;
+                (self.redis_hurt, self.redis_back) = (false, Instant::now());
             }
             Act::Clock(off) => {
                 let seen = !self.redis_hurt
