@@ -131,6 +131,8 @@ pub struct Seen {
     pub woken: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
+    /// How often the file of Redis was torn by a kill, and had to be written anew.
+    pub torn: u64,
     /// How often Redis came back without all of its data.
     pub losses: u64,
     /// Accepted messages that went with the data of Redis.

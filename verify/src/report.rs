@@ -326,6 +326,10 @@ impl Report {
             ),
             (seen.lost_with_redis, "messages were lost with the data of Redis"),
             (seen.redone_after_loss, "attempts or outcomes were forgotten by Redis and made again"),
+            (
+                seen.torn,
+                "times a kill tore the file of Redis, which was then written anew (see GUARANTEES.md)",
+            ),
         ] {
             let _ = writeln!(text, "  {many:>7}  {what}");
         }

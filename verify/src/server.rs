@@ -151,10 +151,14 @@ impl Server {
         self.clock.as_ref()
     }
 
-    /// Starts it again on the same port and data.
-    pub fn restart(&mut self) -> io::Result<()> {
+    /// Starts it again on the same port and data. Says whether its append-only file was torn: killed in the
+    /// middle of writing a script's commands, servers up to Redis 8 and Valkey 9 leave those in the file that
+    /// are whole, and carry them out at the start after the next (valkey-io/valkey#4342). So a torn file is
+    /// written anew.
+    pub fn restart(&mut self) -> io::Result<bool> {
         self.kill();
         let begun = Instant::now();
+        let said = std::fs::metadata(self.log()).map_or(0, |log| log.len());
         loop {
             // Somebody may hold its port for a moment.
             match self.launch().and_then(|()| self.comes_up()) {
@@ -162,9 +166,39 @@ impl Server {
                     self.kill();
                     std::thread::sleep(PAUSE);
                 }
-                result => return result,
+                result => {
+                    result?;
+                    break;
+                }
             }
         }
+        let log = std::fs::read(self.log())?;
+        let since = String::from_utf8_lossy(&log[(said as usize).min(log.len())..]).into_owned();
+        let torn = since.contains("Truncating the AOF");
+        if torn {
+            self.rewrite()?;
+        }
+        Ok(torn)
+    }
+
+    /// Has it write its append-only file anew, and waits until that is done.
+    fn rewrite(&self) -> io::Result<()> {
+        let ask = |words: &[&str]| -> redis::RedisResult<String> {
+            let client = redis::Client::open(self.url())?;
+            let mut connection = client.get_connection_with_timeout(Duration::from_secs(1))?;
+            redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+        };
+        ask(&["BGREWRITEAOF"]).map_err(io::Error::other)?;
+        let begun = Instant::now();
+        while begun.elapsed() < START_MAX {
+            let info = ask(&["INFO", "persistence"]).unwrap_or_default();
+            let done = |line: &str| info.lines().any(|is| is == line);
+            if done("aof_rewrite_in_progress:0") && done("aof_rewrite_scheduled:0") {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "it does not write its file anew"))
     }
 
     /// `SIGSTOP`.

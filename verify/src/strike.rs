@@ -263,7 +263,7 @@ impl Director<'_> {
             }
             Act::RedisUp => {
                 if let Some(server) = &mut self.server {
-                    server.restart()?;
+                    self.checker.seen.torn += u64::from(server.restart()?);
                 }
                 if self.lossy {
                     self.look()?;

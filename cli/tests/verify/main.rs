@@ -192,6 +192,36 @@ fn somebody_elses_redis_is_left_alone() {
     assert_eq!(keys, ["theirs"], "its own are gone, theirs are not");
 }
 
+/// Killed in the middle of writing a script's commands, a server keeps half of them in its file and carries them out
+/// at the start after the next. One that is started again here does not.
+#[test]
+fn half_a_script_in_a_torn_file_is_never_carried_out() {
+    for kind in [Kind::Redis, Kind::Valkey].into_iter().filter(|kind| kind.program().is_some()) {
+        let mut server = Server::with(kind, &["--appendonly", "yes", "--appendfsync", "always"]);
+        let two = |server: &Server, keys: [&str; 2]| {
+            let both = "redis.call('INCR', KEYS[1]) redis.call('INCR', KEYS[2])";
+            let mut call = redis::cmd("EVAL");
+            call.arg(both).arg(2).arg(&keys);
+            let () = call.query(&mut server.connect()).expect("written");
+        };
+        two(&server, ["a", "b"]);
+        server.kill();
+        let files = std::fs::read_dir(server.dir().join("appendonlydir")).expect("its files");
+        let grows = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+        let file = files.flatten().map(|file| file.path()).find(grows).expect("its file");
+        let bytes = std::fs::read(&file).expect("its file");
+        std::fs::write(&file, &bytes[..bytes.len() - 3]).expect("torn");
+        server.restart();
+        two(&server, ["c", "d"]);
+        server.kill();
+        server.restart();
+        let mut all = redis::cmd("MGET");
+        all.arg(&["a", "b", "c", "d"]);
+        let values: [Option<u64>; 4] = all.query(&mut server.connect()).expect("values");
+        assert_eq!(values, [None, None, Some(1), Some(1)], "{kind:?}");
+    }
+}
+
 /// An address in the environment may be anybody's: only one on the command line is used.
 #[test]
 fn an_address_in_the_environment_is_not_used() {
