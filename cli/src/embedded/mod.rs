@@ -345,7 +345,28 @@ impl Embedded {
             self.answers()
                 || (look && Path::new("/proc").exists() && Lock::holders(&lock).is_empty())
         });
-        if self.answers() { Ok(()) } else { Err(failed("no answer".to_owned())) }
+        if !self.answers() {
+            return Err(failed("no answer".to_owned()));
+        }
+        self.mend(log_before);
+        Ok(())
+    }
+
+    /// A server that was killed while it wrote a script's commands leaves half of them in its file, and would carry
+    /// them out at the start after this one: it writes its file anew.
+    fn mend(&self, log_before: u64) {
+        let log = std::fs::read(self.log()).unwrap_or_default();
+        let new = log.get(log_before as usize..).unwrap_or_default();
+        if !String::from_utf8_lossy(new).contains("Truncating the AOF") {
+            return;
+        }
+        let _ = self.ask("BGREWRITEAOF");
+        until(START_MAX, || {
+            let said = self.ask("INFO persistence").unwrap_or_default();
+            ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"]
+                .iter()
+                .all(|is| said.contains(is))
+        });
     }
 
     pub(crate) fn find_program(&self) -> Result<PathBuf, Failure> {

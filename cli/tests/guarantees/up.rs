@@ -117,6 +117,36 @@ fn two_starters_make_one_server() {
     }
 }
 
+/// A kill can tear the file a server writes; half a script in it must never be carried out.
+#[test]
+fn a_torn_file_of_the_private_server_is_written_anew() {
+    if localhost_answers() {
+        return println!("a Redis on localhost comes first here: nothing to prove");
+    }
+    let home = Home::new();
+    let mut first = home.start(&["run"]);
+    first.says("joined the fleet");
+    home.run(&["send", "kept"]);
+    first.kill();
+    let server = servers_on(&home.socket()).pop().expect("a server");
+    let pid = nix::unistd::Pid::from_raw(server as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    eventually("the server to be gone", || servers_on(&home.socket()).is_empty());
+    let data = home.dir.path().join("data");
+    let files = std::fs::read_dir(data.join("appendonlydir")).expect("its files").flatten();
+    let mut files = files.map(|file| file.path());
+    let file = files.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("its file");
+    let bytes = std::fs::read(&file).expect("its file");
+    std::fs::write(&file, &bytes[..bytes.len() - 3]).expect("torn");
+    let mut second = home.start(&["run"]);
+    second.says("joined the fleet");
+    let log = std::fs::read_to_string(data.join("server.log")).expect("its log");
+    let torn = log.find("Truncating the AOF").expect("it was torn");
+    assert!(log[torn..].contains("Background AOF rewrite finished"), "{}", &log[torn..]);
+    second.terminate();
+    assert_eq!(second.exit_code(), Some(0), "{}", second.stderr());
+}
+
 /// The server outlives whoever started it, and the next one adopts it, data and all.
 #[test]
 fn a_private_server_is_adopted() {
