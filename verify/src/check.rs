@@ -204,31 +204,23 @@ impl Checker {
             self.blame(Invariant::BooksBalance, what, Vec::new());
         }
         let settled = now.count("done") + now.count("failed");
-        for (name, count, fact) in [
-            ("claimed", now.count("claimed"), now.held as i64),
-            ("done + failed", settled, now.settled as i64),
-        ] {
-            if count != fact {
-                let what = format!("counter {name} is {count}, in fact it is {fact}");
-                self.blame(Invariant::BooksBalance, what, Vec::new());
-            }
+        self.compare("claimed", now.count("claimed"), now.held as i64);
+        self.compare("done + failed", settled, now.settled as i64);
+    }
+
+    fn compare(&mut self, name: &str, count: i64, fact: i64) {
+        if count != fact {
+            let what = format!("counter {name} is {count}, in fact it is {fact}");
+            self.blame(Invariant::BooksBalance, what, Vec::new());
         }
     }
 
     /// Every counter equals what the ledger and the stores say.
     fn count(&mut self, now: &Snapshot) {
         let (settled, failed) = (self.seen.settled as i64, self.seen.failed as i64);
-        for (name, fact) in [
-            ("done", settled - failed),
-            ("failed", failed),
-            ("taken", failed - now.errors.len() as i64),
-        ] {
-            let count = now.count(name);
-            if count != fact {
-                let what = format!("counter {name} is {count}, in fact it is {fact}");
-                self.blame(Invariant::BooksBalance, what, Vec::new());
-            }
-        }
+        self.compare("done", now.count("done"), settled - failed);
+        self.compare("failed", now.count("failed"), failed);
+        self.compare("taken", now.count("taken"), failed - now.errors.len() as i64);
     }
 
     /// Everything is over, the queue is empty and the ledger is read.

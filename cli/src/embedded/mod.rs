@@ -355,9 +355,7 @@ impl Embedded {
     /// A server that was killed while it wrote a script's commands leaves half of them in its file, and would carry
     /// them out at the start after this one: it writes its file anew.
     fn mend(&self, log_before: u64) {
-        let log = std::fs::read(self.log()).unwrap_or_default();
-        let new = log.get(log_before as usize..).unwrap_or_default();
-        if !String::from_utf8_lossy(new).contains("Truncating the AOF") {
+        if !self.log_since(log_before).contains("Truncating the AOF") {
             return;
         }
         let _ = self.ask("BGREWRITEAOF");
@@ -402,11 +400,15 @@ impl Embedded {
         self.dir.join("server.log")
     }
 
-    /// The last thing it said, if it said anything since its log had this length.
-    fn said_since(&self, length: u64) -> String {
+    fn log_since(&self, length: u64) -> String {
         let log = std::fs::read(self.log()).unwrap_or_default();
         let new = log.get(length as usize..).unwrap_or_default();
-        let text = String::from_utf8_lossy(new);
+        String::from_utf8_lossy(new).into_owned()
+    }
+
+    /// The last thing it said, if it said anything since its log had this length.
+    fn said_since(&self, length: u64) -> String {
+        let text = self.log_since(length);
         let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         if line.is_empty() { String::new() } else { format!(", {}", line.trim()) }
     }
