@@ -40,8 +40,9 @@ struct Guest {
     /// Its budget may be spent before its time.
     mortal: bool,
     seen: Arc<Mutex<Vec<Mark>>>,
-    /// Where every stream stood when it came.
-    joined: HashMap<(u8, u8, u8), u32>,
+    /// Where every stream stood when it came; or, as what a member of a group leaves is handed on
+    /// to those who came later, too, when the first of its group came.
+    joined: Streams,
 }
 
 /// How an event fares with a guest: decided by numbers alone, so that every attempt agrees.
@@ -245,11 +246,15 @@ fn run(seed: u64) {
         .build()
         .expect("a hub");
     let (mut guests, mut here, mut streams) = (Vec::new(), Vec::new(), Streams::new());
+    let mut groups: HashMap<Vec<&'static str>, Streams> = HashMap::new();
     for phase in 0..rng.random_range(2..8) {
         for _ in 0..rng.random_range(0..4) {
             let mut guest =
                 subscribe(&hub, &mut rng, seed, guests.len() as u64 + here.len() as u64);
-            guest.joined = streams.clone();
+            guest.joined = match guest.group {
+                true => groups.entry(guest.patterns.clone()).or_insert(streams.clone()).clone(),
+                false => streams.clone(),
+            };
             here.push(guest);
         }
         let plan = plan(&mut rng, &mut streams);
