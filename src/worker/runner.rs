@@ -20,7 +20,7 @@ use crate::membership::{End, Session};
 use crate::notice::{Board, Notice};
 use crate::outcome::{Cause, Outcome, Settled, Settlement, Signature, settled};
 use crate::queue::{Block, Claim, Fetched, Turns, fetch_call, fetched, give_back_call, given_back};
-use crate::store::{Call, Store, StoreError};
+use crate::store::{CALLS, Call, Store, StoreError};
 
 /// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
 const IDLE_MAX: Duration = Duration::from_secs(1);
@@ -355,7 +355,11 @@ impl Worker {
                 for (claim, outcome) in recorded {
                     if lost.contains(&claim.position) {
                         self.board.publish(Notice::ClaimLost { id: claim.id });
-                    } else if let Some(failure) = outcome.failure {
+                        continue;
+                    }
+                    let (id, attempt) = (claim.id.as_str(), u64::from(claim.attempt));
+                    tracing::trace!(target: CALLS, id, attempt, "recorded");
+                    if let Some(failure) = outcome.failure {
                         self.session.failed.fetch_add(1, Ordering::Relaxed);
                         let reason = failure.reason;
                         self.board.publish(Notice::MessageFailed { id: claim.id, reason });

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::{Connection, RedisResult};
 
-use crate::history::{Id, id_of};
-use crate::member::{EFFECTS, FLEET, PULSE};
+use crate::history::{Id, Source, id_of};
+use crate::member::{EFFECTS, FLEET, PULSE, REFUSED};
 
 /// How long one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -38,7 +38,8 @@ end
 local lease = redis.call('GET', p .. 'lease')
 if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
 return {waiting, held, settled, errors, redis.call('HGETALL', p .. 'counts'), redis.call('ZCARD', p .. 'members'),
-  lease and string.match(lease, '|(.+)$') or '', redis.call('HGETALL', p .. 'data:' .. ARGV[2])}
+  lease and string.match(lease, '|(.+)$') or '', redis.call('HGETALL', p .. 'data:' .. ARGV[2]),
+  redis.call('EXISTS', p .. 'data:' .. ARGV[3])}
 ";
 
 const BEAT: &str = r"
@@ -68,8 +69,10 @@ pub(crate) struct Snapshot {
     pub(crate) members: u64,
     /// The term of a valid lease.
     pub(crate) leads: Option<u64>,
-    /// What effects wrote: per term how many, and the sum of their numbers.
-    pub(crate) effects: HashMap<u64, (i64, i64)>,
+    /// What effects wrote: per term or sender how many, and the sum of their numbers.
+    pub(crate) effects: HashMap<Source, (i64, i64)>,
+    /// Effects that had to be refused left something.
+    pub(crate) refused: bool,
 }
 
 impl Snapshot {
@@ -170,15 +173,16 @@ impl Books {
     }
 
     pub(crate) fn snapshot(&mut self) -> RedisResult<Snapshot> {
-        type Raw =
-            (u64, u64, u64, Vec<String>, HashMap<String, i64>, u64, String, Vec<(String, i64)>);
-        let raw: Raw = self.with(|connection| {
-            redis::cmd("EVAL").arg(READ).arg(0).arg(key("")).arg(EFFECTS).query(connection)
-        })?;
-        let mut effects: HashMap<u64, (i64, i64)> = HashMap::new();
+        type Counts = HashMap<String, i64>;
+        type Raw = (u64, u64, u64, Vec<String>, Counts, u64, String, Vec<(String, i64)>, bool);
+        let mut read = redis::cmd("EVAL");
+        read.arg(READ).arg(0).arg(key("")).arg(EFFECTS).arg(REFUSED);
+        let raw: Raw = self.with(|connection| read.query(connection))?;
+        let mut effects: HashMap<Source, (i64, i64)> = HashMap::new();
         for (field, value) in raw.7 {
-            let Some((term, what)) = field.split_once(':') else { continue };
-            let entry = effects.entry(term.parse().unwrap_or(0)).or_default();
+            let Some((source, what)) = field.split_once(':') else { continue };
+            let Some(source) = Source::read(source) else { continue };
+            let entry = effects.entry(source).or_default();
             *(if what == "n" { &mut entry.0 } else { &mut entry.1 }) = value;
         }
         Ok(Snapshot {
@@ -190,15 +194,20 @@ impl Books {
             members: raw.5,
             leads: raw.6.parse().ok(),
             effects,
+            refused: raw.8,
         })
     }
 
-    /// The last message that was accepted.
-    pub(crate) fn last(&mut self) -> RedisResult<Option<Id>> {
+    /// The last message of a generator that was accepted: its term and its number.
+    pub(crate) fn last(&mut self) -> RedisResult<Option<(u64, u64)>> {
         let get = |connection: &mut Connection| {
             redis::cmd("GET").arg(key("last")).query::<Option<String>>(connection)
         };
-        Ok(self.with(get)?.as_deref().and_then(id_of))
+        let last = self.with(get)?.as_deref().and_then(id_of);
+        Ok(last.and_then(|(source, seq)| match source {
+            Source::Term(term) => Some((term, seq)),
+            Source::Sender(_) => None,
+        }))
     }
 
     /// The next entries of the ledger. What was read before them is removed, so that it stays small.

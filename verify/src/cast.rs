@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::Clock;
-use crate::history::{Entry, NO_HISTORY, Tail};
+use crate::history::{Entry, NO_HISTORY, Tail, now};
 use crate::member::{LEAVE, Part};
 use crate::proxy::{Fault, Proxy};
 
 /// A process, the proxy between it and Redis, and what it writes.
 pub(crate) struct Actor {
-    /// `m3`, or `taker`.
+    /// `m3`, `taker` or `sender`.
     role: String,
     program: PathBuf,
     part: Part,
@@ -28,6 +28,10 @@ pub(crate) struct Actor {
     old: Vec<Tail>,
     /// Something is being done to it.
     pub(crate) hurt: bool,
+    /// When something was last done to it, or ended.
+    pub(crate) touched: u64,
+    /// Messages it has begun with, in its present life, and not finished.
+    pub(crate) busy: u64,
     /// It was told to leave.
     leaving: bool,
     /// Its present life takes part, as far as it knows.
@@ -75,6 +79,8 @@ impl Actor {
             tail,
             old,
             hurt: false,
+            touched: now(),
+            busy: 0,
             leaving: false,
             joined: false,
             woken: 0,
@@ -91,7 +97,8 @@ impl Actor {
     /// Starts a new life.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         self.life += 1;
-        (self.joined, self.woken, self.leaving) = (false, 0, false);
+        (self.joined, self.woken, self.leaving, self.busy) = (false, 0, false, 0);
+        self.touched = now();
         self.part.name = format!("{}.{}", self.role, self.life);
         let part = &self.part;
         let log = std::fs::File::create(part.dir.join(format!("{}.log", part.name)))?;
@@ -108,9 +115,6 @@ impl Actor {
         command.args(["--interval-us", &part.interval.as_micros().to_string()]);
         command.args(["--batch", &part.batch.to_string()]);
         command.args(["--lease-ms", &part.lease.as_millis().to_string()]);
-        if part.takes {
-            command.arg("--takes");
-        }
         if let Some(clock) = &self.clock {
             clock.give(&mut command);
         }
@@ -205,6 +209,8 @@ impl Actor {
                 Entry::Woken(generation) => self.woken = self.woken.max(generation),
                 Entry::Joined => self.joined = true,
                 Entry::SessionLost => self.joined = false,
+                Entry::Start { .. } => self.busy += 1,
+                Entry::End { .. } => self.busy = self.busy.saturating_sub(1),
                 _ => {}
             }
             lines.push((who.clone(), at, entry));

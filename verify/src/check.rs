@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::books::{Settled, Snapshot};
-use crate::history::{Entry, Id};
+use crate::history::{Entry, Id, Source, id_text};
 use crate::member::{has_effects, is_failed};
 use crate::promise::{Invariant, Seen, Violation};
+use crate::sent::Sendings;
 
 /// More of them teach nobody anything.
 const VIOLATIONS_MAX: usize = 50;
@@ -29,14 +30,18 @@ impl Numbers {
         new
     }
 
+    fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
     fn has(&self, number: u64) -> bool {
         self.0.get(number as usize / 64).is_some_and(|word| word & (1 << (number % 64)) != 0)
     }
 }
 
-/// What is known of one term.
+/// What is known of the messages that one generator numbered in its term, or one sender.
 #[derive(Debug, Default)]
-struct Term {
+struct Series {
     maker: Option<String>,
     /// When its accepted messages were made.
     first_made: Option<u64>,
@@ -51,22 +56,28 @@ struct Term {
     /// At which the handler returned in its first attempt.
     handled: Numbers,
     settled: Numbers,
+    /// Of which a worker was told that its outcome is recorded.
+    recorded: Numbers,
     done: i64,
     sum: i64,
+    /// Redis forgot when it was there already.
+    forgotten: bool,
 }
 
 /// Everything that happened, so far as it matters.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
-    terms: BTreeMap<u64, Term>,
+    all: BTreeMap<Source, Series>,
     attempts: HashSet<(Id, u32)>,
     /// Attempts after the first whose handler returned, and those that were settled.
     handled_again: HashSet<(Id, u32)>,
     settled_again: HashMap<Id, u32>,
+    recorded_again: HashMap<Id, u32>,
     /// The latest term of which Redis has accepted a message.
     latest: u64,
     failed: HashSet<Id>,
     taken: HashMap<Id, u32>,
+    pub(crate) sendings: Sendings,
     /// Terms up to this one may have lost anything: Redis forgot.
     lossy: u64,
     pub(crate) violations: Vec<Violation>,
@@ -78,7 +89,7 @@ impl Checker {
     pub(crate) fn history(&mut self, who: &str, entry: &Entry) {
         match entry {
             Entry::Make { term, seq, many } => {
-                let book = self.terms.entry(*term).or_default();
+                let book = self.all.entry(Source::Term(*term)).or_default();
                 book.tried = book.tried.max(seq - 1 + many);
                 let other = book.maker.get_or_insert_with(|| who.to_owned()).clone();
                 if other != who {
@@ -88,11 +99,14 @@ impl Checker {
             }
             Entry::Start { id, attempt, maker, made } => self.start(*id, *attempt, maker, *made),
             Entry::End { id, attempt: 1, .. } => {
-                self.terms.entry(id.0).or_default().handled.put(id.1);
+                self.all.entry(id.0).or_default().handled.put(id.1);
             }
             Entry::End { id, attempt, .. } => {
                 self.handled_again.insert((*id, *attempt));
             }
+            Entry::Recorded { id, attempt } => self.recorded(*id, *attempt),
+            Entry::Sends(number) => self.sendings.sends(*number),
+            Entry::Sent { number, id } => self.sendings.sent(*number, *id),
             Entry::Woke(_) => self.seen.woken += 1,
             Entry::ClaimLost(_) => self.seen.claims_lost += 1,
             Entry::Fenced(_) => self.seen.fenced += 1,
@@ -111,21 +125,26 @@ impl Checker {
     }
 
     fn start(&mut self, id: Id, attempt: u32, maker: &str, made: u64) {
-        let book = self.terms.entry(id.0).or_default();
+        let name = id_text(id);
+        let book = self.all.entry(id.0).or_default();
         book.highest = book.highest.max(id.1);
-        book.first_made = Some(book.first_made.map_or(made, |first| first.min(made)));
-        book.last_made = book.last_made.max((made, id.1));
-        let other = book.maker.get_or_insert_with(|| maker.to_owned()).clone();
         let new = match attempt {
             1 => book.first_attempts.put(id.1),
             _ => self.attempts.insert((id, attempt)),
         };
-        let name = format!("{}-{}", id.0, id.1);
-        if other != maker {
-            let what = format!("{name} was made by {maker}, its term belongs to {other}");
-            self.blame(Invariant::OneGenerator, what, vec![name.clone(), id.0.to_string()]);
+        if matches!(id.0, Source::Term(_)) {
+            book.first_made = Some(book.first_made.map_or(made, |first| first.min(made)));
+            book.last_made = book.last_made.max((made, id.1));
+            let other = book.maker.get_or_insert_with(|| maker.to_owned()).clone();
+            if other != maker {
+                let what = format!("{name} was made by {maker}, its term belongs to {other}");
+                self.blame(Invariant::OneGenerator, what, vec![name.clone(), id.0.to_string()]);
+            }
+        } else if let Some(other) = self.sendings.started(id, maker).filter(|_| self.keeps()) {
+            let what = format!("{maker} was added as {} and as {name}", id_text(other));
+            self.blame(Invariant::AddedOnce, what, vec![name.clone(), id_text(other)]);
         }
-        if !new && id.0 <= self.lossy {
+        if !new && self.forgot(id.0) {
             self.seen.redone_after_loss += 1;
         } else if !new {
             let what = format!("attempt {attempt} at {name} was made twice");
@@ -134,8 +153,33 @@ impl Checker {
         self.seen.attempted_again += u64::from(attempt > 1);
     }
 
+    /// Did Redis forget what it knew of these?
+    fn forgot(&self, source: Source) -> bool {
+        match source {
+            Source::Term(term) => term <= self.lossy,
+            Source::Sender(_) => self.all.get(&source).is_some_and(|book| book.forgotten),
+        }
+    }
+
+    /// Has Redis kept everything so far?
+    fn keeps(&self) -> bool {
+        self.seen.losses == 0
+    }
+
+    /// A worker was told that this outcome is recorded. Nobody else may be told so.
+    fn recorded(&mut self, id: Id, attempt: u32) {
+        let new = self.all.entry(id.0).or_default().recorded.put(id.1);
+        if attempt != 1 {
+            self.recorded_again.insert(id, attempt);
+        }
+        if !new && !self.forgot(id.0) {
+            let what = format!("two outcomes of {} were said to be recorded", id_text(id));
+            self.blame(Invariant::AnswersTrue, what, vec![id_text(id)]);
+        }
+    }
+
     /// Redis says that this is the last message it accepted. Terms never go back.
-    pub(crate) fn accepted(&mut self, (term, seq): Id) {
+    pub(crate) fn accepted(&mut self, (term, seq): (u64, u64)) {
         let latest = self.latest.max(term);
         if term < latest && latest > self.lossy {
             let what = format!("{term}-{seq} was accepted after term {latest} had begun");
@@ -143,18 +187,19 @@ impl Checker {
             self.blame(Invariant::OneGenerator, what, about);
         }
         self.latest = latest;
-        let book = self.terms.entry(term).or_default();
+        let book = self.all.entry(Source::Term(term)).or_default();
         book.accepted = book.accepted.max(seq);
     }
 
     /// The next entry of the ledger.
     pub(crate) fn settled(&mut self, settled: &Settled) {
-        let (term, seq) = settled.id;
-        let name = format!("{term}-{seq}");
-        let book = self.terms.entry(term).or_default();
+        let (source, seq) = settled.id;
+        let name = id_text(settled.id);
+        let forgot = self.forgot(source);
+        let book = self.all.entry(source).or_default();
         book.highest = book.highest.max(seq);
         if !book.settled.put(seq) {
-            if term <= self.lossy {
+            if forgot {
                 self.seen.redone_after_loss += 1;
                 return;
             }
@@ -163,6 +208,7 @@ impl Checker {
             return;
         }
         self.seen.settled += 1;
+        self.seen.sent += u64::from(matches!(source, Source::Sender(_)));
         if settled.attempt != 1 {
             self.settled_again.insert(settled.id, settled.attempt);
         }
@@ -182,7 +228,12 @@ impl Checker {
     /// Everything in Redis is gone: what was accepted before may be lost.
     pub(crate) fn data_lost(&mut self) {
         self.seen.losses += 1;
-        self.lossy = self.terms.keys().next_back().copied().unwrap_or(0);
+        for (source, book) in &mut self.all {
+            book.forgotten = true;
+            if let Source::Term(term) = source {
+                self.lossy = self.lossy.max(*term);
+            }
+        }
         self.latest = 0;
     }
 
@@ -217,67 +268,122 @@ impl Checker {
 
     /// Every counter equals what the ledger and the stores say.
     fn count(&mut self, now: &Snapshot) {
-        let (settled, failed) = (self.seen.settled as i64, self.seen.failed as i64);
+        let Seen { settled, failed, sent, .. } = self.seen;
+        let (settled, failed, sent) = (settled as i64, failed as i64, sent as i64);
+        let again = self.sendings.put_back() as i64;
+        self.compare("generated", now.count("generated"), settled - sent);
+        self.compare("sent", now.count("sent"), sent);
+        self.compare("requeued", now.count("requeued"), again);
         self.compare("done", now.count("done"), settled - failed);
         self.compare("failed", now.count("failed"), failed);
-        self.compare("taken", now.count("taken"), failed - now.errors.len() as i64);
+        self.compare("taken", now.count("taken"), failed - again - now.errors.len() as i64);
     }
 
     /// Everything is over, the queue is empty and the ledger is read.
     pub(crate) fn finish(&mut self, now: &Snapshot) {
         self.quiet(now);
-        if self.lossy == 0 {
+        if self.keeps() {
             self.count(now);
         }
         let mut found = Vec::new();
-        let mut before: Option<(u64, u64, u64)> = None;
-        for (term, book) in &self.terms {
-            let name = |seq: u64| format!("{term}-{seq}");
-            let lossy = *term <= self.lossy;
-            let missing = |upto: u64| (1..=upto).filter(|seq| !book.settled.has(*seq));
-            if lossy {
+        for (source, book) in &self.all {
+            if self.forgot(*source) {
                 let accepted = book.accepted.max(book.highest);
-                self.seen.lost_with_redis += missing(accepted).count() as u64;
+                self.seen.lost_with_redis += book.missing(accepted).count() as u64;
             } else {
-                for seq in missing(book.accepted).take(5) {
-                    let what = format!("{} was accepted and has no outcome", name(seq));
-                    found.push((Invariant::NothingLost, what, vec![name(seq)]));
-                }
-                for seq in missing(book.highest).filter(|seq| *seq > book.accepted).take(5) {
-                    let what = format!("{} is nowhere, and later ones are there", name(seq));
-                    found.push((Invariant::DenseSequences, what, vec![name(seq)]));
-                }
-                let unseen = |seq: &u64| {
-                    let id = (*term, *seq);
-                    let handled = match self.settled_again.get(&id) {
-                        Some(attempt) => self.handled_again.contains(&(id, *attempt)),
-                        None => book.handled.has(*seq),
-                    };
-                    book.settled.has(*seq) && !handled
-                };
-                for seq in (1..=book.highest).filter(unseen).take(5) {
-                    let what = format!(
-                        "{} has the outcome of an attempt whose handler did not return",
-                        name(seq)
-                    );
-                    found.push((Invariant::HandledFirst, what, vec![name(seq)]));
-                }
-                let effects = now.effects.get(term).copied().unwrap_or_default();
+                self.outcomes(*source, book, &mut found);
+                let effects = now.effects.get(source).copied().unwrap_or_default();
                 if effects != (book.done, book.sum) {
                     let what = format!(
-                        "term {term}: {} outcomes, sum {}; effects say {} and {}",
+                        "{source}: {} outcomes, sum {}; effects say {} and {}",
                         book.done, book.sum, effects.0, effects.1
                     );
-                    found.push((Invariant::EffectsEqualOutcomes, what, vec![term.to_string()]));
+                    found.push((Invariant::EffectsEqualOutcomes, what, vec![source.to_string()]));
                 }
             }
+            // A sender uses up a number with what it had sent before: there may be gaps.
+            if let Source::Sender(_) = source {
+                self.seen.accepted += book.settled.count();
+                continue;
+            }
             if book.highest > book.tried {
-                let what = format!("{} was never made", name(book.highest));
-                found.push((Invariant::NothingInvented, what, vec![name(book.highest)]));
+                let name = id_text((*source, book.highest));
+                let what = format!("{name} was never made");
+                found.push((Invariant::NothingInvented, what, vec![name]));
             }
             self.seen.accepted += book.accepted.max(book.highest);
             self.seen.terms += u64::from(book.highest > 0);
-            let Some(first) = book.first_made else { continue };
+        }
+        if now.refused {
+            let what = "effects happened that had to be refused".to_owned();
+            found.push((Invariant::EffectsEqualOutcomes, what, Vec::new()));
+        }
+        self.terms(&mut found);
+        self.errors(now, &mut found);
+        if self.keeps() {
+            let settled = |id: Id| self.all.get(&id.0).is_some_and(|book| book.settled.has(id.1));
+            let lost: Vec<(u64, Id)> = self.sendings.lost(settled).collect();
+            self.seen.accepted += lost.len() as u64;
+            for (number, id) in lost.into_iter().take(5) {
+                let what = format!("{}, sent as number {number}, has no outcome", id_text(id));
+                found.push((Invariant::NothingLost, what, vec![id_text(id)]));
+            }
+        }
+        for (invariant, what, about) in found {
+            self.blame(invariant, what, about);
+        }
+    }
+
+    /// What became of the messages of one term, or of one sender.
+    fn outcomes(&self, source: Source, book: &Series, found: &mut Vec<Found>) {
+        let name = |seq: u64| id_text((source, seq));
+        let mut few = |invariant: Invariant, seqs: &mut dyn Iterator<Item = u64>, what: &str| {
+            for seq in seqs.take(5) {
+                found.push((invariant, format!("{} {what}", name(seq)), vec![name(seq)]));
+            }
+        };
+        few(
+            Invariant::NothingLost,
+            &mut book.missing(book.accepted),
+            "was accepted and has no outcome",
+        );
+        if let Source::Term(_) = source {
+            few(
+                Invariant::DenseSequences,
+                &mut book.missing(book.highest).filter(|seq| *seq > book.accepted),
+                "is nowhere, and later ones are there",
+            );
+        }
+        let attempt =
+            |seq: &u64, again: &HashMap<Id, u32>| again.get(&(source, *seq)).copied().unwrap_or(1);
+        let unhandled = |seq: &u64| {
+            let handled = match attempt(seq, &self.settled_again) {
+                1 => book.handled.has(*seq),
+                again => self.handled_again.contains(&((source, *seq), again)),
+            };
+            book.settled.has(*seq) && !handled
+        };
+        few(
+            Invariant::HandledFirst,
+            &mut (1..=book.highest).filter(unhandled),
+            "has the outcome of an attempt whose handler did not return",
+        );
+        let untrue = |seq: &u64| {
+            let same = attempt(seq, &self.recorded_again) == attempt(seq, &self.settled_again);
+            book.recorded.has(*seq) && !(same && book.settled.has(*seq))
+        };
+        few(
+            Invariant::AnswersTrue,
+            &mut (1..=book.highest).filter(untrue),
+            "has not the outcome that its worker was told is recorded",
+        );
+    }
+
+    /// No message of a term was made after a later one had begun to make its own.
+    fn terms(&self, found: &mut Vec<Found>) {
+        let mut before: Option<(u64, u64, u64)> = None;
+        for (source, book) in &self.all {
+            let (Source::Term(term), Some(first)) = (source, book.first_made) else { continue };
             let known =
                 |(earlier, made, _): &(u64, u64, u64)| *made > first && *earlier > self.lossy;
             if let Some((earlier, made, seq)) = before.filter(known) {
@@ -290,147 +396,40 @@ impl Checker {
             }
             before = Some((*term, book.last_made.0, book.last_made.1));
         }
+    }
+
+    /// What failed was taken, was put back to work, or is still there; and nothing else.
+    fn errors(&self, now: &Snapshot, found: &mut Vec<Found>) {
+        let stored = now.errors.iter().copied();
         let kept: HashSet<Id> =
-            self.taken.keys().copied().chain(now.errors.iter().copied()).collect();
-        for id in self.failed.iter().filter(|id| !kept.contains(id) && id.0 > self.lossy).take(5) {
-            let name = format!("{}-{}", id.0, id.1);
-            found.push((
-                Invariant::ErrorsKept,
-                format!("{name} failed and was not kept"),
-                vec![name],
-            ));
-        }
-        for id in kept.iter().filter(|id| !self.failed.contains(id) && id.0 > self.lossy).take(5) {
-            let name = format!("{}-{}", id.0, id.1);
-            found.push((
-                Invariant::ErrorsKept,
-                format!("{name} was kept and did not fail"),
-                vec![name],
-            ));
-        }
-        for id in now.errors.iter().filter(|id| self.taken.contains_key(id)).take(5) {
-            let name = format!("{}-{}", id.0, id.1);
-            found.push((
-                Invariant::ErrorsKept,
-                format!("{name} was taken and is still there"),
-                vec![name],
-            ));
-        }
-        for (invariant, what, about) in found {
-            self.blame(invariant, what, about);
-        }
+            self.taken.keys().copied().chain(stored).chain(self.sendings.origins()).collect();
+        let known = |id: &&Id| !self.forgot(id.0);
+        let lost = self.failed.iter().filter(|id| !kept.contains(id)).filter(known);
+        let more = kept.iter().filter(|id| !self.failed.contains(id)).filter(known);
+        let left = now.errors.iter().filter(|id| {
+            self.taken.contains_key(id) || self.sendings.origins().any(|one| one == **id)
+        });
+        let mut say = |ids: &mut dyn Iterator<Item = &Id>, what: &str| {
+            for id in ids.take(5) {
+                let name = id_text(*id);
+                found.push((Invariant::ErrorsKept, format!("{name} {what}"), vec![name]));
+            }
+        };
+        say(&mut lost.into_iter(), "failed and was not kept");
+        say(&mut more.into_iter(), "was kept and did not fail");
+        say(&mut left.into_iter(), "was taken or put back and is still there");
+    }
+}
+
+/// What is wrong, how, and the words to look for.
+type Found = (Invariant, String, Vec<String>);
+
+impl Series {
+    /// Those up to there that have no outcome.
+    fn missing(&self, upto: u64) -> impl Iterator<Item = u64> {
+        (1..=upto).filter(|seq| !self.settled.has(*seq))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A term of `many` messages, all well.
-    fn play(checker: &mut Checker, term: u64, who: &str, from: u64, many: u64) {
-        checker.history(who, &Entry::Make { term, seq: 1, many });
-        for seq in 1..=many {
-            let id = (term, seq);
-            let start = Entry::Start { id, attempt: 1, maker: who.into(), made: from + seq };
-            checker.history("m9.1", &start);
-            let failed = is_failed(id);
-            checker.history("m9.1", &Entry::End { id, attempt: 1, failed });
-            checker.settled(&Settled { id, failed, attempt: 1 });
-            if failed {
-                checker.history("taker.1", &Entry::Took(id));
-            }
-        }
-        checker.accepted((term, many));
-    }
-
-    fn books(checker: &Checker) -> Snapshot {
-        let mut now = Snapshot { settled: checker.seen.settled, ..Snapshot::default() };
-        let settled = checker.seen.settled as i64;
-        now.counts.insert("generated".into(), settled);
-        now.counts.insert("done".into(), settled - checker.seen.failed as i64);
-        now.counts.insert("failed".into(), checker.seen.failed as i64);
-        now.counts.insert("taken".into(), checker.seen.failed as i64);
-        now.effects =
-            checker.terms.iter().map(|(term, book)| (*term, (book.done, book.sum))).collect();
-        now
-    }
-
-    fn found(checker: &mut Checker) -> Vec<Invariant> {
-        let now = books(checker);
-        checker.finish(&now);
-        checker.violations.iter().map(|violation| violation.invariant).collect()
-    }
-
-    #[test]
-    fn a_good_history_is_blamed_for_nothing() {
-        let mut checker = Checker::default();
-        play(&mut checker, 100, "m1.1", 0, 200);
-        play(&mut checker, 200, "m2.1", 1000, 200);
-        assert_eq!(found(&mut checker), []);
-        assert_eq!((checker.seen.accepted, checker.seen.terms), (400, 2));
-    }
-
-    #[test]
-    fn every_fault_of_the_books_has_its_name() {
-        type Spoil = fn(&mut Checker);
-        let spoil: Vec<(Invariant, Spoil)> = vec![
-            (Invariant::OneGenerator, |checker| play(checker, 300, "m3.1", 500, 5)),
-            // Made in time, and accepted when another one led.
-            (Invariant::OneGenerator, |checker| checker.accepted((100, 201))),
-            (Invariant::OneGenerator, |checker| {
-                checker.history("m2.9", &Entry::Make { term: 200, seq: 201, many: 0 });
-            }),
-            (Invariant::NothingLost, |checker| {
-                checker.accepted((200, 201));
-            }),
-            (Invariant::DenseSequences, |checker| {
-                checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
-                let id = (200, (202..209).find(|seq| !is_failed((200, *seq))).expect("one"));
-                checker.settled(&Settled { id, failed: false, attempt: 1 });
-            }),
-            (Invariant::SettledOnce, |checker| {
-                checker.settled(&Settled { id: (200, 3), failed: is_failed((200, 3)), attempt: 1 });
-            }),
-            (Invariant::NothingInvented, |checker| {
-                let id = (200, (201..299).find(|seq| !is_failed((200, *seq))).expect("one"));
-                checker.settled(&Settled { id, failed: false, attempt: 1 });
-            }),
-            (Invariant::EachAttemptOnce, |checker| {
-                let maker = "m2.1".to_owned();
-                let start = Entry::Start { id: (200, 3), attempt: 1, maker, made: 1003 };
-                checker.history("m4.1", &start);
-            }),
-            (Invariant::ErrorsKept, |checker| {
-                checker.history("taker.1", &Entry::Took((200, 1 + u64::from(is_failed((200, 1))))));
-            }),
-        ];
-        for (invariant, spoil) in spoil {
-            let mut checker = Checker::default();
-            play(&mut checker, 100, "m1.1", 0, 200);
-            play(&mut checker, 200, "m2.1", 1000, 200);
-            spoil(&mut checker);
-            let found = found(&mut checker);
-            assert!(found.contains(&invariant), "{invariant:?} is not among {found:?}");
-        }
-        let mut checker = Checker::default();
-        play(&mut checker, 100, "m1.1", 0, 200);
-        let mut now = books(&checker);
-        now.effects.insert(100, (1, 1));
-        now.held = 1;
-        checker.finish(&now);
-        let found: Vec<_> = checker.violations.iter().map(|one| one.invariant).collect();
-        assert!(found.contains(&Invariant::EffectsEqualOutcomes), "{found:?}");
-        assert!(found.contains(&Invariant::BooksBalance), "{found:?}");
-    }
-
-    #[test]
-    fn what_redis_lost_is_counted_and_not_blamed() {
-        let mut checker = Checker::default();
-        play(&mut checker, 100, "m1.1", 0, 10);
-        checker.accepted((100, 20));
-        checker.data_lost();
-        play(&mut checker, 200, "m2.1", 1000, 10);
-        assert_eq!(found(&mut checker), []);
-        assert_eq!(checker.seen.lost_with_redis, 10);
-    }
-}
+mod tests;

@@ -7,12 +7,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::{Duration, Instant};
 
-use crate::books::{Books, Snapshot};
+use crate::books::Books;
 use crate::cast::{Actor, Ended};
 use crate::check::Checker;
-use crate::clock::{Clock, TAKES_EFFECT};
+use crate::clock::Clock;
 use crate::history::{self, Book, Entry};
-use crate::member::REST;
 use crate::options::{Options, Progress, Stop, Target, Trouble};
 use crate::plan::{Kind, Plan};
 use crate::promise::Invariant;
@@ -23,20 +22,15 @@ use crate::strike::{Act, server_args};
 use crate::trust::Trusts;
 use crate::wakes::Wakes;
 
-const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// Between two moments at which everything is whole again and the books are looked at.
 const QUIET_EVERY: Duration = Duration::from_secs(20);
-/// By then a push that was under way when generating ended is there.
-const REST_AFTER: Duration = Duration::from_secs(1);
-/// How often a fault is tried that finds nobody to hit.
-const TRIES: u32 = 50;
-/// How much longer than two leases it may take until all is well again, on a busy machine.
-const HEAL_MORE: Duration = Duration::from_secs(10);
-/// Once nothing is generated, at least one message is settled in this time until there is none.
-const EMPTY_MAX: Duration = Duration::from_secs(20);
-/// So often a silent generator may not be replaced in time, on a busy machine, if none ever is.
-const SILENCED_MIN: u64 = 4;
+/// Between two faults that aim at what was not seen yet.
+const AIM_EVERY: Duration = Duration::from_secs(1);
+/// How often, and after what time, a fault is tried again that finds nobody to hit.
+const TRIES: u32 = 80;
+const TRY_AGAIN: Duration = Duration::from_millis(25);
 /// Lines of the history shown with one violation.
 const EXCERPT: usize = 40;
 
@@ -62,13 +56,15 @@ pub(crate) struct Director<'a> {
     pub(crate) lossy: bool,
     /// Entries of the ledger that the last look found.
     pub(crate) read: usize,
-    /// Whose requests are held up, and the term it had.
-    pub(crate) held_up: Option<(usize, u64)>,
+    /// Whose requests are held up, the term it had, and until when at most.
+    pub(crate) held_up: Option<(usize, u64, Instant)>,
     /// Generators of which nothing is heard: who, its term, and since when.
     pub(crate) silenced: Vec<(usize, u64, Instant)>,
     /// When somebody last made messages, and when somebody last began with one.
-    made: u64,
-    begun_with: u64,
+    pub(crate) made: u64,
+    pub(crate) begun_with: u64,
+    /// When something was last done to Redis, or ended.
+    pub(crate) touched: u64,
     /// When the clock of Redis was last set, and when it last came back.
     pub(crate) clock_set: Instant,
     pub(crate) redis_back: Instant,
@@ -137,6 +133,7 @@ pub fn run(
         silenced: Vec::new(),
         made: 0,
         begun_with: 0,
+        touched: history::now(),
         clock_set: Instant::now(),
         redis_back: Instant::now(),
         looked: Instant::now(),
@@ -161,6 +158,7 @@ impl Director<'_> {
         let mut plan = Plan::new(self.options.seed, &self.options.kinds, self.options.lease);
         let (mut next, mut look, mut quiet) = (begun, begun, begun + QUIET_EVERY);
         let (mut upcoming, mut tries) = (plan.next(), 0);
+        let mut aimed = begun;
         // What comes after the first violation only hides it.
         while begun.elapsed() < self.options.time
             && !self.stop.is_early()
@@ -169,14 +167,15 @@ impl Director<'_> {
             let now = Instant::now();
             self.acts(now)?;
             if let Some(step) = upcoming.filter(|_| now >= next) {
-                next = now + step.next;
                 tries += 1;
                 let struck = self.strike(&step)?;
+                next = now + if struck.is_some() { step.next } else { TRY_AGAIN };
                 if struck.is_some() && step.kind.is_felt_by_all() {
                     self.outages.disturb();
                 }
                 let done = struck.is_some();
                 if let Some(whom) = struck {
+                    self.touch(&whom);
                     let (kind, ms) = (step.kind.name().to_owned(), step.lasts.as_millis() as u64);
                     self.faults
                         .write(&Entry::Fault { kind, whom, ms })
@@ -188,6 +187,13 @@ impl Director<'_> {
                     || !self.counts.contains_key(&step.kind);
                 if done || !rare || tries >= TRIES {
                     (upcoming, tries) = (plan.next(), 0);
+                    if plan.is_through()
+                        && aimed + AIM_EVERY < now
+                        && let Some(kind) = self.missed()
+                    {
+                        aimed = now;
+                        upcoming = Some(plan.more(kind, self.counts.values().sum::<u64>() as u32));
+                    }
                 }
             }
             // More often than a generator pushes: a stale push would stand there only until the next.
@@ -210,7 +216,25 @@ impl Director<'_> {
         Ok(())
     }
 
-    fn progress(&self, doing: &'static str) -> Progress {
+    fn swallowed(&self) -> u64 {
+        self.actors.iter().map(Actor::swallowed).sum()
+    }
+
+    /// A kind of fault that has not come yet, or not led to what it is there for.
+    fn missed(&self) -> Option<Kind> {
+        let missed = [
+            (Kind::OneWayOut, self.paths.stale_requests == 0),
+            (Kind::Reset, self.trusts.already == 0 || self.swallowed() == 0),
+            (Kind::FreezeLong, self.checker.seen.claims_lost == 0),
+            (Kind::KillTaker, !self.drained),
+            (Kind::ClockRedis, self.paths.clocks_seen == 0),
+        ];
+        let wanted = |(kind, missed): &(Kind, bool)| *missed && self.options.kinds.contains(kind);
+        let never = self.options.kinds.iter().find(|kind| !self.counts.contains_key(kind));
+        never.copied().or_else(|| missed.into_iter().find(wanted).map(|(kind, _)| kind))
+    }
+
+    pub(crate) fn progress(&self, doing: &'static str) -> Progress {
         let elapsed = self.begun.elapsed();
         let (faults, settled) = (self.counts.values().sum(), self.checker.seen.settled);
         let violations = self.checker.violations.len();
@@ -221,6 +245,29 @@ impl Director<'_> {
     pub(crate) fn generator(&self) -> Option<usize> {
         let at = self.members().position(|actor| actor.name() == self.leader.1)?;
         (self.actors[at].is_alive() && !self.actors[at].hurt).then_some(at)
+    }
+
+    /// Something was done to it just now.
+    fn touch(&mut self, whom: &str) {
+        match self.actors.iter_mut().find(|actor| actor.name() == whom) {
+            Some(actor) => actor.touched = history::now(),
+            None => self.touched = history::now(),
+        }
+    }
+
+    /// Since when nothing is in its way, if nothing is. After two leases connections are whole again.
+    fn well_since(&self, at: usize) -> Option<u64> {
+        let broken = self.redis_hurt || self.touches_redis();
+        let last = self.actors[at].touched.max(self.touched);
+        let peace = (self.options.lease * 2).as_micros() as u64;
+        (!broken && !self.actors[at].hurt).then_some(last + peace)
+    }
+
+    /// Is anything done to Redis that has not ended?
+    fn touches_redis(&self) -> bool {
+        self.agenda
+            .iter()
+            .any(|Reverse((_, act))| !matches!(act, Act::Begin(_) | Act::Thaw(_) | Act::Mend(_)))
     }
 
     pub(crate) fn members(&self) -> impl Iterator<Item = &Actor> {
@@ -271,6 +318,7 @@ impl Director<'_> {
                 if let Some((what, word)) = wrong {
                     self.checker.blame(Invariant::TrustBounded, what, vec![word]);
                 }
+                self.doubt(at, &who, time, &entry);
                 self.wake(at, &who, &entry);
                 match entry {
                     Entry::Make { .. } => self.made = self.made.max(time),
@@ -294,138 +342,24 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Ends all faults, waits until all is well again, and looks at the books.
-    fn quiet(
-        &mut self,
-        tell: &mut dyn FnMut(&Progress),
-        doing: &'static str,
-    ) -> Result<(), Trouble> {
-        let mut acts: Vec<Act> = self.agenda.drain().map(|Reverse((_, act))| act).collect();
-        // Redis first: the others may need it.
-        acts.sort_by_key(|act| !matches!(act, Act::RedisUp | Act::RedisThaw));
-        for act in acts {
-            self.act(act)?;
-        }
-        let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
-        // A clock that was set goes wrong only now.
-        std::thread::sleep(
-            (self.clock_set + TAKES_EFFECT).saturating_duration_since(Instant::now()),
-        );
-        let (begun, since) = (Instant::now(), history::now());
-        let most = self.options.lease * 2 + HEAL_MORE;
-        let members = self.options.members as u64;
-        let mut last;
-        loop {
-            self.look()?;
-            last = self.books.snapshot().ok();
-            let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
-            let flows = self.made.min(self.begun_with) > since;
-            let here = self.members().all(|actor| actor.joined);
-            if flows && here && last.as_ref().is_some_and(well) {
-                break;
+    /// Does it say what cannot be?
+    fn doubt(&mut self, at: usize, who: &str, time: u64, entry: &Entry) {
+        match entry {
+            Entry::DataLoss(what) if !self.lossy => {
+                let what = format!("{who} said that Redis had lost {what}, and it had not");
+                self.checker.blame(Invariant::NoLossInvented, what, vec!["data-loss".to_owned()]);
             }
-            if begun.elapsed() > most {
-                let leads = last.as_ref().is_some_and(|now| now.leads.is_some());
-                let what = format!(
-                    "{} s after the last fault {} of {members} take part, {} leads and {} flows",
-                    most.as_secs(),
-                    last.as_ref().map_or(0, |now| now.members),
-                    if leads { "one" } else { "nobody" },
-                    if flows { "work" } else { "nothing" },
-                );
-                if self.server.is_none() && self.counts.is_empty() {
-                    return Err(Trouble::NotStarted(what));
+            Entry::SessionLost if who == self.actors[at].name() => {
+                let well = self.well_since(at);
+                let wrong =
+                    well.and_then(|well| self.trusts.judged(who, time, well, self.options.lease));
+                if let Some(what) = wrong {
+                    let about = vec!["session-lost".to_owned(), "died".to_owned()];
+                    self.checker.blame(Invariant::WellAreSpared, what, about);
                 }
-                self.checker.blame(Invariant::Heals, what, Vec::new());
-                return Ok(());
             }
-            tell(&self.progress(doing));
-            std::thread::sleep(LOOK);
+            _ => {}
         }
-        if let Some(last) = self.again(Books::last)? {
-            self.checker.accepted(last);
-        }
-        self.heals.push(begun.elapsed());
-        let now = self.again(Books::snapshot)?;
-        self.checker.quiet(&now);
-        self.paths.drain_recovered |=
-            self.drained && self.books.drains().is_ok_and(|drains| drains == 0);
-        self.beat()
-    }
-
-    /// Sets the event: everybody must return.
-    fn beat(&mut self) -> Result<(), Trouble> {
-        let generation = self.again(Books::beat)?;
-        let begun = Instant::now();
-        loop {
-            self.look()?;
-            let asleep = self.members().find(|actor| actor.woken < generation);
-            let asleep = asleep.map(|actor| actor.name().to_owned());
-            // And nobody is left who waited before this began.
-            let late = self.wakes.asleep(Instant::now(), begun.elapsed());
-            let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
-            if begun.elapsed() > HEAL_MORE {
-                let what = format!("{asleep} still waits for an event set {HEAL_MORE:?} ago");
-                let about = vec![generation.to_string(), asleep];
-                self.checker.blame(Invariant::NoWakeUpMissed, what, about);
-                return Ok(());
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Ends generation, waits for the last messages, and judges.
-    fn settle(&mut self, tell: &mut dyn FnMut(&Progress)) -> Result<(), Trouble> {
-        self.quiet(tell, "mending")?;
-        std::fs::write(self.options.dir.join(REST), b"")?;
-        let begun = Instant::now();
-        let (mut settled, mut moved) = (0, begun);
-        let now = loop {
-            self.look()?;
-            // First what was accepted, then what is there: the other way round it could be missed.
-            if let Some(last) = self.again(Books::last)? {
-                self.checker.accepted(last);
-            }
-            let now = self.again(Books::snapshot)?;
-            let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
-            let time = history::now();
-            let moves = self.members().any(|actor| self.trusts.moves(actor.name(), time));
-            let rests = begun.elapsed() > REST_AFTER && !moves;
-            if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
-                break now;
-            }
-            if now.settled > settled {
-                (settled, moved) = (now.settled, Instant::now());
-            }
-            if moved.elapsed() > EMPTY_MAX {
-                let what = format!(
-                    "nothing was settled for {EMPTY_MAX:?}, and {} wait, {} are held and {} errors are not taken",
-                    now.waiting,
-                    now.held,
-                    now.errors.len()
-                );
-                self.checker.blame(Invariant::Heals, what, Vec::new());
-                break now;
-            }
-            tell(&self.progress("settling"));
-            std::thread::sleep(LOOK);
-        };
-        self.look()?;
-        self.paths.drain_recovered |= self.drained && now.errors.is_empty();
-        if !self.lossy && self.checker.seen.settled != now.settled {
-            let (read, there) = (self.checker.seen.settled, now.settled);
-            let what =
-                format!("{read} different messages were settled, the ledger had {there} entries");
-            self.checker.blame(Invariant::BooksBalance, what, Vec::new());
-        }
-        let Paths { silenced, replaced, .. } = self.paths;
-        if silenced >= SILENCED_MIN && replaced == 0 {
-            let what =
-                format!("{silenced} times nothing was heard of a generator, and nobody took over");
-            self.checker.blame(Invariant::Heals, what, Vec::new());
-        }
-        self.checker.finish(&now);
-        Ok(())
     }
 
     /// Ends everybody; what was ours on a Redis that was given goes.
@@ -437,9 +371,7 @@ impl Director<'_> {
     }
 
     fn report(mut self, took: Duration, interrupted: bool) -> Report {
-        for actor in &self.actors {
-            self.paths.replies_swallowed += actor.swallowed();
-        }
+        self.paths.replies_swallowed = self.swallowed();
         self.checker.seen.already = self.trusts.already;
         self.clear();
         let server = match &self.options.target {

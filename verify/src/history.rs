@@ -10,8 +10,35 @@ use std::path::{Path, PathBuf};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A message's name: its term and its number in it.
-pub(crate) type Id = (u64, u64);
+/// Who numbered a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Source {
+    /// A generator, in its term.
+    Term(u64),
+    /// Somebody who sent it or put it back, under this name.
+    Sender(u64),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Term(term) => write!(f, "{term}"),
+            Source::Sender(name) => write!(f, "s{name:016x}"),
+        }
+    }
+}
+
+impl Source {
+    pub(crate) fn read(text: &str) -> Option<Source> {
+        match text.strip_prefix('s') {
+            Some(name) => u64::from_str_radix(name, 16).ok().map(Source::Sender),
+            None => text.parse().ok().map(Source::Term),
+        }
+    }
+}
+
+/// A message's name: who numbered it, and the number.
+pub(crate) type Id = (Source, u64);
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +49,8 @@ pub(crate) enum Entry {
         seq: u64,
         many: u64,
     },
-    /// A worker begins with a message. Who made it, and when.
+    /// A worker begins with a message. Who made it (a process, `key:17` if it was sent, `of:7-3` if that one was
+    /// put back), and when.
     Start {
         id: Id,
         attempt: u32,
@@ -37,6 +65,18 @@ pub(crate) enum Entry {
     },
     /// What a worker did was not recorded: the message was no longer its own.
     ClaimLost(Id),
+    /// A worker was told that this outcome is recorded.
+    Recorded {
+        id: Id,
+        attempt: u32,
+    },
+    /// A sender is about to send its message of this number, once more or for the first time.
+    Sends(u64),
+    /// It was told that this is the message's name.
+    Sent {
+        number: u64,
+        id: Id,
+    },
     Joined,
     SessionLost,
     Leads(u64),
@@ -90,13 +130,13 @@ pub(crate) fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-fn id_text((term, seq): Id) -> String {
-    format!("{term}-{seq}")
+pub(crate) fn id_text((source, seq): Id) -> String {
+    format!("{source}-{seq}")
 }
 
 pub(crate) fn id_of(text: &str) -> Option<Id> {
-    let (term, seq) = text.split_once('-')?;
-    Some((term.parse().ok()?, seq.parse().ok()?))
+    let (source, seq) = text.split_once('-')?;
+    Some((Source::read(source)?, seq.parse().ok()?))
 }
 
 impl Entry {
@@ -114,6 +154,9 @@ impl Entry {
                 )
             }
             Entry::ClaimLost(id) => format!("claim-lost {}", id_text(*id)),
+            Entry::Recorded { id, attempt } => format!("recorded {} {attempt}", id_text(*id)),
+            Entry::Sends(number) => format!("sends {number}"),
+            Entry::Sent { number, id } => format!("sent {number} {}", id_text(*id)),
             Entry::Joined => "joined".into(),
             Entry::SessionLost => "session-lost".into(),
             Entry::Leads(term) => format!("leads {term}"),
@@ -156,6 +199,12 @@ impl Entry {
                 Entry::End { id, attempt, failed: words.next()? == "failed" }
             }
             "claim-lost" => Entry::ClaimLost(id_of(words.next()?)?),
+            "recorded" => {
+                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
+                Entry::Recorded { id, attempt }
+            }
+            "sends" => Entry::Sends(number()?),
+            "sent" => Entry::Sent { number: number()?, id: id_of(words.next()?)? },
             "joined" => Entry::Joined,
             "session-lost" => Entry::SessionLost,
             "leads" => Entry::Leads(number()?),
@@ -272,14 +321,19 @@ mod tests {
     fn what_is_written_is_read_again() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("m1.1.history");
+        let (third, sent) = ((Source::Term(7), 3), (Source::Sender(0xab), 1));
         let entries = [
             Entry::Make { term: 7, seq: 1, many: 10 },
-            Entry::Start { id: (7, 3), attempt: 2, maker: "m2.4".into(), made: 99 },
-            Entry::End { id: (7, 3), attempt: 2, failed: true },
-            Entry::ClaimLost((7, 3)),
+            Entry::Start { id: third, attempt: 2, maker: "m2.4".into(), made: 99 },
+            Entry::End { id: third, attempt: 2, failed: true },
+            Entry::ClaimLost(third),
+            Entry::Recorded { id: third, attempt: 2 },
+            Entry::Sends(17),
+            Entry::Sent { number: 17, id: sent },
+            Entry::ClaimLost(sent),
             Entry::Leads(7),
             Entry::DataLoss("two words".into()),
-            Entry::Took((7, 3)),
+            Entry::Took(third),
             Entry::Woken(12),
             Entry::Waits("m1.1:4".into()),
             Entry::Set("m1.1:4".into()),
@@ -303,7 +357,7 @@ mod tests {
         file.write_all(b"ds 8\n").expect("written");
         assert_eq!(tail.read(), [(5, Entry::Leads(8))]);
         let shown = excerpt(dir.path(), &["7-3".into()], 10);
-        assert_eq!(shown.len(), 4, "{shown:?}");
+        assert_eq!(shown.len(), 5, "{shown:?}");
         assert!(shown[0].contains("m1.1 start 7-3 2"), "{shown:?}");
     }
 }

@@ -4,7 +4,7 @@
 //! that every process writes with one system call before and after each step, from the ledger, and from
 //! what is in Redis at the end.
 //!
-//! [`run`] starts the cast (members and a taker of errors, real processes, each behind a [`Proxy`] of its
+//! [`run`] starts the cast (members, a taker of errors and a sender, real processes, each behind a [`Proxy`] of its
 //! own), lets faults happen by a plan that a seed decides, mends everything every twenty seconds to look
 //! at the books, and judges at the end. [`Proxy`] and [`Server`] serve the project's tests as well.
 
@@ -19,8 +19,10 @@ mod options;
 mod plan;
 mod promise;
 mod proxy;
+mod quiet;
 mod report;
 mod scribe;
+mod sent;
 mod server;
 mod stage;
 mod strike;

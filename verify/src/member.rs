@@ -1,4 +1,4 @@
-//! What the processes under test run: a member that leads or works, and a taker of errors.
+//! What the processes under test run: a member that leads or works, a taker of errors, and a sender.
 //!
 //! **Invariant:** whoever started them holds the other end of their stdin; when that is gone, so are
 //! they. Each writes its own history.
@@ -8,29 +8,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    BoxError, Config, Context, DistributedEvent, Effect, Error, ErrorStore, Fleet, Ledger, Message,
-    NewMessage, Notice, Outcome, Redis, Tick,
+    BoxError, Config, Context, Cursor, DistributedEvent, Effect, Error, ErrorStore, Fleet, Lane,
+    Ledger, Message, NewMessage, Notice, Outcome, Redis, Sender, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::history::{Book, Entry, id_of, now};
+use crate::history::{Book, Entry, Id, Source, Tail, id_of, now};
 use crate::scribe::Scribe;
+use crate::sent::{KEY, OF};
 
 /// The fleet that is broken.
 pub(crate) const FLEET: &str = "verify";
 /// The event its members wait for.
 pub(crate) const PULSE: &str = "pulse";
-/// The hash in which effects count, a field per term.
+/// The hash in which effects count, two fields per term or sender.
 pub(crate) const EFFECTS: &str = "effects";
+/// A key that only effects would write that are refused.
+pub(crate) const REFUSED: &str = "refused";
 /// Messages a worker handles at once.
 pub(crate) const CONCURRENCY: usize = 8;
 /// In the folder of the history: nothing is generated any more.
 pub(crate) const REST: &str = "rest";
-/// Of a hundred messages, how many are found in error.
+/// Of a hundred messages, how many are found in error, and how many have effects that cannot be applied.
 const FAILED_OF_100: u64 = 5;
+const REFUSED_OF_100: u64 = 1;
+/// Bytes of payload that a worker takes at once; two of the large messages are more.
+const BLOCK_BYTES: usize = 48 << 10;
+const LARGE_BYTES: usize = 32 << 10;
+/// Every so many messages, a sender sends a large one.
+const LARGE_EVERY: u64 = 20;
+const BETWEEN_SENDS: Duration = Duration::from_millis(50);
+/// Errors that are put back to work at once, and how often that is done instead of taking them.
+const PUT_BACK: usize = 20;
+const PUT_BACK_EVERY: u64 = 4;
 
 /// What a member is told that is to leave.
 pub(crate) const LEAVE: &str = "leave";
@@ -49,7 +62,7 @@ const TIMER: Duration = Duration::from_secs(3600);
 pub struct Part {
     /// Where Redis is, as this process sees it.
     pub url: String,
-    /// Its name, `m3.12`: the third member in its twelfth life.
+    /// Its name, `m3.12`: the third member in its twelfth life. By it, it knows what to do.
     pub name: String,
     /// The folder it writes its history to.
     pub dir: PathBuf,
@@ -59,8 +72,16 @@ pub struct Part {
     pub batch: u64,
     /// How long a session lasts without a refresh.
     pub lease: Duration,
-    /// It takes errors, and is no member.
-    pub takes: bool,
+}
+
+/// The name of those who take errors, and put some of them back to work.
+pub(crate) const TAKER: &str = "taker";
+/// The name of those who send messages.
+pub(crate) const SENDER: &str = "sender";
+
+/// `m3`, in any of its lives.
+fn role(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
 }
 
 impl Part {
@@ -84,9 +105,10 @@ impl Part {
                 Ok(())
             }
             result = async {
-                match self.takes {
-                    true => take(&self, &book).await,
-                    false => work(&self, &redis, &book, &leave).await,
+                match role(&self.name) {
+                    TAKER => take(&self, &book).await,
+                    SENDER => send(&self, &book).await,
+                    _ => work(&self, &redis, &book, &leave).await,
                 }
             } => result,
         }
@@ -128,16 +150,27 @@ fn end_server(dir: &Path) {
     }
 }
 
-/// How a message fares: decided by its name alone, so that every attempt agrees.
-pub(crate) fn is_failed((term, seq): (u64, u64)) -> bool {
+/// Of a hundred numbers, the one for this message.
+fn fate((source, seq): Id) -> u64 {
+    let (Source::Term(from) | Source::Sender(from)) = source;
     let mut mixed =
-        (term ^ seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (from ^ seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^= mixed >> 31;
-    mixed % 100 < FAILED_OF_100
+    mixed % 100
+}
+
+/// Whether a message is to be kept as an error: decided by its name alone, so that every attempt agrees.
+pub(crate) fn is_failed(id: Id) -> bool {
+    fate(id) < FAILED_OF_100 + REFUSED_OF_100
+}
+
+/// Whether that is so because Redis refuses its effects.
+fn is_refused(id: Id) -> bool {
+    is_failed(id) && fate(id) >= FAILED_OF_100
 }
 
 /// Whether a message that is done leaves effects, decided in the same way: both kinds must be tried.
-pub(crate) fn has_effects((_, seq): (u64, u64)) -> bool {
+pub(crate) fn has_effects((_, seq): Id) -> bool {
     seq / 3 % 2 == 0
 }
 
@@ -149,6 +182,7 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
     config.label = part.name.clone();
     config.concurrency = CONCURRENCY;
     config.stop_grace = LEAVES_WITHIN;
+    config.block_bytes_max = BLOCK_BYTES;
     // Whoever dies over a message does so by chance here, and not because of it.
     config.attempts_max = Some(1_000_000);
     let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
@@ -213,26 +247,33 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
 async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     let text = message.text();
     let mut words = text.split(' ');
-    let (maker, made) = (words.next().unwrap_or("-").to_owned(), words.next().unwrap_or("0"));
+    let (maker, made) = (words.next().unwrap_or("-"), words.next().unwrap_or("0"));
+    let whole = words.next().is_none_or(|rest| rest.len() == LARGE_BYTES);
+    let maker = match message.origin() {
+        Some(failed) => format!("{OF}{failed}"),
+        None => maker.to_owned(),
+    };
     let Some(id) = id_of(&context.id.to_string()) else { return Outcome::failed("a strange name") };
     let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
     book.put(&Entry::Start { id, attempt, maker, made });
     tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8)).await; // so that some are always in work
     let failed = is_failed(id);
     book.put(&Entry::End { id, attempt, failed });
-    if failed {
-        return Outcome::failed("found in error");
+    if (failed && !is_refused(id)) || !whole {
+        return Outcome::failed(if whole { "found in error" } else { "not as it was sent" });
     }
-    if !has_effects(id) {
+    if !failed && !has_effects(id) {
         return Outcome::done();
     }
-    // Two numbers per term: how many, and the sum of their numbers.
-    let (term, seq) = (id.0, id.1 as i64);
-    Outcome::done().with(Effect::hincr_by(EFFECTS, format!("{term}:n"), 1)).with(Effect::hincr_by(
-        EFFECTS,
-        format!("{term}:sum"),
-        seq,
-    ))
+    // Two numbers per term or sender: how many, and the sum of their numbers.
+    let (source, seq) = (id.0, id.1 as i64);
+    let done = Outcome::done().with(Effect::hincr_by(EFFECTS, format!("{source}:n"), 1));
+    let done = done.with(Effect::hincr_by(EFFECTS, format!("{source}:sum"), seq));
+    match failed {
+        // A text is no hash: Redis must refuse the last one, and then nothing of it may happen.
+        true => done.with(Effect::set(REFUSED, "text")).with(Effect::hincr_by(REFUSED, "n", 1)),
+        false => done,
+    }
 }
 
 /// Waits for the pulse, again and again.
@@ -271,14 +312,20 @@ async fn wait_for_each(redis: Redis, who: String, book: Arc<Book>) -> Result<(),
     Ok(())
 }
 
-/// Takes what failed, prints it to the history, and only then has it removed.
+/// Takes what failed, prints it to the history, and only then has it removed; or puts it back to work.
 async fn take(part: &Part, book: &Book) -> Result<(), Error> {
-    loop {
-        if take_all(part, book).await.is_err() {
+    let rest = part.dir.join(REST);
+    for round in 1_u64.. {
+        let done = match round % PUT_BACK_EVERY == 0 && !rest.exists() {
+            true => put_back(part).await,
+            false => take_all(part, book).await,
+        };
+        if done.is_err() {
             tokio::time::sleep(RETRY).await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    Ok(())
 }
 
 async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
@@ -296,5 +343,56 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die with them in hand
         taker.confirm(&page).await?;
+    }
+}
+
+/// Each of these becomes a new message, which names the old one as its origin.
+async fn put_back(part: &Part) -> Result<(), Error> {
+    let store = ErrorStore::open(part.url.as_str(), FLEET).await?;
+    let page = store.page(&mut Cursor::since_ms(0), PUT_BACK).await?;
+    store.requeue(None).put_back(&page).await?;
+    Ok(())
+}
+
+/// Sends one message after the other. One whose answer never came is sent again by the next life, under its key.
+async fn send(part: &Part, book: &Book) -> Result<(), Error> {
+    let (mut begun, mut sent) = (0, 0);
+    for file in std::fs::read_dir(&part.dir).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".history") && role(&name) == SENDER {
+            for (_, entry) in Tail::new(name, file.path()).read() {
+                match entry {
+                    Entry::Sends(number) => begun = begun.max(number),
+                    Entry::Sent { number, .. } => sent = sent.max(number),
+                    _ => {}
+                }
+            }
+        }
+    }
+    let sender = loop {
+        match Sender::open(part.url.as_str(), FLEET).await {
+            Ok(sender) => break sender,
+            Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
+        }
+    };
+    let rest = part.dir.join(REST);
+    let mut number = begun.max(sent + 1);
+    loop {
+        if number <= begun || !rest.exists() {
+            book.put(&Entry::Sends(number));
+            begun = number;
+            let mut payload = format!("{KEY}{number} {}", now());
+            if number % LARGE_EVERY == 0 {
+                payload.push(' ');
+                payload.extend(std::iter::repeat_n('x', LARGE_BYTES));
+            }
+            let lane = [Lane::High, Lane::Normal, Lane::Low][number as usize % 3];
+            let one = sender.clone().lane(lane).send_once(&number.to_string(), payload).await;
+            if let Some(id) = one.ok().and_then(|sent| id_of(sent.id.as_str())) {
+                book.put(&Entry::Sent { number, id });
+                number += 1;
+            }
+        }
+        tokio::time::sleep(BETWEEN_SENDS).await;
     }
 }

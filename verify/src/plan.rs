@@ -18,6 +18,8 @@ pub enum Kind {
     KillWorker,
     /// `kill -9` of the process that takes errors.
     KillTaker,
+    /// `kill -9` of the process that sends messages.
+    KillSender,
     /// A generator or worker is told to stop, finishes what it has begun, and leaves.
     Leave,
     /// A generator or worker is frozen for less than its lease.
@@ -66,10 +68,11 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 25] = [
+    pub const ALL: [Kind; 26] = [
         Kind::KillGenerator,
         Kind::KillWorker,
         Kind::KillTaker,
+        Kind::KillSender,
         Kind::Leave,
         Kind::FreezeShort,
         Kind::FreezeLong,
@@ -100,6 +103,7 @@ impl Kind {
             Kind::KillGenerator => "kill-generator",
             Kind::KillWorker => "kill-worker",
             Kind::KillTaker => "kill-taker",
+            Kind::KillSender => "kill-sender",
             Kind::Leave => "leave",
             Kind::FreezeShort => "freeze-short",
             Kind::FreezeLong => "freeze-long",
@@ -131,6 +135,7 @@ impl Kind {
             Kind::KillGenerator => "kill -9 of the generator",
             Kind::KillWorker => "kill -9 of a worker",
             Kind::KillTaker => "kill -9 of the taker of errors",
+            Kind::KillSender => "kill -9 of a sender",
             Kind::Leave => "a member stopped as it should be, and started again",
             Kind::FreezeShort => "a member frozen for less than its lease",
             Kind::FreezeLong => "a member frozen for longer than its lease",
@@ -161,7 +166,7 @@ impl Kind {
         let all = || Kind::ALL.into_iter();
         let some: Vec<Kind> = match name {
             "all" => all().filter(|kind| !kind.loses_data()).collect(),
-            "kill" => vec![Kind::KillGenerator, Kind::KillWorker, Kind::KillTaker],
+            "kill" => all().filter(|kind| *kind < Kind::Leave).collect(),
             "freeze" => vec![Kind::FreezeShort, Kind::FreezeLong],
             "network" => all().filter(|kind| kind.is_network()).collect(),
             "redis" => all()
@@ -190,8 +195,8 @@ impl Kind {
         matches!(self, FreezeLong | Cut | HalfOpen | OneWayOut | OneWayIn)
     }
 
-    /// Does it hit takers of errors, too?
-    pub(crate) fn hits_takers(self) -> bool {
+    /// Does it hit takers of errors and senders, too?
+    pub(crate) fn hits_all(self) -> bool {
         self.is_network() || matches!(self, Kind::FreezeShort | Kind::FreezeLong)
     }
 
@@ -215,7 +220,7 @@ impl Kind {
             Kind::KillWorker => 1000,
             Kind::KillGenerator => 330,
             Kind::FreezeLong => 260,
-            Kind::KillTaker | Kind::Leave => 60,
+            Kind::KillTaker | Kind::KillSender | Kind::Leave => 60,
             Kind::FreezeShort => 100,
             kind if kind.is_network() => 40,
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => 70,
@@ -296,18 +301,42 @@ impl Plan {
             Kind::MaxMemory => part(rng, self.lease, 0.2, 1.0),
             _ => part(rng, self.lease, 0.02, 0.4),
         };
-        let by_chance = rng.random_ratio(1, 3);
-        // What a stale generator says must have been heard once at least, however short a run is.
-        let stale = first == Some(Kind::OneWayOut);
-        let lasts = if stale { lasts.max(self.lease * 2) } else { lasts };
-        Some(Step {
+        let step = Step {
             kind,
-            generator: by_chance || stale,
-            only: stale,
+            generator: rng.random_ratio(1, 3),
+            only: false,
             which: rng.random(),
             lasts,
             next: part(rng, BETWEEN, 0.1, 1.9),
-        })
+        };
+        Some(if first.is_some() { step.aimed(self.lease) } else { step })
+    }
+
+    /// Has every kind come once?
+    pub(crate) fn is_through(&self) -> bool {
+        self.first.is_empty()
+    }
+
+    /// One more of this kind, beside the plan.
+    pub(crate) fn more(&self, kind: Kind, which: u32) -> Step {
+        let (lasts, next) = (self.lease / 10, BETWEEN);
+        Step { kind, generator: false, only: false, which, lasts, next }.aimed(self.lease)
+    }
+}
+
+impl Step {
+    /// Such that it leads to what every run must have seen, however short it is: a stale generator is heard, a
+    /// request is repeated, a worker finishes what is no longer its own.
+    fn aimed(self, lease: Duration) -> Step {
+        match self.kind {
+            Kind::OneWayOut => {
+                let lasts = self.lasts.max(lease * 2);
+                Step { generator: true, only: true, lasts, ..self }
+            }
+            Kind::Reset => Step { generator: true, only: true, ..self },
+            Kind::FreezeLong => Step { generator: false, lasts: self.lasts.max(lease * 2), ..self },
+            _ => self,
+        }
     }
 }
 
@@ -325,7 +354,7 @@ mod tests {
         assert_ne!(plan(7), plan(8));
         // Every kind comes early, however rare it is.
         let early = plan(9);
-        assert!(Kind::ALL.iter().all(|kind| early[..25].iter().any(|step| step.kind == *kind)));
+        assert!(Kind::ALL.iter().all(|kind| early[..26].iter().any(|step| step.kind == *kind)));
         assert!(
             early
                 .iter()
@@ -335,6 +364,7 @@ mod tests {
 
     #[test]
     fn families_have_names() {
+        assert_eq!(Kind::named("kill").map(|some| some.len()), Some(4));
         assert_eq!(Kind::named("freeze").map(|some| some.len()), Some(2));
         assert_eq!(Kind::named("network").map(|some| some.len()), Some(8));
         assert_eq!(Kind::named("redis").map(|some| some.len()), Some(7));

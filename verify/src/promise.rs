@@ -20,6 +20,10 @@ pub enum Invariant {
     NothingInvented,
     /// A message has an outcome only after a handler returned it.
     HandledFirst,
+    /// A worker that was told its outcome is recorded was told the truth.
+    AnswersTrue,
+    /// What is sent under a key, and a failed message that is put back to work, is added once.
+    AddedOnce,
     /// Effects happened exactly as often as outcomes say.
     EffectsEqualOutcomes,
     /// No attempt at a message is made twice.
@@ -28,6 +32,10 @@ pub enum Invariant {
     ErrorsKept,
     /// Added equals waiting plus held plus settled, and every counter equals the facts.
     BooksBalance,
+    /// Nobody says that Redis lost data when it has not.
+    NoLossInvented,
+    /// Nobody is judged dead within a lease of a call that was answered, if nothing was in its way.
+    WellAreSpared,
     /// Whoever waits for an event returns when it is set.
     NoWakeUpMissed,
     /// Once the faults are over somebody leads, everybody takes part, and the queue empties.
@@ -36,7 +44,7 @@ pub enum Invariant {
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 13] = [
+    pub const ALL: [Invariant; 17] = [
         Invariant::OneGenerator,
         Invariant::TrustBounded,
         Invariant::DenseSequences,
@@ -44,10 +52,14 @@ impl Invariant {
         Invariant::NothingLost,
         Invariant::NothingInvented,
         Invariant::HandledFirst,
+        Invariant::AnswersTrue,
+        Invariant::AddedOnce,
         Invariant::EffectsEqualOutcomes,
         Invariant::EachAttemptOnce,
         Invariant::ErrorsKept,
         Invariant::BooksBalance,
+        Invariant::NoLossInvented,
+        Invariant::WellAreSpared,
         Invariant::NoWakeUpMissed,
         Invariant::Heals,
     ];
@@ -60,6 +72,9 @@ impl Invariant {
                 | Invariant::SettledOnce
                 | Invariant::NothingLost
                 | Invariant::HandledFirst
+                | Invariant::AnswersTrue
+                | Invariant::AddedOnce
+                | Invariant::NoLossInvented
                 | Invariant::EffectsEqualOutcomes
                 | Invariant::EachAttemptOnce
                 | Invariant::ErrorsKept
@@ -76,10 +91,14 @@ impl Invariant {
             Invariant::NothingLost => "nothing lost",
             Invariant::NothingInvented => "nothing invented, nothing of the fenced",
             Invariant::HandledFirst => "settled only after it was handled",
+            Invariant::AnswersTrue => "recorded means recorded",
+            Invariant::AddedOnce => "sent or put back, added once",
             Invariant::EffectsEqualOutcomes => "effects equal outcomes",
             Invariant::EachAttemptOnce => "each attempt made once",
             Invariant::ErrorsKept => "errors taken equal errors stored",
             Invariant::BooksBalance => "books balance",
+            Invariant::NoLossInvented => "no loss reported where there was none",
+            Invariant::WellAreSpared => "nobody well is judged dead",
             Invariant::NoWakeUpMissed => "no wake-up missed",
             Invariant::Heals => "heals within the bound",
         }
@@ -109,6 +128,8 @@ pub struct Seen {
     pub settled: u64,
     /// Messages with a second outcome: there must be none.
     pub settled_twice: u64,
+    /// Those that were sent or put back to work, not generated.
+    pub sent: u64,
     /// Those found in error.
     pub failed: u64,
     /// Errors taken.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::check::Checker;
-use crate::history::{Entry, now};
+use crate::history::{Entry, Source, now};
 use crate::options::Options;
 use crate::plan::Kind;
 use crate::promise::{Invariant, Seen, Violation};
@@ -61,10 +61,10 @@ impl Outages {
             self.last_term = *term;
             self.terms += 1;
         }
-        let Entry::Start { id, made, .. } = entry else { return };
+        let Entry::Start { id: (Source::Term(term), _), made, .. } = entry else { return };
         let over = &mut self.over;
         self.open.retain(|open| {
-            let ended = *made > open.since && (open.same || id.0 > open.term);
+            let ended = *made > open.since && (open.same || *term > open.term);
             if ended {
                 over.entry((open.cause, open.disturbed))
                     .or_default()
@@ -307,6 +307,7 @@ impl Report {
         for (many, what) in [
             (seen.accepted, "accepted by Redis"),
             (seen.settled, "settled: one outcome recorded"),
+            (seen.sent, "of these sent or put back to work, not generated"),
             (seen.failed, "of these found in error"),
             (lost, "lost"),
             (seen.settled_twice, "settled twice"),

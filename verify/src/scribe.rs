@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::history::{Book, Entry, now};
+use crate::history::{Book, Entry, id_of, now};
 
 /// Under this name the library tells of its calls.
 const CALLS: &str = "artel::calls";
@@ -23,6 +23,8 @@ struct Said {
     message: String,
     number: u64,
     until: u64,
+    attempt: u64,
+    id: String,
     call: String,
     tag: String,
     /// Everything, for people.
@@ -34,6 +36,7 @@ impl Visit for Said {
         match field.name() {
             "number" => self.number = value,
             "until" => self.until = value,
+            "attempt" => self.attempt = value,
             _ => self.record_debug(field, &value),
         }
     }
@@ -42,6 +45,7 @@ impl Visit for Said {
         match field.name() {
             "call" => value.clone_into(&mut self.call),
             "tag" => value.clone_into(&mut self.tag),
+            "id" => value.clone_into(&mut self.id),
             _ => self.record_debug(field, &value),
         }
     }
@@ -67,8 +71,12 @@ impl Subscriber for Scribe {
             let _ = std::io::stderr().write_all(format!("{}{}\n", now(), said.all).as_bytes());
             return;
         }
-        let Said { message, number, until, call, tag, .. } = said;
+        let Said { message, number, until, attempt, id, call, tag, .. } = said;
         self.0.put(&match message.as_str() {
+            "recorded" => match id_of(&id) {
+                Some(id) => Entry::Recorded { id, attempt: attempt as u32 },
+                None => return,
+            },
             "called" => Entry::Call { number, call },
             "answered" => Entry::Answer { number, tag },
             "unanswered" => Entry::Unanswered(number),
@@ -100,11 +108,14 @@ mod tests {
             tracing::trace!(target: "artel::calls", number = 7_u64, call = "push", "called");
             tracing::trace!(target: "artel::calls", number = 7_u64, tag = String::from("ok"), "answered");
             tracing::trace!(target: "artel::calls", until = 99_u64, "trusted");
+            tracing::trace!(target: "artel::calls", id = "7-3", attempt = 2_u64, "recorded");
             tracing::trace!("something else");
         });
         let mut tail = crate::history::Tail::new("m1.1".into(), path);
         let read: Vec<Entry> = tail.read().into_iter().map(|(_, entry)| entry).collect();
         let call = Entry::Call { number: 7, call: "push".into() };
-        assert_eq!(read, [call, Entry::Answer { number: 7, tag: "ok".into() }, Entry::Trusts(99)]);
+        let answer = Entry::Answer { number: 7, tag: "ok".into() };
+        let recorded = Entry::Recorded { id: (crate::history::Source::Term(7), 3), attempt: 2 };
+        assert_eq!(read, [call, answer, Entry::Trusts(99), recorded]);
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::cast::Actor;
 use crate::clock::Clock;
-use crate::member::Part;
+use crate::member::{Part, SENDER, TAKER};
 use crate::options::{Options, Target, Trouble};
 use crate::plan::Kind;
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// The taker stands behind the members.
+/// Those who are no members stand behind them: the taker, and then the sender.
 pub(crate) fn cast(
     options: &Options,
     url: &str,
@@ -28,7 +28,6 @@ pub(crate) fn cast(
         interval: INTERVAL,
         batch: options.rate.div_ceil(ticks).max(1),
         lease: options.lease,
-        takes: false,
     };
     let wanted = options.kinds.contains(&Kind::ClockMember);
     let library = library.filter(|_| wanted);
@@ -39,8 +38,9 @@ pub(crate) fn cast(
         let clock = library.map(|library| Clock::new(library, file)).transpose()?;
         actors.push(Actor::new(role, &options.program, part.clone(), port, clock)?);
     }
-    let taker = Part { takes: true, ..part };
-    actors.push(Actor::new("taker".into(), &options.program, taker, port, None)?);
+    for role in [TAKER, SENDER] {
+        actors.push(Actor::new(role.into(), &options.program, part.clone(), port, None)?);
+    }
     Ok(actors)
 }
 

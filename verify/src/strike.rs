@@ -7,11 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{TAKES_EFFECT, off_ms};
 use crate::director::{Director, LOOK};
-use crate::history::Entry;
+use crate::history::{Entry, now};
 use crate::options::Trouble;
 use crate::plan::{Kind, Step};
 use crate::proxy::Fault;
 use crate::server::Server;
+
+/// For so long the taker of errors is watched until it has some in its hands: it does several times a second.
+const CATCH: Duration = Duration::from_millis(500);
+
+/// In this time a sender sends something, and hears nothing of it.
+const UNANSWERED: Duration = Duration::from_millis(100);
 
 /// What ends a fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,31 +50,68 @@ impl Director<'_> {
         if step.only || step.generator && generator.is_some() {
             return generator;
         }
-        let taker = self.options.members;
-        if step.kind.hits_takers() && step.which % 8 == 7 && !self.actors[taker].hurt {
-            return Some(taker);
+        let behind = [self.taker(), self.sender()].get(step.which as usize / 7 % 16).copied();
+        if let Some(at) = behind.filter(|at| step.kind.hits_all() && !self.actors[*at].hurt) {
+            return Some(at);
         }
         let well = |at: &usize| !self.actors[*at].hurt && Some(*at) != generator;
-        let others: Vec<usize> = (0..self.options.members).filter(well).collect();
+        let mut others: Vec<usize> = (0..self.options.members).filter(well).collect();
+        // Whoever is frozen over a message finds when it wakes that it is no longer its own.
+        let busy = others.iter().any(|at| self.actors[*at].busy > 0);
+        if step.kind == Kind::FreezeLong && busy {
+            others.retain(|at| self.actors[*at].busy > 0);
+        }
         others.get(step.which as usize % others.len().max(1)).copied()
+    }
+
+    fn taker(&self) -> usize {
+        self.options.members
+    }
+
+    fn sender(&self) -> usize {
+        self.options.members + 1
+    }
+
+    /// Waits a moment for the taker to have errors in its hands. Has it?
+    fn catch_taker(&mut self) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < CATCH {
+            if self.redis_hurt {
+                return false;
+            }
+            match self.books.drains() {
+                Ok(0) => std::thread::sleep(Duration::from_millis(2)),
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
     /// Does it, and writes down how it ends. To whom it was done; `None` if there was nobody.
     pub(crate) fn strike(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
-        let taker = self.options.members;
         let mut whom = "redis".to_owned();
         if step.kind >= Kind::RedisKill && self.redis_hurt {
             return Ok(None); // one thing at a time
         }
         match step.kind {
-            Kind::KillTaker => {
-                if self.actors[taker].hurt {
+            Kind::KillTaker | Kind::KillSender => {
+                let taker = step.kind == Kind::KillTaker;
+                let at = if taker { self.taker() } else { self.sender() };
+                if self.actors[at].hurt {
                     return Ok(None);
                 }
-                self.ends(Act::Begin(taker), step.lasts);
-                self.actors[taker].name().clone_into(&mut whom);
-                self.end(taker);
-                self.drained |= self.books.drains().is_ok_and(|drains| drains > 0);
+                // At any moment, and as often with errors in its hands, or before it is told what became of a message.
+                let wait = step.which % 2 == 0 || (taker && !self.drained);
+                let full = taker && wait && self.catch_taker();
+                if !taker && wait {
+                    self.actors[at].network(Fault::HoldReplies);
+                    std::thread::sleep(UNANSWERED);
+                }
+                self.ends(Act::Begin(at), step.lasts);
+                self.actors[at].name().clone_into(&mut whom);
+                self.end(at);
+                self.drained |= full && self.books.drains().is_ok_and(|drains| drains > 0);
             }
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
                 if self.server.is_none() {
@@ -163,7 +206,8 @@ impl Director<'_> {
                     self.silenced.push((at, self.leader.0, Instant::now()));
                 }
                 if leads && kind == Kind::OneWayOut {
-                    self.held_up = Some((at, self.leader.0));
+                    let more = if step.only { self.options.lease * 4 } else { Duration::ZERO };
+                    self.held_up = Some((at, self.leader.0, Instant::now() + step.lasts + more));
                 }
                 match fault(kind, step) {
                     Some(fault) => self.actors[at].network(fault),
@@ -235,7 +279,20 @@ impl Director<'_> {
             Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => self.actors[*at].name().to_owned(),
             Act::RedisUp | Act::RedisThaw | Act::Memory | Act::Clock(_) => "redis".to_owned(),
         };
+        // What a stale generator says is heard when another one leads: until then it is held up, within bounds.
+        if let (Act::Mend(at), Some((whose, term, until))) = (&act, self.held_up)
+            && *at == whose
+            && self.leader.0 <= term
+            && Instant::now() < until
+        {
+            self.ends(act, LOOK);
+            return Ok(());
+        }
         self.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
+        match &act {
+            Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => self.actors[*at].touched = now(),
+            _ => self.touched = now(),
+        }
         match act {
             Act::Begin(at) => {
                 self.actors[at].network(Fault::Pass);
@@ -253,8 +310,8 @@ impl Director<'_> {
                 self.replaced(at);
                 if self
                     .held_up
-                    .take_if(|(whose, _)| *whose == at)
-                    .is_some_and(|(_, term)| self.leader.0 > term)
+                    .take_if(|(whose, ..)| *whose == at)
+                    .is_some_and(|(_, term, _)| self.leader.0 > term)
                 {
                     self.paths.stale_requests += 1;
                 }
@@ -282,9 +339,9 @@ impl Director<'_> {
                 }
                 (self.redis_hurt, self.redis_back) = (false, Instant::now());
             }
+            Act::Clock(off) if self.redis_hurt => self.ends(Act::Clock(off), LOOK),
             Act::Clock(off) => {
-                let seen = !self.redis_hurt
-                    && self.books.clock_off().is_ok_and(|now| (now - off).abs() < 500);
+                let seen = self.books.clock_off().is_ok_and(|now| (now - off).abs() < 500);
                 self.paths.clocks_seen += u64::from(seen);
             }
             Act::Memory if self.redis_hurt => self.ends(Act::Memory, LOOK),

@@ -1,5 +1,6 @@
 //! [`Trusts`]: nobody trusts its session longer than two thirds of a lease after a call was sent that
-//! Redis answered. Because of that a generator stops before another one can be elected.
+//! Redis answered. Because of that a generator stops before another one can be elected. And the other way
+//! round: nobody is judged dead within a lease of a call that Redis answered.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,6 +24,8 @@ struct Calls {
     open: HashMap<u64, (u64, Sort)>,
     /// When the latest was sent that was answered, of those that refresh a session.
     answered: u64,
+    /// … and whose session was still there.
+    refreshed: u64,
 }
 
 /// What matters of a call.
@@ -36,9 +39,11 @@ struct Sort {
 
 impl Sort {
     fn of(call: &str) -> Sort {
-        let moves = matches!(call, "push" | "settle");
-        let refreshes = matches!(call, "join" | "heartbeat" | "acquire" | "fetch" | "give_back");
-        Sort { refreshes: refreshes || moves, moves }
+        let refreshes = matches!(
+            call,
+            "join" | "heartbeat" | "acquire" | "fetch" | "give_back" | "push" | "settle"
+        );
+        Sort { refreshes, moves: matches!(call, "push" | "settle" | "send" | "requeue") }
     }
 }
 
@@ -64,6 +69,9 @@ impl Trusts {
                 if sort.refreshes {
                     calls.answered = calls.answered.max(sent);
                 }
+                if sort.refreshes && tag != "gone" {
+                    calls.refreshed = calls.refreshed.max(sent);
+                }
                 self.already += u64::from(sort.moves && tag == "already");
             }
             Entry::Unanswered(number) => drop(calls.open.remove(number)),
@@ -82,6 +90,22 @@ impl Trusts {
             _ => {}
         }
         None
+    }
+
+    /// Somebody learns that it was judged dead, and nothing was in its way since then. What is wrong with that, if
+    /// anything is.
+    pub(crate) fn judged(
+        &self,
+        who: &str,
+        at: u64,
+        well_since: u64,
+        lease: Duration,
+    ) -> Option<String> {
+        let refreshed = self.of.get(who)?.refreshed;
+        let ago = Duration::from_micros(at.saturating_sub(refreshed));
+        (refreshed > well_since && ago < lease).then(|| {
+            format!("{who} was judged dead {ago:?} after it sent a call that Redis answered")
+        })
     }
 
     /// Has it a call open that adds or settles messages, and is not given up?
@@ -112,6 +136,10 @@ mod tests {
         assert_eq!(say(8001, &answer(3)), None);
         assert!(say(8002, &Entry::Trusts(9000)).is_some(), "a look refreshes nothing");
         assert_eq!(trusts.already, 1);
+        // Sent at 1000 and answered: by 4000 a lease is over.
+        assert!(trusts.judged("m1.1", 3999, 0, lease).is_some());
+        assert_eq!(trusts.judged("m1.1", 4000, 0, lease), None);
+        assert_eq!(trusts.judged("m1.1", 3999, 1000, lease), None, "something was in its way");
         assert!(!trusts.moves("m1.1", 9000));
         trusts.history("m1.1", 9000, &call(4), lease);
         assert!(trusts.moves("m1.1", 9001) && !trusts.moves("m1.1", 9000 + GIVEN_UP_AFTER));

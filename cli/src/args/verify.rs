@@ -95,6 +95,4 @@ pub(crate) struct PartArgs {
     pub(crate) batch: u64,
     #[arg(long)]
     pub(crate) lease_ms: u64,
-    #[arg(long)]
-    pub(crate) takes: bool,
 }

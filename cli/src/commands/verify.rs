@@ -215,7 +215,6 @@ pub(crate) async fn part(global: &Global, args: PartArgs) -> Result<u8, Failure>
         interval: Duration::from_micros(args.interval_us),
         batch: args.batch,
         lease: Duration::from_millis(args.lease_ms),
-        takes: args.takes,
     };
     part.play().await?;
     Ok(OK)

@@ -1,0 +1,142 @@
+//! Every fault has its name, and what is well is blamed for nothing.
+
+use super::*;
+
+/// A term of `many` messages, all well.
+fn play(checker: &mut Checker, term: u64, who: &str, from: u64, many: u64) {
+    checker.history(who, &Entry::Make { term, seq: 1, many });
+    for seq in 1..=many {
+        let id = (Source::Term(term), seq);
+        let start = Entry::Start { id, attempt: 1, maker: who.into(), made: from + seq };
+        checker.history("m9.1", &start);
+        let failed = is_failed(id);
+        checker.history("m9.1", &Entry::End { id, attempt: 1, failed });
+        checker.settled(&Settled { id, failed, attempt: 1 });
+        checker.history("m9.1", &Entry::Recorded { id, attempt: 1 });
+        if failed {
+            checker.history("taker.1", &Entry::Took(id));
+        }
+    }
+    checker.accepted((term, many));
+}
+
+fn in_term(term: u64, seq: u64) -> Id {
+    (Source::Term(term), seq)
+}
+
+/// The next of term 200 that does not fail.
+fn well(from: u64) -> Id {
+    let mut ids = (from..).map(|seq| in_term(200, seq));
+    ids.find(|id| !is_failed(*id)).expect("one")
+}
+
+fn books(checker: &Checker) -> Snapshot {
+    let mut now = Snapshot { settled: checker.seen.settled, ..Snapshot::default() };
+    let settled = checker.seen.settled as i64;
+    now.counts.insert("generated".into(), settled);
+    now.counts.insert("done".into(), settled - checker.seen.failed as i64);
+    now.counts.insert("failed".into(), checker.seen.failed as i64);
+    now.counts.insert("taken".into(), checker.seen.failed as i64);
+    now.effects = checker.all.iter().map(|(from, book)| (*from, (book.done, book.sum))).collect();
+    now
+}
+
+fn found(checker: &mut Checker) -> Vec<Invariant> {
+    let now = books(checker);
+    checker.finish(&now);
+    checker.violations.iter().map(|violation| violation.invariant).collect()
+}
+
+#[test]
+fn a_good_history_is_blamed_for_nothing() {
+    let mut checker = Checker::default();
+    play(&mut checker, 100, "m1.1", 0, 200);
+    play(&mut checker, 200, "m2.1", 1000, 200);
+    assert_eq!(found(&mut checker), []);
+    assert_eq!((checker.seen.accepted, checker.seen.terms), (400, 2));
+}
+
+#[test]
+fn every_fault_of_the_books_has_its_name() {
+    type Spoil = fn(&mut Checker);
+    let spoil: Vec<(Invariant, Spoil)> = vec![
+        (Invariant::OneGenerator, |checker| play(checker, 300, "m3.1", 500, 5)),
+        // Made in time, and accepted when another one led.
+        (Invariant::OneGenerator, |checker| checker.accepted((100, 201))),
+        (Invariant::OneGenerator, |checker| {
+            checker.history("m2.9", &Entry::Make { term: 200, seq: 201, many: 0 });
+        }),
+        (Invariant::NothingLost, |checker| {
+            checker.accepted((200, 201));
+        }),
+        (Invariant::DenseSequences, |checker| {
+            checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
+            let id = well(202);
+            checker.settled(&Settled { id, failed: false, attempt: 1 });
+        }),
+        (Invariant::SettledOnce, |checker| {
+            let id = in_term(200, 3);
+            checker.settled(&Settled { id, failed: is_failed(id), attempt: 1 });
+        }),
+        (Invariant::NothingInvented, |checker| {
+            let id = well(201);
+            checker.settled(&Settled { id, failed: false, attempt: 1 });
+        }),
+        (Invariant::EachAttemptOnce, |checker| {
+            let maker = "m2.1".to_owned();
+            let start = Entry::Start { id: in_term(200, 3), attempt: 1, maker, made: 1003 };
+            checker.history("m4.1", &start);
+        }),
+        (Invariant::ErrorsKept, |checker| {
+            checker.history("taker.1", &Entry::Took(well(1)));
+        }),
+        // Somebody else was told so, too.
+        (Invariant::AnswersTrue, |checker| {
+            checker.history("m4.1", &Entry::Recorded { id: in_term(200, 3), attempt: 1 });
+        }),
+        // Of another attempt than the ledger has.
+        (Invariant::AnswersTrue, |checker| {
+            checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
+            let id = well(201);
+            checker.settled(&Settled { id, failed: false, attempt: 2 });
+            checker.history("m4.1", &Entry::Recorded { id, attempt: 1 });
+        }),
+        (Invariant::AddedOnce, |checker| {
+            for number in [1, 2] {
+                let (id, maker) = ((Source::Sender(7), number), "key:1".to_owned());
+                checker.history("m4.1", &Entry::Start { id, attempt: 1, maker, made: 1003 });
+            }
+        }),
+        (Invariant::NothingLost, |checker| {
+            checker.history("sender.1", &Entry::Sent { number: 1, id: (Source::Sender(7), 1) });
+        }),
+    ];
+    for (invariant, spoil) in spoil {
+        let mut checker = Checker::default();
+        play(&mut checker, 100, "m1.1", 0, 200);
+        play(&mut checker, 200, "m2.1", 1000, 200);
+        spoil(&mut checker);
+        let found = found(&mut checker);
+        assert!(found.contains(&invariant), "{invariant:?} is not among {found:?}");
+    }
+    let mut checker = Checker::default();
+    play(&mut checker, 100, "m1.1", 0, 200);
+    let mut now = books(&checker);
+    now.effects.insert(Source::Term(100), (1, 1));
+    now.held = 1;
+    checker.finish(&now);
+    let found: Vec<_> = checker.violations.iter().map(|one| one.invariant).collect();
+    assert!(found.contains(&Invariant::EffectsEqualOutcomes), "{found:?}");
+    assert!(found.contains(&Invariant::BooksBalance), "{found:?}");
+}
+
+#[test]
+fn what_redis_lost_is_counted_and_not_blamed() {
+    let mut checker = Checker::default();
+    play(&mut checker, 100, "m1.1", 0, 10);
+    checker.accepted((100, 20));
+    checker.data_lost();
+    play(&mut checker, 200, "m2.1", 1000, 10);
+    assert_eq!(found(&mut checker), []);
+    assert_eq!(checker.seen.lost_with_redis, 10);
+}

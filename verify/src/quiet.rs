@@ -1,0 +1,170 @@
+//! Quiet points: all is mended, the fleet heals, and the books are looked at. And the last one, at which nothing is
+//! generated any more and every message must have its outcome.
+//!
+//! **Invariant:** nothing is judged before whatever was broken is whole again.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use crate::books::{Books, Snapshot};
+use crate::clock::TAKES_EFFECT;
+use crate::director::{Director, LOOK, PAUSE};
+use crate::history;
+use crate::member::REST;
+use crate::options::{Progress, Trouble};
+use crate::promise::Invariant;
+use crate::report::Paths;
+use crate::strike::Act;
+
+/// By then a push that was under way when generating ended is there.
+const REST_AFTER: Duration = Duration::from_secs(1);
+/// How much longer than two leases it may take until all is well again, on a busy machine.
+const HEAL_MORE: Duration = Duration::from_secs(10);
+/// Once nothing is generated, at least one message is settled in this time until there is none.
+const EMPTY_MAX: Duration = Duration::from_secs(20);
+/// So often a silent generator may not be replaced in time, on a busy machine, if none ever is.
+const SILENCED_MIN: u64 = 4;
+
+impl Director<'_> {
+    /// Ends all faults, waits until all is well again, and looks at the books.
+    pub(crate) fn quiet(
+        &mut self,
+        tell: &mut dyn FnMut(&Progress),
+        doing: &'static str,
+    ) -> Result<(), Trouble> {
+        if let Some((.., until)) = &mut self.held_up {
+            *until = Instant::now();
+        }
+        let mut acts: Vec<Act> = self.agenda.drain().map(|Reverse((_, act))| act).collect();
+        // Redis first: the others may need it.
+        acts.sort_by_key(|act| !matches!(act, Act::RedisUp | Act::RedisThaw));
+        let (clocks, acts): (Vec<Act>, Vec<Act>) =
+            acts.into_iter().partition(|act| matches!(act, Act::Clock(_)));
+        for act in acts {
+            self.act(act)?;
+        }
+        let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
+        // A clock that was set goes wrong only now.
+        std::thread::sleep(
+            (self.clock_set + TAKES_EFFECT).saturating_duration_since(Instant::now()),
+        );
+        for act in clocks {
+            self.act(act)?;
+        }
+        let (begun, since) = (Instant::now(), history::now());
+        let most = self.options.lease * 2 + HEAL_MORE;
+        let members = self.options.members as u64;
+        let mut last;
+        loop {
+            self.look()?;
+            last = self.books.snapshot().ok();
+            let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
+            let flows = self.made.min(self.begun_with) > since;
+            let here = self.members().all(|actor| actor.joined);
+            if flows && here && last.as_ref().is_some_and(well) {
+                break;
+            }
+            if begun.elapsed() > most {
+                let leads = last.as_ref().is_some_and(|now| now.leads.is_some());
+                let what = format!(
+                    "{} s after the last fault {} of {members} take part, {} leads and {} flows",
+                    most.as_secs(),
+                    last.as_ref().map_or(0, |now| now.members),
+                    if leads { "one" } else { "nobody" },
+                    if flows { "work" } else { "nothing" },
+                );
+                if self.server.is_none() && self.counts.is_empty() {
+                    return Err(Trouble::NotStarted(what));
+                }
+                self.checker.blame(Invariant::Heals, what, Vec::new());
+                return Ok(());
+            }
+            tell(&self.progress(doing));
+            std::thread::sleep(LOOK);
+        }
+        if let Some(last) = self.again(Books::last)? {
+            self.checker.accepted(last);
+        }
+        self.heals.push(begun.elapsed());
+        let now = self.again(Books::snapshot)?;
+        self.checker.quiet(&now);
+        self.paths.drain_recovered |=
+            self.drained && self.books.drains().is_ok_and(|drains| drains == 0);
+        self.beat()
+    }
+
+    /// Sets the event: everybody must return.
+    fn beat(&mut self) -> Result<(), Trouble> {
+        let generation = self.again(Books::beat)?;
+        let begun = Instant::now();
+        loop {
+            self.look()?;
+            let asleep = self.members().find(|actor| actor.woken < generation);
+            let asleep = asleep.map(|actor| actor.name().to_owned());
+            // And nobody is left who waited before this began.
+            let late = self.wakes.asleep(Instant::now(), begun.elapsed());
+            let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
+            if begun.elapsed() > HEAL_MORE {
+                let what = format!("{asleep} still waits for an event set {HEAL_MORE:?} ago");
+                let about = vec![generation.to_string(), asleep];
+                self.checker.blame(Invariant::NoWakeUpMissed, what, about);
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Ends generation, waits for the last messages, and judges.
+    pub(crate) fn settle(&mut self, tell: &mut dyn FnMut(&Progress)) -> Result<(), Trouble> {
+        self.quiet(tell, "mending")?;
+        std::fs::write(self.options.dir.join(REST), b"")?;
+        let begun = Instant::now();
+        let (mut settled, mut moved) = (0, begun);
+        let now = loop {
+            self.look()?;
+            // First what was accepted, then what is there: the other way round it could be missed.
+            if let Some(last) = self.again(Books::last)? {
+                self.checker.accepted(last);
+            }
+            let now = self.again(Books::snapshot)?;
+            let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
+            let time = history::now();
+            let moves = self.actors.iter().any(|actor| self.trusts.moves(actor.name(), time));
+            let rests = begun.elapsed() > REST_AFTER && !moves && !self.checker.sendings.is_open();
+            if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
+                break now;
+            }
+            if now.settled > settled {
+                (settled, moved) = (now.settled, Instant::now());
+            }
+            if moved.elapsed() > EMPTY_MAX {
+                let what = format!(
+                    "nothing was settled for {EMPTY_MAX:?}, and {} wait, {} are held and {} errors are not taken",
+                    now.waiting,
+                    now.held,
+                    now.errors.len()
+                );
+                self.checker.blame(Invariant::Heals, what, Vec::new());
+                break now;
+            }
+            tell(&self.progress("settling"));
+            std::thread::sleep(LOOK);
+        };
+        self.look()?;
+        self.paths.drain_recovered |= self.drained && now.errors.is_empty();
+        if !self.lossy && self.checker.seen.settled != now.settled {
+            let (read, there) = (self.checker.seen.settled, now.settled);
+            let what =
+                format!("{read} different messages were settled, the ledger had {there} entries");
+            self.checker.blame(Invariant::BooksBalance, what, Vec::new());
+        }
+        let Paths { silenced, replaced, .. } = self.paths;
+        if silenced >= SILENCED_MIN && replaced == 0 {
+            let what =
+                format!("{silenced} times nothing was heard of a generator, and nobody took over");
+            self.checker.blame(Invariant::Heals, what, Vec::new());
+        }
+        self.checker.finish(&now);
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! [`Sendings`]: what was sent under which key and what was put back to work, and which messages came of it.
+
+use std::collections::HashMap;
+
+use crate::history::{Id, id_of};
+
+/// Before the number under which a message is sent: its key, and the maker it names.
+pub(crate) const KEY: &str = "key:";
+/// Before the name of the failed message that another one came of.
+pub(crate) const OF: &str = "of:";
+
+/// Everything that was sent or put back.
+#[derive(Debug, Default)]
+pub(crate) struct Sendings {
+    /// The message that was seen under each key, or of each failed one.
+    seen: HashMap<String, Id>,
+    /// What the sender was told, by number.
+    told: HashMap<u64, Id>,
+    /// The highest number that was sent, answered or not.
+    begun: u64,
+}
+
+impl Sendings {
+    pub(crate) fn sends(&mut self, number: u64) {
+        self.begun = self.begun.max(number);
+    }
+
+    pub(crate) fn sent(&mut self, number: u64, id: Id) {
+        self.told.insert(number, id);
+    }
+
+    /// Does the sender still wait for an answer?
+    pub(crate) fn is_open(&self) -> bool {
+        self.begun > 0 && !self.told.contains_key(&self.begun)
+    }
+
+    /// A worker begins with this message. Another one that came of the same, if there is one.
+    pub(crate) fn started(&mut self, id: Id, maker: &str) -> Option<Id> {
+        let first = *self.seen.entry(maker.to_owned()).or_insert(id);
+        let number = maker.strip_prefix(KEY).and_then(|number| number.parse().ok());
+        let told = number.and_then(|number: u64| self.told.get(&number)).copied();
+        [first].into_iter().chain(told).find(|other| *other != id)
+    }
+
+    /// Those whose sender was told that they are added, and that are not settled.
+    pub(crate) fn lost(&self, settled: impl Fn(Id) -> bool) -> impl Iterator<Item = (u64, Id)> {
+        self.told.iter().map(|(number, id)| (*number, *id)).filter(move |(_, id)| !settled(*id))
+    }
+
+    /// Failed messages that were put back to work.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = Id> {
+        self.seen.keys().filter_map(|maker| id_of(maker.strip_prefix(OF)?))
+    }
+
+    /// How many of them there are.
+    pub(crate) fn put_back(&self) -> usize {
+        self.origins().count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Source;
+
+    #[test]
+    fn what_is_sent_or_put_back_is_added_once() {
+        let mut sendings = Sendings::default();
+        let of = |number| (Source::Sender(7), number);
+        assert!(!sendings.is_open());
+        sendings.sends(1);
+        assert!(sendings.is_open(), "it may be there or not");
+        sendings.sent(1, of(1));
+        assert!(!sendings.is_open());
+        assert_eq!(sendings.started(of(1), "key:1"), None);
+        assert_eq!(sendings.started(of(1), "key:1"), None, "a further attempt");
+        assert_eq!(sendings.started(of(2), "key:1"), Some(of(1)), "the key was used already");
+        sendings.sent(3, of(3));
+        assert_eq!(sendings.started(of(4), "key:3"), Some(of(3)), "the sender was told otherwise");
+        assert_eq!(sendings.lost(|id| id == of(1)).collect::<Vec<_>>(), [(3, of(3))]);
+        assert_eq!(sendings.started(of(5), "of:9-1"), None);
+        assert_eq!(sendings.started(of(6), "of:9-1"), Some(of(5)), "put back twice");
+        assert_eq!(sendings.origins().collect::<Vec<_>>(), [(Source::Term(9), 1)]);
+    }
+}
