@@ -50,8 +50,9 @@ struct Series {
     accepted: u64,
     /// Its generator tried to push up to here.
     tried: u64,
-    /// Seen anywhere.
+    /// Seen anywhere; and which, of a sender, who was told so or not.
     highest: u64,
+    known: Numbers,
     first_attempts: Numbers,
     /// At which the handler returned in its first attempt.
     handled: Numbers,
@@ -60,8 +61,6 @@ struct Series {
     recorded: Numbers,
     done: i64,
     sum: i64,
-    /// Redis forgot when it was there already.
-    forgotten: bool,
 }
 
 /// Everything that happened, so far as it matters.
@@ -77,6 +76,7 @@ pub(crate) struct Checker {
     latest: u64,
     failed: HashSet<Id>,
     taken: HashMap<Id, u32>,
+    removed: HashSet<Id>,
     pub(crate) sendings: Sendings,
     /// Terms up to this one may have lost anything: Redis forgot.
     lossy: u64,
@@ -106,7 +106,10 @@ impl Checker {
             }
             Entry::Recorded { id, attempt } => self.recorded(*id, *attempt),
             Entry::Sends(number) => self.sendings.sends(*number),
-            Entry::Sent { number, id } => self.sendings.sent(*number, *id),
+            Entry::Sent { number, id } => {
+                self.sendings.sent(*number, *id);
+                self.all.entry(id.0).or_default().know(id.1);
+            }
             Entry::Woke(_) => self.seen.woken += 1,
             Entry::ClaimLost(_) => self.seen.claims_lost += 1,
             Entry::Fenced(_) => self.seen.fenced += 1,
@@ -114,6 +117,7 @@ impl Checker {
             Entry::SessionLost => self.seen.sessions_lost += 1,
             Entry::DataLoss(_) => self.seen.loss_noticed += 1,
             Entry::Full => self.seen.full += 1,
+            Entry::Removed(id) => drop(self.removed.insert(*id)),
             Entry::Took(id) => {
                 let times = self.taken.entry(*id).or_default();
                 *times += 1;
@@ -127,7 +131,7 @@ impl Checker {
     fn start(&mut self, id: Id, attempt: u32, maker: &str, made: u64) {
         let name = id_text(id);
         let book = self.all.entry(id.0).or_default();
-        book.highest = book.highest.max(id.1);
+        book.know(id.1);
         let new = match attempt {
             1 => book.first_attempts.put(id.1),
             _ => self.attempts.insert((id, attempt)),
@@ -157,7 +161,8 @@ impl Checker {
     fn forgot(&self, source: Source) -> bool {
         match source {
             Source::Term(term) => term <= self.lossy,
-            Source::Sender(_) => self.all.get(&source).is_some_and(|book| book.forgotten),
+            // They have no order: any of them may have been there.
+            Source::Sender(_) => !self.keeps(),
         }
     }
 
@@ -197,7 +202,7 @@ impl Checker {
         let name = id_text(settled.id);
         let forgot = self.forgot(source);
         let book = self.all.entry(source).or_default();
-        book.highest = book.highest.max(seq);
+        book.know(seq);
         if !book.settled.put(seq) {
             if forgot {
                 self.seen.redone_after_loss += 1;
@@ -228,11 +233,9 @@ impl Checker {
     /// Everything in Redis is gone: what was accepted before may be lost.
     pub(crate) fn data_lost(&mut self) {
         self.seen.losses += 1;
-        for (source, book) in &mut self.all {
-            book.forgotten = true;
-            if let Source::Term(term) = source {
-                self.lossy = self.lossy.max(*term);
-            }
+        let last = self.all.keys().rfind(|source| matches!(source, Source::Term(_)));
+        if let Some(Source::Term(term)) = last {
+            self.lossy = *term;
         }
         self.latest = 0;
     }
@@ -287,9 +290,11 @@ impl Checker {
         }
         let mut found = Vec::new();
         for (source, book) in &self.all {
+            let is_term = matches!(source, Source::Term(_));
             if self.forgot(*source) {
-                let accepted = book.accepted.max(book.highest);
-                self.seen.lost_with_redis += book.missing(accepted).count() as u64;
+                let upto = book.accepted.max(book.highest);
+                let lost = book.missing(upto).filter(|seq| is_term || book.known.has(*seq));
+                self.seen.lost_with_redis += lost.count() as u64;
             } else {
                 self.outcomes(*source, book, &mut found);
                 let effects = now.effects.get(source).copied().unwrap_or_default();
@@ -302,8 +307,8 @@ impl Checker {
                 }
             }
             // A sender uses up a number with what it had sent before: there may be gaps.
-            if let Source::Sender(_) = source {
-                self.seen.accepted += book.settled.count();
+            if !is_term {
+                self.seen.accepted += book.known.count();
                 continue;
             }
             if book.highest > book.tried {
@@ -320,15 +325,6 @@ impl Checker {
         }
         self.terms(&mut found);
         self.errors(now, &mut found);
-        if self.keeps() {
-            let settled = |id: Id| self.all.get(&id.0).is_some_and(|book| book.settled.has(id.1));
-            let lost: Vec<(u64, Id)> = self.sendings.lost(settled).collect();
-            self.seen.accepted += lost.len() as u64;
-            for (number, id) in lost.into_iter().take(5) {
-                let what = format!("{}, sent as number {number}, has no outcome", id_text(id));
-                found.push((Invariant::NothingLost, what, vec![id_text(id)]));
-            }
-        }
         for (invariant, what, about) in found {
             self.blame(invariant, what, about);
         }
@@ -342,12 +338,14 @@ impl Checker {
                 found.push((invariant, format!("{} {what}", name(seq)), vec![name(seq)]));
             }
         };
+        let is_term = matches!(source, Source::Term(_));
+        let upto = if is_term { book.accepted } else { book.highest };
         few(
             Invariant::NothingLost,
-            &mut book.missing(book.accepted),
+            &mut book.missing(upto).filter(|seq| is_term || book.known.has(*seq)),
             "was accepted and has no outcome",
         );
-        if let Source::Term(_) = source {
+        if is_term {
             few(
                 Invariant::DenseSequences,
                 &mut book.missing(book.highest).filter(|seq| *seq > book.accepted),
@@ -400,24 +398,20 @@ impl Checker {
 
     /// What failed was taken, was put back to work, or is still there; and nothing else.
     fn errors(&self, now: &Snapshot, found: &mut Vec<Found>) {
-        let stored = now.errors.iter().copied();
-        let kept: HashSet<Id> =
-            self.taken.keys().copied().chain(stored).chain(self.sendings.origins()).collect();
-        let known = |id: &&Id| !self.forgot(id.0);
-        let lost = self.failed.iter().filter(|id| !kept.contains(id)).filter(known);
-        let more = kept.iter().filter(|id| !self.failed.contains(id)).filter(known);
-        let left = now.errors.iter().filter(|id| {
-            self.taken.contains_key(id) || self.sendings.origins().any(|one| one == **id)
-        });
+        let again: HashSet<Id> = self.sendings.origins().collect();
+        let stored = now.errors.iter();
+        let kept: HashSet<Id> = self.taken.keys().chain(stored).chain(&again).copied().collect();
+        let gone = |id: &&Id| self.removed.contains(id) || again.contains(id);
         let mut say = |ids: &mut dyn Iterator<Item = &Id>, what: &str| {
-            for id in ids.take(5) {
+            for id in ids.filter(|id| !self.forgot(id.0)).take(5) {
                 let name = id_text(*id);
                 found.push((Invariant::ErrorsKept, format!("{name} {what}"), vec![name]));
             }
         };
-        say(&mut lost.into_iter(), "failed and was not kept");
-        say(&mut more.into_iter(), "was kept and did not fail");
-        say(&mut left.into_iter(), "was taken or put back and is still there");
+        say(&mut self.failed.difference(&kept), "failed and was not kept");
+        say(&mut kept.difference(&self.failed), "was kept and did not fail");
+        say(&mut now.errors.iter().filter(gone), "was taken or put back, and is still there");
+        say(&mut self.removed.intersection(&again), "was taken and put back");
     }
 }
 
@@ -425,6 +419,12 @@ impl Checker {
 type Found = (Invariant, String, Vec<String>);
 
 impl Series {
+    /// It is there, whoever says so.
+    fn know(&mut self, seq: u64) {
+        self.highest = self.highest.max(seq);
+        self.known.put(seq);
+    }
+
     /// Those up to there that have no outcome.
     fn missing(&self, upto: u64) -> impl Iterator<Item = u64> {
         (1..=upto).filter(|seq| !self.settled.has(*seq))

@@ -158,7 +158,7 @@ impl Director<'_> {
         let mut plan = Plan::new(self.options.seed, &self.options.kinds, self.options.lease);
         let (mut next, mut look, mut quiet) = (begun, begun, begun + QUIET_EVERY);
         let (mut upcoming, mut tries) = (plan.next(), 0);
-        let mut aimed = begun;
+        let (mut aimed, mut aims) = (begun, 0);
         // What comes after the first violation only hides it.
         while begun.elapsed() < self.options.time
             && !self.stop.is_early()
@@ -169,7 +169,6 @@ impl Director<'_> {
             if let Some(step) = upcoming.filter(|_| now >= next) {
                 tries += 1;
                 let struck = self.strike(&step)?;
-                next = now + if struck.is_some() { step.next } else { TRY_AGAIN };
                 if struck.is_some() && step.kind.is_felt_by_all() {
                     self.outages.disturb();
                 }
@@ -185,14 +184,16 @@ impl Director<'_> {
                 // There may be nobody to hit at this moment: the rare ones try again.
                 let rare = matches!(step.kind, Kind::KillGenerator | Kind::RedisKill)
                     || !self.counts.contains_key(&step.kind);
-                if done || !rare || tries >= TRIES {
+                let over = done || !rare || tries >= TRIES;
+                next = now + if over { step.next } else { TRY_AGAIN };
+                if over {
                     (upcoming, tries) = (plan.next(), 0);
                     if plan.is_through()
                         && aimed + AIM_EVERY < now
-                        && let Some(kind) = self.missed()
+                        && let Some(kind) = self.missed(aims)
                     {
-                        aimed = now;
-                        upcoming = Some(plan.more(kind, self.counts.values().sum::<u64>() as u32));
+                        (aimed, aims) = (now, aims + 1);
+                        upcoming = Some(plan.more(kind, aims as u32));
                     }
                 }
             }
@@ -220,18 +221,19 @@ impl Director<'_> {
         self.actors.iter().map(Actor::swallowed).sum()
     }
 
-    /// A kind of fault that has not come yet, or not led to what it is there for.
-    fn missed(&self) -> Option<Kind> {
-        let missed = [
+    /// A kind of fault that has not come yet, or not led to what it is there for: in turn, if there are several.
+    fn missed(&self, turn: usize) -> Option<Kind> {
+        let paths = [
             (Kind::OneWayOut, self.paths.stale_requests == 0),
             (Kind::Reset, self.trusts.already == 0 || self.swallowed() == 0),
             (Kind::FreezeLong, self.checker.seen.claims_lost == 0),
             (Kind::KillTaker, !self.drained),
             (Kind::ClockRedis, self.paths.clocks_seen == 0),
         ];
-        let wanted = |(kind, missed): &(Kind, bool)| *missed && self.options.kinds.contains(kind);
-        let never = self.options.kinds.iter().find(|kind| !self.counts.contains_key(kind));
-        never.copied().or_else(|| missed.into_iter().find(wanted).map(|(kind, _)| kind))
+        let missed =
+            |kind: &&Kind| !self.counts.contains_key(kind) || paths.contains(&(**kind, true));
+        let missed: Vec<&Kind> = self.options.kinds.iter().filter(missed).collect();
+        missed.get(turn % missed.len().max(1)).copied().copied()
     }
 
     pub(crate) fn progress(&self, doing: &'static str) -> Progress {

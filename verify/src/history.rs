@@ -90,6 +90,8 @@ pub(crate) enum Entry {
     Full,
     /// A taker of errors has printed one.
     Took(Id),
+    /// It was told that this one is removed.
+    Removed(Id),
     /// A waiter returned: the event was set this often.
     Woken(u64),
     /// A member is about to wait for the event of this name, which is set once.
@@ -167,6 +169,7 @@ impl Entry {
             Entry::DataLoss(what) => format!("data-loss {what}"),
             Entry::Full => "full".into(),
             Entry::Took(id) => format!("took {}", id_text(*id)),
+            Entry::Removed(id) => format!("removed {}", id_text(*id)),
             Entry::Woken(generation) => format!("woken {generation}"),
             Entry::Waits(name) => format!("waits {name}"),
             Entry::Set(name) => format!("set {name}"),
@@ -215,6 +218,7 @@ impl Entry {
             "data-loss" => Entry::DataLoss(words.collect::<Vec<_>>().join(" ")),
             "full" => Entry::Full,
             "took" => Entry::Took(id_of(words.next()?)?),
+            "removed" => Entry::Removed(id_of(words.next()?)?),
             "woken" => Entry::Woken(number()?),
             "waits" => Entry::Waits(words.next()?.to_owned()),
             "set" => Entry::Set(words.next()?.to_owned()),
@@ -334,6 +338,7 @@ mod tests {
             Entry::Leads(7),
             Entry::DataLoss("two words".into()),
             Entry::Took(third),
+            Entry::Removed(sent),
             Entry::Woken(12),
             Entry::Waits("m1.1:4".into()),
             Entry::Set("m1.1:4".into()),

@@ -336,13 +336,12 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
         if page.is_empty() {
             return Ok(());
         }
-        for record in &page {
-            if let Some(id) = id_of(&record.id.to_string()) {
-                book.put(&Entry::Took(id));
-            }
-        }
+        let ids: Vec<Id> = page.iter().filter_map(|record| id_of(record.id.as_str())).collect();
+        ids.iter().for_each(|id| book.put(&Entry::Took(*id)));
         tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die with them in hand
-        taker.confirm(&page).await?;
+        if taker.confirm(&page).await? {
+            ids.iter().for_each(|id| book.put(&Entry::Removed(*id)));
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl Director<'_> {
             self.act(act)?;
         }
         let (begun, since) = (Instant::now(), history::now());
-        let most = self.options.lease * 2 + HEAL_MORE;
+        let most = self.options.lease * 2 + self.patience(HEAL_MORE);
         let members = self.options.members as u64;
         let mut last;
         loop {
@@ -91,6 +91,11 @@ impl Director<'_> {
         self.paths.drain_recovered |=
             self.drained && self.books.drains().is_ok_and(|drains| drains == 0);
         self.beat()
+    }
+
+    /// Once something is broken, nothing is gained by waiting long for the rest.
+    fn patience(&self, time: Duration) -> Duration {
+        if self.checker.violations.is_empty() { time } else { time / 5 }
     }
 
     /// Sets the event: everybody must return.
@@ -137,9 +142,10 @@ impl Director<'_> {
             if now.settled > settled {
                 (settled, moved) = (now.settled, Instant::now());
             }
-            if moved.elapsed() > EMPTY_MAX {
+            if moved.elapsed() > self.patience(EMPTY_MAX) {
                 let what = format!(
-                    "nothing was settled for {EMPTY_MAX:?}, and {} wait, {} are held and {} errors are not taken",
+                    "nothing was settled for {:?}, and {} wait, {} are held and {} errors are not taken",
+                    self.patience(EMPTY_MAX),
                     now.waiting,
                     now.held,
                     now.errors.len()

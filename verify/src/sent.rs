@@ -42,11 +42,6 @@ impl Sendings {
         [first].into_iter().chain(told).find(|other| *other != id)
     }
 
-    /// Those whose sender was told that they are added, and that are not settled.
-    pub(crate) fn lost(&self, settled: impl Fn(Id) -> bool) -> impl Iterator<Item = (u64, Id)> {
-        self.told.iter().map(|(number, id)| (*number, *id)).filter(move |(_, id)| !settled(*id))
-    }
-
     /// Failed messages that were put back to work.
     pub(crate) fn origins(&self) -> impl Iterator<Item = Id> {
         self.seen.keys().filter_map(|maker| id_of(maker.strip_prefix(OF)?))
@@ -77,7 +72,6 @@ mod tests {
         assert_eq!(sendings.started(of(2), "key:1"), Some(of(1)), "the key was used already");
         sendings.sent(3, of(3));
         assert_eq!(sendings.started(of(4), "key:3"), Some(of(3)), "the sender was told otherwise");
-        assert_eq!(sendings.lost(|id| id == of(1)).collect::<Vec<_>>(), [(3, of(3))]);
         assert_eq!(sendings.started(of(5), "of:9-1"), None);
         assert_eq!(sendings.started(of(6), "of:9-1"), Some(of(5)), "put back twice");
         assert_eq!(sendings.origins().collect::<Vec<_>>(), [(Source::Term(9), 1)]);

@@ -102,7 +102,7 @@ impl Director<'_> {
                     return Ok(None);
                 }
                 // At any moment, and as often with errors in its hands, or before it is told what became of a message.
-                let wait = step.which % 2 == 0 || (taker && !self.drained);
+                let wait = step.which.is_multiple_of(2) || (taker && !self.drained);
                 let full = taker && wait && self.catch_taker();
                 if !taker && wait {
                     self.actors[at].network(Fault::HoldReplies);

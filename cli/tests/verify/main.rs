@@ -345,9 +345,11 @@ fn a_history_that_cannot_be_written_is_no_fault_of_the_fleet() {
     let args = ["--for", "1h", "--members", "2", "--faults", "kill-worker", "--keep", kept];
     let mut run = start(&args);
     wait_for("the folder", || keep.exists().then_some(()));
-    // As on a full disk: nobody can begin another life.
-    for (member, life) in [("m1", 2), ("m2", 2), ("m1", 3), ("m2", 3)] {
-        let _ = std::fs::create_dir(keep.join(format!("{member}.{life}.history")));
+    // As on a full disk: nobody can begin another life. Many of them, as some are killed before they know.
+    for life in 2..50 {
+        for member in ["m1", "m2"] {
+            let _ = std::fs::create_dir(keep.join(format!("{member}.{life}.history")));
+        }
     }
     assert_eq!(run.exit_code(), Some(3), "{}", run.stderr());
     assert!(run.stderr().contains("the history cannot be written"), "{}", run.stderr());

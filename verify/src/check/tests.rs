@@ -90,6 +90,13 @@ fn every_fault_of_the_books_has_its_name() {
         (Invariant::ErrorsKept, |checker| {
             checker.history("taker.1", &Entry::Took(well(1)));
         }),
+        (Invariant::ErrorsKept, |checker| {
+            let failed = (1..).map(|seq| in_term(200, seq)).find(|id| is_failed(*id));
+            let (id, of) = ((Source::Sender(7), 1), failed.expect("one"));
+            let maker = format!("of:{}", id_text(of));
+            checker.history("taker.1", &Entry::Removed(of));
+            checker.history("m4.1", &Entry::Start { id, attempt: 1, maker, made: 1003 });
+        }),
         // Somebody else was told so, too.
         (Invariant::AnswersTrue, |checker| {
             checker.history("m4.1", &Entry::Recorded { id: in_term(200, 3), attempt: 1 });
