@@ -238,6 +238,8 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
             Notice::Full { .. } => Entry::Full,
             Notice::Disconnected { .. } => Entry::Disconnected,
             Notice::Reconnected { .. } => Entry::Reconnected,
+            // What matters most may be among what was missed.
+            Notice::Missed { .. } if fleet.member().is_some() => Entry::Joined,
             _ => continue,
         };
         book.put(&entry);
