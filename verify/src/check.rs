@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::books::{Settled, Snapshot};
 use crate::history::{Entry, Id, Source, id_text};
-use crate::member::{has_effects, is_failed};
+use crate::member::{ATTEMPTS_MAX, has_effects, is_failed};
 use crate::promise::{Invariant, Seen, Violation};
 use crate::sent::Sendings;
 
@@ -155,6 +155,10 @@ impl Checker {
             self.blame(Invariant::EachAttemptOnce, what, vec![name]);
         }
         self.seen.attempted_again += u64::from(attempt > 1);
+        if attempt > ATTEMPTS_MAX {
+            let what = format!("attempt {attempt} at {} was made, one too many", id_text(id));
+            self.blame(Invariant::EachAttemptOnce, what, vec![id_text(id)]);
+        }
     }
 
     /// Did Redis forget what it knew of these?
@@ -224,7 +228,11 @@ impl Checker {
             book.done += 1;
             book.sum += seq as i64;
         }
-        if settled.failed != is_failed(settled.id) {
+        // Its last worker died over it.
+        let given_up = settled.failed && settled.attempt == ATTEMPTS_MAX && !is_failed(settled.id);
+        if given_up {
+            self.seen.given_up += 1;
+        } else if settled.failed != is_failed(settled.id) {
             let what = format!("{name} has another outcome than its handler gave");
             self.blame(Invariant::NothingInvented, what, vec![name]);
         }
@@ -355,9 +363,12 @@ impl Checker {
         let attempt =
             |seq: &u64, again: &HashMap<Id, u32>| again.get(&(source, *seq)).copied().unwrap_or(1);
         let unhandled = |seq: &u64| {
+            let id = (source, *seq);
             let handled = match attempt(seq, &self.settled_again) {
                 1 => book.handled.has(*seq),
-                again => self.handled_again.contains(&((source, *seq), again)),
+                // Or its last worker died over it, and somebody else has recorded that.
+                ATTEMPTS_MAX if self.failed.contains(&id) => true,
+                again => self.handled_again.contains(&(id, again)),
             };
             book.settled.has(*seq) && !handled
         };

@@ -35,6 +35,8 @@ pub(crate) const REST: &str = "rest";
 /// Of a hundred messages, how many are found in error, and how many have effects that cannot be applied.
 const FAILED_OF_100: u64 = 5;
 const REFUSED_OF_100: u64 = 1;
+/// When so many workers have died over a message, it is kept as an error.
+pub(crate) const ATTEMPTS_MAX: u32 = 2;
 /// Bytes of payload that a worker takes at once; two of the large messages are more.
 const BLOCK_BYTES: usize = 48 << 10;
 const LARGE_BYTES: usize = 32 << 10;
@@ -183,8 +185,7 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
     config.concurrency = CONCURRENCY;
     config.stop_grace = LEAVES_WITHIN;
     config.block_bytes_max = BLOCK_BYTES;
-    // Whoever dies over a message does so by chance here, and not because of it.
-    config.attempts_max = Some(1_000_000);
+    config.attempts_max = Some(ATTEMPTS_MAX);
     let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
     let made = Arc::clone(book);
     let generate = move |tick: Tick| {
@@ -258,7 +259,9 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     let Some(id) = id_of(&context.id.to_string()) else { return Outcome::failed("a strange name") };
     let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
     book.put(&Entry::Start { id, attempt, maker, made });
-    tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8)).await; // so that some are always in work
+    // So that some are always in work, and now and then somebody dies over a message for the last time.
+    let long = if attempt == ATTEMPTS_MAX { 10 } else { 1 };
+    tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8 * long)).await;
     let failed = is_failed(id);
     book.put(&Entry::End { id, attempt, failed });
     if (failed && !is_refused(id)) || !whole {

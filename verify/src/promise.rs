@@ -26,7 +26,7 @@ pub enum Invariant {
     AddedOnce,
     /// Effects happened exactly as often as outcomes say.
     EffectsEqualOutcomes,
-    /// No attempt at a message is made twice.
+    /// No attempt at a message is made twice, and none after the last that is allowed.
     EachAttemptOnce,
     /// What was taken and what is stored is what failed.
     ErrorsKept,
@@ -132,6 +132,8 @@ pub struct Seen {
     pub sent: u64,
     /// Those found in error.
     pub failed: u64,
+    /// Those that failed because so many workers died over them.
+    pub given_up: u64,
     /// Errors taken.
     pub taken: u64,
     /// Terms under which messages were accepted.

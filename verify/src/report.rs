@@ -322,6 +322,10 @@ impl Report {
                 "outcomes came too late and were not recorded: somebody else had the message",
             ),
             (
+                seen.given_up,
+                "messages were kept as errors, because two workers died or were cut off over them",
+            ),
+            (
                 seen.printed_again,
                 "errors were printed again, because their taker died before it said so",
             ),

@@ -38,7 +38,7 @@ const NO_KEY: (&str, &str, &str) =
 const REFRESH: &str = "redis.call('ZADD', KEYS[1], 'XX', \
                        string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)";
 
-const MUTANTS: [Mutant; 35] = [
+const MUTANTS: [Mutant; 36] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
@@ -409,6 +409,15 @@ const MUTANTS: [Mutant; 35] = [
         seeds: [1, 2, 3],
         time: "4s",
         broken: &["effects-equal-outcomes", "no-loss-invented"],
+    },
+    Mutant {
+        name: "a message over which workers die is tried for ever",
+        rules: &[],
+        edits: &[("adopt", "tonumber(attempt) >= tonumber(ARGV[4])", "false")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "20s",
+        broken: &["each-attempt-once"],
     },
     Mutant {
         name: "calls refresh no session",

@@ -108,6 +108,16 @@ fn every_fault_of_the_books_has_its_name() {
             checker.settled(&Settled { id, failed: false, attempt: 2 });
             checker.history("m4.1", &Entry::Recorded { id, attempt: 1 });
         }),
+        (Invariant::EachAttemptOnce, |checker| {
+            let (id, attempt) = (in_term(200, 3), ATTEMPTS_MAX + 1);
+            let start = Entry::Start { id, attempt, maker: "m2.1".into(), made: 1003 };
+            checker.history("m4.1", &start);
+        }),
+        // Only the last attempt may fail without its handler.
+        (Invariant::NothingInvented, |checker| {
+            checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
+            checker.settled(&Settled { id: well(201), failed: true, attempt: 1 });
+        }),
         (Invariant::AddedOnce, |checker| {
             for number in [1, 2] {
                 let (id, maker) = ((Source::Sender(7), number), "key:1".to_owned());
