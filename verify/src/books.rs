@@ -16,17 +16,16 @@ const PAGE: usize = 5_000;
 const READ: &str = r"
 local p = ARGV[1]
 local waiting, held, errors = 0, 0, {}
-for _, key in ipairs(redis.call('KEYS', p .. '*')) do
-  local rest = string.sub(key, #p + 1)
-  if string.match(rest, '^lane:') then
-    waiting = waiting + redis.call('LLEN', key)
-  elseif string.match(rest, '^block:') then
-    for _, m in ipairs(redis.call('LRANGE', key, 0, -1)) do if m ~= '' and m ~= '-' then held = held + 1 end end
-  elseif rest == 'errors' or string.match(rest, '^drain:') then
-    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
-      for i = 1, #entry[2], 2 do
-        if entry[2][i] == 'm' then errors[#errors + 1] = string.match(entry[2][i + 1], '^[^|]*|([^|]+)') end
-      end
+for _, key in ipairs(redis.call('KEYS', p .. 'lane:*')) do waiting = waiting + redis.call('LLEN', key) end
+for _, key in ipairs(redis.call('KEYS', p .. 'block:*')) do
+  for _, m in ipairs(redis.call('LRANGE', key, 0, -1)) do if m ~= '' and m ~= '-' then held = held + 1 end end
+end
+local stores = redis.call('KEYS', p .. 'drain:*')
+stores[#stores + 1] = p .. 'errors'
+for _, key in ipairs(stores) do
+  for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+    for i = 1, #entry[2], 2 do
+      if entry[2][i] == 'm' then errors[#errors + 1] = string.match(entry[2][i + 1], '^[^|]*|([^|]+)') end
     end
   end
 end
@@ -165,6 +164,11 @@ impl Books {
             self.with(|connection| redis::cmd("TIME").query(connection))?;
         let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Ok(seconds * 1000 + micros / 1000 - ours.unwrap_or_default().as_millis() as i64)
+    }
+
+    /// Nobody sends a message under this key any more.
+    pub(crate) fn drop_key(&mut self, number: u64) -> RedisResult<()> {
+        self.say(&["DEL", &key(&format!("dedup:{number}"))])
     }
 
     /// Nobody waits for this event any more.

@@ -75,9 +75,11 @@ pub(crate) struct Checker {
     /// The latest term of which Redis has accepted a message.
     latest: u64,
     failed: HashSet<Id>,
+    /// Those of them whose handler would not have said so.
+    given_up: HashSet<Id>,
     taken: HashMap<Id, u32>,
     removed: HashSet<Id>,
-    pub(crate) sendings: Sendings,
+    sendings: Sendings,
     /// Terms up to this one may have lost anything: Redis forgot.
     lossy: u64,
     pub(crate) violations: Vec<Violation>,
@@ -105,7 +107,6 @@ impl Checker {
                 self.handled_again.insert((*id, *attempt));
             }
             Entry::Recorded { id, attempt } => self.recorded(*id, *attempt),
-            Entry::Sends(number) => self.sendings.sends(*number),
             Entry::Sent { number, id } => {
                 self.sendings.sent(*number, *id);
                 self.all.entry(id.0).or_default().know(id.1);
@@ -118,6 +119,10 @@ impl Checker {
             Entry::DataLoss(_) => self.seen.loss_noticed += 1,
             Entry::Full => self.seen.full += 1,
             Entry::Removed(id) => drop(self.removed.insert(*id)),
+            Entry::Came { id, of } => {
+                let other = self.sendings.came(*id, *of);
+                self.added(*id, &id_text(*of), other);
+            }
             Entry::Took(id) => {
                 let times = self.taken.entry(*id).or_default();
                 *times += 1;
@@ -144,9 +149,9 @@ impl Checker {
                 let what = format!("{name} was made by {maker}, its term belongs to {other}");
                 self.blame(Invariant::OneGenerator, what, vec![name.clone(), id.0.to_string()]);
             }
-        } else if let Some(other) = self.sendings.started(id, maker).filter(|_| self.keeps()) {
-            let what = format!("{maker} was added as {} and as {name}", id_text(other));
-            self.blame(Invariant::AddedOnce, what, vec![name.clone(), id_text(other)]);
+        } else {
+            let other = self.sendings.started(id, maker);
+            self.added(id, maker, other);
         }
         if !new && self.forgot(id.0) {
             self.seen.redone_after_loss += 1;
@@ -158,6 +163,15 @@ impl Checker {
         if attempt > ATTEMPTS_MAX {
             let what = format!("attempt {attempt} at {} was made, one too many", id_text(id));
             self.blame(Invariant::EachAttemptOnce, what, vec![id_text(id)]);
+        }
+    }
+
+    /// This message came of something that another one came of, too, if there is one.
+    fn added(&mut self, id: Id, maker: &str, other: Option<Id>) {
+        if let Some(other) = other.filter(|_| self.keeps()) {
+            let names = [id, other].map(id_text);
+            let what = format!("{maker} was added as {} and as {}", names[1], names[0]);
+            self.blame(Invariant::AddedOnce, what, names.into());
         }
     }
 
@@ -231,7 +245,7 @@ impl Checker {
         // Its last worker died over it.
         let given_up = settled.failed && settled.attempt == ATTEMPTS_MAX && !is_failed(settled.id);
         if given_up {
-            self.seen.given_up += 1;
+            self.given_up.insert(settled.id);
         } else if settled.failed != is_failed(settled.id) {
             let what = format!("{name} has another outcome than its handler gave");
             self.blame(Invariant::NothingInvented, what, vec![name]);
@@ -331,6 +345,12 @@ impl Checker {
             let what = "effects happened that had to be refused".to_owned();
             found.push((Invariant::EffectsEqualOutcomes, what, Vec::new()));
         }
+        self.seen.given_up = self.given_up.len() as u64;
+        let told = |id: &&Id| self.all.get(&id.0).is_some_and(|book| book.recorded.has(id.1));
+        for id in self.given_up.iter().filter(told).take(5) {
+            let what = format!("{} failed, and its handler did not say so", id_text(*id));
+            found.push((Invariant::NothingInvented, what, vec![id_text(*id)]));
+        }
         self.terms(&mut found);
         self.errors(now, &mut found);
         for (invariant, what, about) in found {
@@ -367,7 +387,7 @@ impl Checker {
             let handled = match attempt(seq, &self.settled_again) {
                 1 => book.handled.has(*seq),
                 // Or its last worker died over it, and somebody else has recorded that.
-                ATTEMPTS_MAX if self.failed.contains(&id) => true,
+                ATTEMPTS_MAX if self.failed.contains(&id) && !book.recorded.has(*seq) => true,
                 again => self.handled_again.contains(&(id, again)),
             };
             book.settled.has(*seq) && !handled

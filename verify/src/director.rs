@@ -4,7 +4,7 @@
 //! broken and Redis runs at every quiet point. Nothing outlives the run.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::books::Books;
@@ -63,6 +63,8 @@ pub(crate) struct Director<'a> {
     /// When somebody last made messages, and when somebody last began with one.
     pub(crate) made: u64,
     pub(crate) begun_with: u64,
+    /// Lives that have seen that it is time to rest.
+    pub(crate) rested: HashSet<String>,
     /// When something was last done to Redis, or ended.
     pub(crate) touched: u64,
     /// When the clock of Redis was last set, and when it last came back.
@@ -133,6 +135,7 @@ pub fn run(
         silenced: Vec::new(),
         made: 0,
         begun_with: 0,
+        rested: HashSet::new(),
         touched: history::now(),
         clock_set: Instant::now(),
         redis_back: Instant::now(),
@@ -193,7 +196,7 @@ impl Director<'_> {
                         && let Some(kind) = self.missed(aims)
                     {
                         (aimed, aims) = (now, aims + 1);
-                        upcoming = Some(plan.more(kind, aims as u32));
+                        upcoming = Some(plan.more(kind, aims));
                     }
                 }
             }
@@ -222,7 +225,7 @@ impl Director<'_> {
     }
 
     /// A kind of fault that has not come yet, or not led to what it is there for: in turn, if there are several.
-    fn missed(&self, turn: usize) -> Option<Kind> {
+    fn missed(&self, turn: u32) -> Option<Kind> {
         let paths = [
             (Kind::OneWayOut, self.paths.stale_requests == 0),
             (Kind::Reset, self.trusts.already == 0 || self.swallowed() == 0),
@@ -233,7 +236,7 @@ impl Director<'_> {
         let missed =
             |kind: &&Kind| !self.counts.contains_key(kind) || paths.contains(&(**kind, true));
         let missed: Vec<&Kind> = self.options.kinds.iter().filter(missed).collect();
-        missed.get(turn % missed.len().max(1)).copied().copied()
+        missed.get(turn as usize % missed.len().max(1)).copied().copied()
     }
 
     pub(crate) fn progress(&self, doing: &'static str) -> Progress {
@@ -324,6 +327,7 @@ impl Director<'_> {
                 self.wake(at, &who, &entry);
                 match entry {
                     Entry::Make { .. } => self.made = self.made.max(time),
+                    Entry::Rests => drop(self.rested.insert(who.clone())),
                     Entry::Start { .. } => self.begun_with = self.begun_with.max(time),
                     _ => {}
                 }

@@ -92,6 +92,13 @@ pub(crate) enum Entry {
     Took(Id),
     /// It was told that this one is removed.
     Removed(Id),
+    /// Whoever takes or puts back errors has seen that this one came of that one.
+    Came {
+        id: Id,
+        of: Id,
+    },
+    /// Nothing is made or sent any more: whoever writes it has seen that it is time to rest.
+    Rests,
     /// A waiter returned: the event was set this often.
     Woken(u64),
     /// A member is about to wait for the event of this name, which is set once.
@@ -170,6 +177,8 @@ impl Entry {
             Entry::Full => "full".into(),
             Entry::Took(id) => format!("took {}", id_text(*id)),
             Entry::Removed(id) => format!("removed {}", id_text(*id)),
+            Entry::Came { id, of } => format!("came {} {}", id_text(*id), id_text(*of)),
+            Entry::Rests => "rests".into(),
             Entry::Woken(generation) => format!("woken {generation}"),
             Entry::Waits(name) => format!("waits {name}"),
             Entry::Set(name) => format!("set {name}"),
@@ -219,6 +228,8 @@ impl Entry {
             "full" => Entry::Full,
             "took" => Entry::Took(id_of(words.next()?)?),
             "removed" => Entry::Removed(id_of(words.next()?)?),
+            "came" => Entry::Came { id: id_of(words.next()?)?, of: id_of(words.next()?)? },
+            "rests" => Entry::Rests,
             "woken" => Entry::Woken(number()?),
             "waits" => Entry::Waits(words.next()?.to_owned()),
             "set" => Entry::Set(words.next()?.to_owned()),
@@ -339,6 +350,8 @@ mod tests {
             Entry::DataLoss("two words".into()),
             Entry::Took(third),
             Entry::Removed(sent),
+            Entry::Came { id: sent, of: third },
+            Entry::Rests,
             Entry::Woken(12),
             Entry::Waits("m1.1:4".into()),
             Entry::Set("m1.1:4".into()),
@@ -362,7 +375,7 @@ mod tests {
         file.write_all(b"ds 8\n").expect("written");
         assert_eq!(tail.read(), [(5, Entry::Leads(8))]);
         let shown = excerpt(dir.path(), &["7-3".into()], 10);
-        assert_eq!(shown.len(), 5, "{shown:?}");
+        assert_eq!(shown.len(), 6, "{shown:?}");
         assert!(shown[0].contains("m1.1 start 7-3 2"), "{shown:?}");
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    BoxError, Config, Context, Cursor, DistributedEvent, Effect, Error, ErrorStore, Fleet, Lane,
-    Ledger, Message, NewMessage, Notice, Outcome, Redis, Sender, Tick,
+    BoxError, Config, Context, Cursor, DistributedEvent, Effect, Error, ErrorRecord, ErrorStore,
+    Fleet, Lane, Ledger, Message, NewMessage, Notice, Outcome, Redis, Sender, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
@@ -37,12 +37,15 @@ const FAILED_OF_100: u64 = 5;
 const REFUSED_OF_100: u64 = 1;
 /// When so many workers have died over a message, it is kept as an error.
 pub(crate) const ATTEMPTS_MAX: u32 = 2;
-/// Bytes of payload that a worker takes at once; two of the large messages are more.
-const BLOCK_BYTES: usize = 48 << 10;
+/// Bytes of payload that a worker takes at once, unless it is one message: a large one is put back then.
+const BLOCK_BYTES: usize = 16 << 10;
 const LARGE_BYTES: usize = 32 << 10;
 /// Every so many messages, a sender sends a large one.
 const LARGE_EVERY: u64 = 20;
 const BETWEEN_SENDS: Duration = Duration::from_millis(50);
+/// A message without an answer is sent under another name after this time, with the same key. The library would go on
+/// for a minute, in vain if the clock of Redis is set meanwhile.
+const SEND_MAX: Duration = Duration::from_secs(5);
 /// Errors that are put back to work at once, and how often that is done instead of taking them.
 const PUT_BACK: usize = 20;
 const PUT_BACK_EVERY: u64 = 4;
@@ -191,7 +194,10 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
     let generate = move |tick: Tick| {
         let many = if rest.exists() { 0 } else { batch };
         // Before anything is pushed. Ticks that were missed are caught up with, several in one push.
-        made.put(&Entry::Make { term: tick.term.get(), seq: tick.seq, many });
+        made.put(&match many {
+            0 => Entry::Rests,
+            many => Entry::Make { term: tick.term.get(), seq: tick.seq, many },
+        });
         let payload = format!("{maker} {}", now());
         async move {
             let messages = (0..many).map(|_| NewMessage::from(payload.as_str())).collect();
@@ -322,7 +328,7 @@ async fn take(part: &Part, book: &Book) -> Result<(), Error> {
     let rest = part.dir.join(REST);
     for round in 1_u64.. {
         let done = match round % PUT_BACK_EVERY == 0 && !rest.exists() {
-            true => put_back(part).await,
+            true => put_back(part, book).await,
             false => take_all(part, book).await,
         };
         if done.is_err() {
@@ -341,6 +347,7 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
         if page.is_empty() {
             return Ok(());
         }
+        note_origins(&page, book);
         let ids: Vec<Id> = page.iter().filter_map(|record| id_of(record.id.as_str())).collect();
         ids.iter().for_each(|id| book.put(&Entry::Took(*id)));
         tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die with them in hand
@@ -351,11 +358,22 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
 }
 
 /// Each of these becomes a new message, which names the old one as its origin.
-async fn put_back(part: &Part) -> Result<(), Error> {
+async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
     let store = ErrorStore::open(part.url.as_str(), FLEET).await?;
     let page = store.page(&mut Cursor::since_ms(0), PUT_BACK).await?;
+    note_origins(&page, book);
     store.requeue(None).put_back(&page).await?;
     Ok(())
+}
+
+/// One that was put back and never begun with, because its workers died, is known from here alone.
+fn note_origins(page: &[ErrorRecord], book: &Book) {
+    for record in page {
+        let of = record.origin.as_deref().and_then(id_of);
+        if let (Some(id), Some(of)) = (id_of(&record.id), of) {
+            book.put(&Entry::Came { id, of });
+        }
+    }
 }
 
 /// Sends one message after the other. One whose answer never came is sent again by the next life, under its key.
@@ -391,11 +409,16 @@ async fn send(part: &Part, book: &Book) -> Result<(), Error> {
                 payload.extend(std::iter::repeat_n('x', LARGE_BYTES));
             }
             let lane = [Lane::High, Lane::Normal, Lane::Low][number as usize % 3];
-            let one = sender.clone().lane(lane).send_once(&number.to_string(), payload).await;
-            if let Some(id) = one.ok().and_then(|sent| id_of(sent.id.as_str())) {
+            let (laned, key) = (sender.clone().lane(lane), number.to_string());
+            let one = tokio::time::timeout(SEND_MAX, laned.send_once(&key, payload)).await;
+            if let Ok(Ok(sent)) = one
+                && let Some(id) = id_of(sent.id.as_str())
+            {
                 book.put(&Entry::Sent { number, id });
                 number += 1;
             }
+        } else {
+            book.put(&Entry::Rests);
         }
         tokio::time::sleep(BETWEEN_SENDS).await;
     }

@@ -236,7 +236,7 @@ pub(crate) struct Step {
     pub(crate) kind: Kind,
     /// Whom it hits: the generator, or that one of the workers.
     pub(crate) generator: bool,
-    /// And nobody else.
+    /// And nobody else: no worker instead of the generator, no taker or sender instead of a worker.
     pub(crate) only: bool,
     pub(crate) which: u32,
     pub(crate) lasts: Duration,
@@ -318,8 +318,9 @@ impl Plan {
     }
 
     /// One more of this kind, beside the plan.
-    pub(crate) fn more(&self, kind: Kind, which: u32) -> Step {
+    pub(crate) fn more(&self, kind: Kind, turn: u32) -> Step {
         let (lasts, next) = (self.lease / 10, BETWEEN);
+        let which = turn.wrapping_mul(0x9e37_79b9); // spread
         Step { kind, generator: false, only: false, which, lasts, next }.aimed(self.lease)
     }
 }
@@ -334,7 +335,10 @@ impl Step {
                 Step { generator: true, only: true, lasts, ..self }
             }
             Kind::Reset => Step { generator: true, only: true, ..self },
-            Kind::FreezeLong => Step { generator: false, lasts: self.lasts.max(lease * 2), ..self },
+            Kind::FreezeLong => {
+                let lasts = self.lasts.max(lease * 2);
+                Step { generator: false, only: true, lasts, ..self }
+            }
             _ => self,
         }
     }

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use crate::books::{Books, Snapshot};
+use crate::cast::Actor;
 use crate::clock::TAKES_EFFECT;
 use crate::director::{Director, LOOK, PAUSE};
 use crate::history;
@@ -135,7 +136,13 @@ impl Director<'_> {
             let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
             let time = history::now();
             let moves = self.actors.iter().any(|actor| self.trusts.moves(actor.name(), time));
-            let rests = begun.elapsed() > REST_AFTER && !moves && !self.checker.sendings.is_open();
+            // Whoever leads and whoever sends have seen that it is time; of generators who led before nothing is
+            // accepted.
+            let rested = |actor: &Actor| self.rested.contains(actor.name());
+            let rests = self.members().any(rested)
+                && rested(&self.actors[self.sender()])
+                && begun.elapsed() > REST_AFTER
+                && !moves;
             if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
                 break now;
             }
@@ -143,8 +150,9 @@ impl Director<'_> {
                 (settled, moved) = (now.settled, Instant::now());
             }
             if moved.elapsed() > self.patience(EMPTY_MAX) {
+                let open = if rests { "" } else { ", and somebody still makes or sends messages" };
                 let what = format!(
-                    "nothing was settled for {:?}, and {} wait, {} are held and {} errors are not taken",
+                    "nothing was settled for {:?}, and {} wait, {} are held and {} errors are not taken{open}",
                     self.patience(EMPTY_MAX),
                     now.waiting,
                     now.held,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::history::{Id, id_of};
+use crate::history::{Id, id_of, id_text};
 
 /// Before the number under which a message is sent: its key, and the maker it names.
 pub(crate) const KEY: &str = "key:";
@@ -16,22 +16,11 @@ pub(crate) struct Sendings {
     seen: HashMap<String, Id>,
     /// What the sender was told, by number.
     told: HashMap<u64, Id>,
-    /// The highest number that was sent, answered or not.
-    begun: u64,
 }
 
 impl Sendings {
-    pub(crate) fn sends(&mut self, number: u64) {
-        self.begun = self.begun.max(number);
-    }
-
     pub(crate) fn sent(&mut self, number: u64, id: Id) {
         self.told.insert(number, id);
-    }
-
-    /// Does the sender still wait for an answer?
-    pub(crate) fn is_open(&self) -> bool {
-        self.begun > 0 && !self.told.contains_key(&self.begun)
     }
 
     /// A worker begins with this message. Another one that came of the same, if there is one.
@@ -40,6 +29,11 @@ impl Sendings {
         let number = maker.strip_prefix(KEY).and_then(|number| number.parse().ok());
         let told = number.and_then(|number: u64| self.told.get(&number)).copied();
         [first].into_iter().chain(told).find(|other| *other != id)
+    }
+
+    /// It came of that one, which was put back to work. As for [`Sendings::started`].
+    pub(crate) fn came(&mut self, id: Id, of: Id) -> Option<Id> {
+        self.started(id, &format!("{OF}{}", id_text(of)))
     }
 
     /// Failed messages that were put back to work.
@@ -62,18 +56,16 @@ mod tests {
     fn what_is_sent_or_put_back_is_added_once() {
         let mut sendings = Sendings::default();
         let of = |number| (Source::Sender(7), number);
-        assert!(!sendings.is_open());
-        sendings.sends(1);
-        assert!(sendings.is_open(), "it may be there or not");
         sendings.sent(1, of(1));
-        assert!(!sendings.is_open());
         assert_eq!(sendings.started(of(1), "key:1"), None);
         assert_eq!(sendings.started(of(1), "key:1"), None, "a further attempt");
         assert_eq!(sendings.started(of(2), "key:1"), Some(of(1)), "the key was used already");
         sendings.sent(3, of(3));
         assert_eq!(sendings.started(of(4), "key:3"), Some(of(3)), "the sender was told otherwise");
         assert_eq!(sendings.started(of(5), "of:9-1"), None);
-        assert_eq!(sendings.started(of(6), "of:9-1"), Some(of(5)), "put back twice");
-        assert_eq!(sendings.origins().collect::<Vec<_>>(), [(Source::Term(9), 1)]);
+        let ninth = (Source::Term(9), 1);
+        assert_eq!(sendings.came(of(5), ninth), None, "known already");
+        assert_eq!(sendings.came(of(6), ninth), Some(of(5)), "put back twice");
+        assert_eq!(sendings.origins().collect::<Vec<_>>(), [ninth]);
     }
 }

@@ -47,11 +47,12 @@ impl Director<'_> {
     /// Somebody whom nothing is being done to.
     fn target(&self, step: &Step) -> Option<usize> {
         let generator = self.generator();
-        if step.only || step.generator && generator.is_some() {
+        if step.generator && (step.only || generator.is_some()) {
             return generator;
         }
         let behind = [self.taker(), self.sender()].get(step.which as usize / 7 % 16).copied();
-        if let Some(at) = behind.filter(|at| step.kind.hits_all() && !self.actors[*at].hurt) {
+        let hit = |at: &usize| step.kind.hits_all() && !step.only && !self.actors[*at].hurt;
+        if let Some(at) = behind.filter(hit) {
             return Some(at);
         }
         let well = |at: &usize| !self.actors[*at].hurt && Some(*at) != generator;
@@ -68,7 +69,7 @@ impl Director<'_> {
         self.options.members
     }
 
-    fn sender(&self) -> usize {
+    pub(crate) fn sender(&self) -> usize {
         self.options.members + 1
     }
 
@@ -319,14 +320,14 @@ impl Director<'_> {
                 self.actors[at].hurt = false;
             }
             Act::RedisUp => {
-                if let Some(server) = &mut self.server {
-                    self.checker.seen.torn += u64::from(server.restart()?);
-                }
                 if self.lossy {
                     self.look()?;
                     self.checker.data_lost();
                     self.wakes.lost();
                     self.leader = Default::default(); // terms may begin lower
+                }
+                if let Some(server) = &mut self.server {
+                    self.checker.seen.torn += u64::from(server.restart()?);
                 }
                 if self.options.kinds.contains(&Kind::RedisLoss) {
                     self.books.forget();

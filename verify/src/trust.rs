@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::history::Entry;
 
+/// Nobody is well who heard nothing for longer: a connection that is silent for so long is given up by its own process.
+const HEARS_WITHIN: Duration = Duration::from_millis(900);
 /// No call is waited for longer than this, in microseconds. One that is dropped sooner has no line about its end.
 const GIVEN_UP_AFTER: u64 = 5_000_000;
 
@@ -24,26 +26,52 @@ struct Calls {
     open: HashMap<u64, (u64, Sort)>,
     /// When the latest was sent that was answered, of those that refresh a session.
     answered: u64,
-    /// … and whose session was still there.
+    /// … and whose session was still there; and when the session began.
     refreshed: u64,
+    joined: u64,
 }
 
 /// What matters of a call.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sort {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Sort {
+    #[default]
+    Other,
+    /// It begins a session.
+    Join,
+    /// It refreshes the session if it gets what it asks for.
+    Acquire,
     /// It refreshes the session.
-    refreshes: bool,
-    /// It adds or settles messages.
-    moves: bool,
+    Refresh,
+    /// And adds or settles messages.
+    Move,
+    /// It adds messages without a session.
+    Send,
 }
 
 impl Sort {
     fn of(call: &str) -> Sort {
-        let refreshes = matches!(
-            call,
-            "join" | "heartbeat" | "acquire" | "fetch" | "give_back" | "push" | "settle"
-        );
-        Sort { refreshes, moves: matches!(call, "push" | "settle" | "send" | "requeue") }
+        match call {
+            "join" => Sort::Join,
+            "acquire" => Sort::Acquire,
+            "heartbeat" | "fetch" | "give_back" => Sort::Refresh,
+            "push" | "settle" => Sort::Move,
+            "send" | "requeue" => Sort::Send,
+            _ => Sort::Other,
+        }
+    }
+
+    /// Did the call refresh the session, as far as its process knows?
+    fn refreshes(self, tag: &str) -> bool {
+        match self {
+            Sort::Join => tag == "ok",
+            Sort::Acquire => tag == "won",
+            Sort::Refresh | Sort::Move => true,
+            Sort::Send | Sort::Other => false,
+        }
+    }
+
+    fn moves(self) -> bool {
+        matches!(self, Sort::Move | Sort::Send)
     }
 }
 
@@ -66,13 +94,16 @@ impl Trusts {
             }
             Entry::Answer { number, tag } => {
                 let (sent, sort) = calls.open.remove(number).unwrap_or_default();
-                if sort.refreshes {
+                if sort.refreshes(tag) {
                     calls.answered = calls.answered.max(sent);
+                    if tag != "gone" {
+                        calls.refreshed = calls.refreshed.max(sent);
+                    }
                 }
-                if sort.refreshes && tag != "gone" {
-                    calls.refreshed = calls.refreshed.max(sent);
+                if sort == Sort::Join && tag == "ok" {
+                    calls.joined = sent;
                 }
-                self.already += u64::from(sort.moves && tag == "already");
+                self.already += u64::from(sort.moves() && tag == "already");
             }
             Entry::Unanswered(number) => drop(calls.open.remove(number)),
             Entry::Trusts(until) => {
@@ -101,9 +132,11 @@ impl Trusts {
         well_since: u64,
         lease: Duration,
     ) -> Option<String> {
-        let refreshed = self.of.get(who)?.refreshed;
+        let Calls { refreshed, joined, .. } = *self.of.get(who)?;
         let ago = Duration::from_micros(at.saturating_sub(refreshed));
-        (refreshed > well_since && ago < lease).then(|| {
+        // It may have learnt so late that it has joined again meanwhile.
+        let known = refreshed > joined && refreshed > well_since;
+        (known && ago < lease.min(HEARS_WITHIN)).then(|| {
             format!("{who} was judged dead {ago:?} after it sent a call that Redis answered")
         })
     }
@@ -111,7 +144,7 @@ impl Trusts {
     /// Has it a call open that adds or settles messages, and is not given up?
     pub(crate) fn moves(&self, who: &str, now: u64) -> bool {
         let mut open = self.of.get(who).into_iter().flat_map(|calls| calls.open.values());
-        open.any(|(sent, sort)| sort.moves && now < sent + GIVEN_UP_AFTER)
+        open.any(|(sent, sort)| sort.moves() && now < sent + GIVEN_UP_AFTER)
     }
 }
 

@@ -38,7 +38,7 @@ const NO_KEY: (&str, &str, &str) =
 const REFRESH: &str = "redis.call('ZADD', KEYS[1], 'XX', \
                        string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)";
 
-const MUTANTS: [Mutant; 36] = [
+const MUTANTS: [Mutant; 37] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
@@ -418,6 +418,19 @@ const MUTANTS: [Mutant; 36] = [
         seeds: [1, 2, 3],
         time: "20s",
         broken: &["each-attempt-once"],
+    },
+    Mutant {
+        name: "what is too much for a block is dropped",
+        rules: &[],
+        edits: &[(
+            "fetch",
+            "for back = #got, i, -1 do redis.call('LPUSH', KEYS[lane], got[back]) end",
+            "",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["nothing-lost"],
     },
     Mutant {
         name: "calls refresh no session",
