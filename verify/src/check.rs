@@ -157,12 +157,12 @@ impl Checker {
             self.seen.redone_after_loss += 1;
         } else if !new {
             let what = format!("attempt {attempt} at {name} was made twice");
-            self.blame(Invariant::EachAttemptOnce, what, vec![name]);
+            self.blame(Invariant::EachAttemptOnce, what, vec![name.clone()]);
         }
         self.seen.attempted_again += u64::from(attempt > 1);
         if attempt > ATTEMPTS_MAX {
-            let what = format!("attempt {attempt} at {} was made, one too many", id_text(id));
-            self.blame(Invariant::EachAttemptOnce, what, vec![id_text(id)]);
+            let what = format!("attempt {attempt} at {name} was made, one too many");
+            self.blame(Invariant::EachAttemptOnce, what, vec![name]);
         }
     }
 
@@ -346,7 +346,9 @@ impl Checker {
             found.push((Invariant::EffectsEqualOutcomes, what, Vec::new()));
         }
         self.seen.given_up = self.given_up.len() as u64;
-        let told = |id: &&Id| self.all.get(&id.0).is_some_and(|book| book.recorded.has(id.1));
+        let told = |id: &&Id| {
+            !self.forgot(id.0) && self.all.get(&id.0).is_some_and(|book| book.recorded.has(id.1))
+        };
         for id in self.given_up.iter().filter(told).take(5) {
             let what = format!("{} failed, and its handler did not say so", id_text(*id));
             found.push((Invariant::NothingInvented, what, vec![id_text(*id)]));
