@@ -266,7 +266,7 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
     book.put(&Entry::Start { id, attempt, maker, made });
     // So that some are always in work, and now and then somebody dies over a message for the last time.
-    let long = if attempt == ATTEMPTS_MAX { 10 } else { 1 };
+    let long = if attempt == ATTEMPTS_MAX { 2 } else { 1 };
     tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8 * long)).await;
     let failed = is_failed(id);
     book.put(&Entry::End { id, attempt, failed });
