@@ -28,7 +28,7 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
 /// In the log, at the level `trace`: every call when it is made, and what became of it, under a number
-/// of its own.
+/// of its own; and what a session and a worker conclude from the answers.
 pub(crate) const CALLS: &str = "artel::calls";
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 

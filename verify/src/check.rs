@@ -312,10 +312,8 @@ impl Checker {
         }
         let mut found = Vec::new();
         for (source, book) in &self.all {
-            let is_term = matches!(source, Source::Term(_));
             if self.forgot(*source) {
-                let upto = book.accepted.max(book.highest);
-                let lost = book.missing(upto).filter(|seq| is_term || book.known.has(*seq));
+                let lost = book.missing(*source, book.accepted.max(book.highest));
                 self.seen.lost_with_redis += lost.count() as u64;
             } else {
                 self.outcomes(*source, book, &mut found);
@@ -328,8 +326,7 @@ impl Checker {
                     found.push((Invariant::EffectsEqualOutcomes, what, vec![source.to_string()]));
                 }
             }
-            // A sender uses up a number with what it had sent before: there may be gaps.
-            if !is_term {
+            if let Source::Sender(_) = source {
                 self.seen.accepted += book.known.count();
                 continue;
             }
@@ -368,20 +365,20 @@ impl Checker {
                 found.push((invariant, format!("{} {what}", name(seq)), vec![name(seq)]));
             }
         };
-        let is_term = matches!(source, Source::Term(_));
-        let upto = if is_term { book.accepted } else { book.highest };
+        let upto = match source {
+            Source::Term(_) => book.accepted,
+            Source::Sender(_) => book.highest,
+        };
         few(
             Invariant::NothingLost,
-            &mut book.missing(upto).filter(|seq| is_term || book.known.has(*seq)),
+            &mut book.missing(source, upto),
             "was accepted and has no outcome",
         );
-        if is_term {
-            few(
-                Invariant::DenseSequences,
-                &mut book.missing(book.highest).filter(|seq| *seq > book.accepted),
-                "is nowhere, and later ones are there",
-            );
-        }
+        few(
+            Invariant::DenseSequences,
+            &mut book.missing(source, book.highest).filter(|seq| *seq > upto),
+            "is nowhere, and later ones are there",
+        );
         let attempt =
             |seq: &u64, again: &HashMap<Id, u32>| again.get(&(source, *seq)).copied().unwrap_or(1);
         let unhandled = |seq: &u64| {
@@ -458,9 +455,11 @@ impl Series {
         self.known.put(seq);
     }
 
-    /// Those up to there that have no outcome.
-    fn missing(&self, upto: u64) -> impl Iterator<Item = u64> {
-        (1..=upto).filter(|seq| !self.settled.has(*seq))
+    /// Those up to there that have no outcome. A sender uses up a number with what it had sent before, so of its
+    /// numbers only those count that were seen.
+    fn missing(&self, source: Source, upto: u64) -> impl Iterator<Item = u64> {
+        let is_there = move |seq: &u64| matches!(source, Source::Term(_)) || self.known.has(*seq);
+        (1..=upto).filter(is_there).filter(|seq| !self.settled.has(*seq))
     }
 }
 

@@ -328,6 +328,10 @@ impl Director<'_> {
                 match entry {
                     Entry::Make { .. } => self.made = self.made.max(time),
                     Entry::Rests => drop(self.rested.insert(who.clone())),
+                    // Nobody sends it again, and an hour of keys makes every snapshot slow.
+                    Entry::Sent { number, .. } if !self.redis_hurt => {
+                        let _ = self.books.drop_key(number);
+                    }
                     Entry::Start { .. } => self.begun_with = self.begun_with.max(time),
                     _ => {}
                 }

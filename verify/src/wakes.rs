@@ -93,9 +93,6 @@ impl Director<'_> {
         match entry {
             Entry::Waits(name) if lives => self.wakes.waits(name, at),
             Entry::Set(name) => self.wakes.set(name, Instant::now()),
-            Entry::Sent { number, .. } if !self.redis_hurt => {
-                let _ = self.books.drop_key(*number); // nobody sends it again
-            }
             Entry::Woke(name) if self.wakes.woke(name) && !self.redis_hurt => {
                 let _ = self.books.drop_event(name);
             }

@@ -37,6 +37,16 @@ impl Home {
         Program::spawn(command)
     }
 
+    /// `kill -9` of its one server, and waits for its end.
+    #[track_caller]
+    fn kill_server(&self) {
+        let servers = servers_on(&self.socket());
+        assert_eq!(servers.len(), 1);
+        let pid = nix::unistd::Pid::from_raw(servers[0] as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it is there");
+        eventually("its end", || servers_on(&self.socket()).is_empty());
+    }
+
     #[track_caller]
     fn run(&self, args: &[&str]) -> String {
         let mut program = self.start(args);
@@ -117,21 +127,25 @@ fn two_starters_make_one_server() {
     }
 }
 
-/// A kill can tear the file a server writes; half a script in it must never be carried out.
-#[test]
-fn a_torn_file_of_the_private_server_is_written_anew() {
+/// A private server with a message, whose starter was killed.
+fn left_alone() -> Option<Home> {
     if localhost_answers() {
-        return println!("a Redis on localhost comes first here: nothing to prove");
+        println!("a Redis on localhost comes first here: nothing to prove");
+        return None;
     }
     let home = Home::new();
     let mut first = home.start(&["run"]);
     first.says("joined the fleet");
     home.run(&["send", "kept"]);
     first.kill();
-    let server = servers_on(&home.socket()).pop().expect("a server");
-    let pid = nix::unistd::Pid::from_raw(server as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
-    eventually("the server to be gone", || servers_on(&home.socket()).is_empty());
+    Some(home)
+}
+
+/// A kill can tear the file a server writes; half a script in it must never be carried out.
+#[test]
+fn a_torn_file_of_the_private_server_is_written_anew() {
+    let Some(home) = left_alone() else { return };
+    home.kill_server();
     let data = home.dir.path().join("data");
     let files = std::fs::read_dir(data.join("appendonlydir")).expect("its files").flatten();
     let mut files = files.map(|file| file.path());
@@ -150,24 +164,13 @@ fn a_torn_file_of_the_private_server_is_written_anew() {
 /// The server outlives whoever started it, and the next one adopts it, data and all.
 #[test]
 fn a_private_server_is_adopted() {
-    if localhost_answers() {
-        return println!("a Redis on localhost comes first here: nothing to prove");
-    }
-    let home = Home::new();
-    let mut first = home.start(&["run"]);
-    first.says("joined the fleet");
-    home.run(&["send", "kept"]);
-    first.kill();
+    let Some(home) = left_alone() else { return };
     let second = home.start(&["run"]);
     second.says("using the private server");
     second.says("joined the fleet");
     // A lock file that nobody holds and a killed server's socket are no obstacles.
     drop(second);
-    let server = servers_on(&home.socket());
-    assert_eq!(server.len(), 1);
-    let pid = nix::unistd::Pid::from_raw(server[0] as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it is there");
-    eventually("its end", || servers_on(&home.socket()).is_empty());
+    home.kill_server();
     std::fs::write(home.dir.path().join("data/lock"), "").expect("writes");
     assert!(home.socket().exists(), "a killed server leaves its socket");
     let third = home.start(&["run"]);

@@ -4,6 +4,8 @@
 
 #[cfg(feature = "mutants")]
 mod mutants; // the checker is checked
+#[cfg(feature = "mutants")]
+mod rules;
 
 use std::path::{Path, PathBuf};
 
