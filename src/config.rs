@@ -109,8 +109,9 @@ pub struct Config {
     pub handler_timeout: Duration,
     /// Messages the generator adds, over the life of the fleet; then it keeps its lease and rests.
     pub messages_max: Option<u64>,
-    /// Messages that may wait in a lane; beyond, the generator waits and sending is refused.
-    pub backlog_max: usize,
+    /// Messages that may wait in a lane; beyond, the generator waits and sending is refused. One value
+    /// for the fleet; `None` takes the fleet's (default 1,000,000).
+    pub backlog_max: Option<usize>,
     /// How often each lane is the first to be served.
     pub lane_weights: LaneWeights,
     /// Messages per push and per fetch.
@@ -123,18 +124,23 @@ pub struct Config {
     pub stop_grace: Duration,
     /// When a push or an outcome counts as recorded.
     pub durability: Durability,
-    /// What is kept of settled messages.
-    pub ledger: Ledger,
+    /// What is kept of settled messages. One value for the fleet; `None` takes the fleet's (default
+    /// nothing).
+    pub ledger: Option<Ledger>,
     /// What people call this process.
     pub label: String,
 }
 
-/// Fleet-wide defaults, used by a first member that asks for nothing else.
-pub(crate) const LEASE: Duration = Duration::from_secs(3);
-pub(crate) const GRACE: Duration = Duration::from_millis(300);
-pub(crate) const ATTEMPTS_MAX: u32 = 5;
-/// Messages that may wait in a lane.
-pub(crate) const BACKLOG_MAX: usize = 1_000_000;
+/// A setting that is the same for the whole fleet: it stands in Redis, and scripts read it there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FleetSetting {
+    /// Its field in `config`.
+    pub(crate) field: &'static str,
+    /// An explicit wish; `None` takes what the fleet has.
+    pub(crate) wanted: Option<i64>,
+    /// What a first member sets that asks for nothing else.
+    pub(crate) default: i64,
+}
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -149,20 +155,33 @@ impl Default for Config {
             concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             handler_timeout: Duration::from_secs(300),
             messages_max: None,
-            backlog_max: BACKLOG_MAX,
+            backlog_max: None,
             lane_weights: LaneWeights::default(),
             batch_max: 1000,
             block_bytes_max: 1 << 20,
             payload_bytes_max: 1 << 20,
             stop_grace: Duration::from_secs(10),
             durability: Durability::Local,
-            ledger: Ledger::Off,
+            ledger: None,
             label: String::new(),
         }
     }
 }
 
 impl Config {
+    /// The settings of which the fleet has one value: lease, grace, attempts, ledger, backlog.
+    pub(crate) fn fleet_wide(&self) -> [FleetSetting; 5] {
+        let ms = |time: Duration| time.as_millis() as i64;
+        let setting = |field, wanted, default| FleetSetting { field, wanted, default };
+        [
+            setting("lease_ms", self.lease.map(ms), 3_000),
+            setting("grace_ms", self.grace.map(ms), 300),
+            setting("attempts_max", self.attempts_max.map(i64::from), 5),
+            setting("ledger", self.ledger.map(Ledger::arg), Ledger::Off.arg()),
+            setting("backlog_max", self.backlog_max.map(|n| n as i64), 1_000_000),
+        ]
+    }
+
     /// Checks every setting against its range.
     pub fn validate(&self) -> Result<(), Error> {
         if let Some(lease) = self.lease {
@@ -178,7 +197,10 @@ impl Config {
         within("takeover_timeout", self.takeover_timeout, MS, Duration::from_secs(10))?;
         within("handler_timeout", self.handler_timeout, MS, Duration::from_secs(7 * 86_400))?;
         counted("concurrency", self.concurrency, 1, 10_000)?;
-        counted("backlog_max", self.backlog_max, 1, usize::MAX)?;
+        if let Some(backlog_max) = self.backlog_max {
+            // Scripts compare it: beyond this their numbers are not exact.
+            counted("backlog_max", backlog_max, 1, 1 << 52)?;
+        }
         counted("batch_max", self.batch_max, 1, 5_000)?;
         counted("block_bytes_max", self.block_bytes_max, 1, 256 << 20)?;
         counted("payload_bytes_max", self.payload_bytes_max, 1, 256 << 20)?;

@@ -83,12 +83,7 @@ impl Crew {
             );
             tokio::spawn(worker.run())
         });
-        let adopter = tokio::spawn(adopt(
-            self.store.clone(),
-            session.clone(),
-            self.config.ledger.arg(),
-            self.board.clone(),
-        ));
+        let adopter = tokio::spawn(adopt(self.store.clone(), session.clone(), self.board.clone()));
         self.lead(session, &mode).await;
         if !session.over.is_cancelled() {
             mode.send_replace(Mode::Drain);
@@ -159,7 +154,7 @@ impl Crew {
             // Whoever was deposed for making no progress lets others try first.
             tokio::select! {
                 () = self.stop.token.cancelled() => break,
-                () = tokio::time::sleep(session.lease / 3) => {}
+                () = tokio::time::sleep(session.lease() / 3) => {}
             }
         }
         session.set_exercise(Exercise::Idle);
@@ -175,7 +170,7 @@ async fn resign(store: &Store, lease: &Lease) {
 }
 
 /// Puts back what dead members held, whenever there is something.
-async fn adopt(store: Store, session: Arc<Session>, ledger: i64, board: Board) {
+async fn adopt(store: Store, session: Arc<Session>, board: Board) {
     let mut standing = session.standing();
     loop {
         let (orphans, rank) = {
@@ -187,7 +182,7 @@ async fn adopt(store: Store, session: Arc<Session>, ledger: i64, board: Board) {
             tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
             // Before, not after: what is heard of meanwhile must not be forgotten.
             session.update_standing(|standing| standing.orphans = false);
-            if let Err(error) = adopt_all(&store, &session, ledger, &board).await {
+            if let Err(error) = adopt_all(&store, &session, &board).await {
                 tracing::debug!(%error, "adopting");
                 tokio::time::sleep(ADOPT_RETRY).await;
                 session.update_standing(|standing| standing.orphans = true);

@@ -28,6 +28,24 @@ pub enum Error {
         yours: String,
     },
 
+    /// The fleet runs with another protocol than this program speaks, so nothing was done.
+    #[error("fleet {fleet:?} runs with protocol {theirs}, this program speaks {ours}")]
+    Protocol {
+        /// The fleet's name.
+        fleet: String,
+        /// The protocol of its members.
+        theirs: String,
+        /// The protocol of this version.
+        ours: u32,
+    },
+
+    /// No larger number can be granted under this key, so nothing was done: see the README on clocks.
+    #[error("{key} cannot grow past 2^52: Redis's clock is, or once was, past the year 2112")]
+    Exhausted {
+        /// The key in Redis.
+        key: String,
+    },
+
     /// Redis could not be reached, so nothing was done.
     #[error("cannot reach Redis at {redis}: {reason}")]
     Unreachable {

@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::config::{ATTEMPTS_MAX, Config, GRACE, LEASE, check_fleet_name};
+use crate::config::{Config, check_fleet_name};
 use crate::crew::Crew;
 use crate::generator::{DynGenerate, Generate, Outlet, Runner};
 use crate::membership::{Keeper, MemberId, Profile, Session};
 use crate::notice::{Board, Notice, Notices, Relay};
 use crate::outcome::{Status, read_status};
-use crate::queue::{NewMessage, Sender, Sent, adopt_all, disown_strays};
+use crate::queue::{NewMessage, PutBack, Sender, Sent, adopt_all, disown_strays};
 use crate::shutdown::Shutdown;
 use crate::stats::Reporter;
 use crate::store::{Address, Store};
@@ -124,10 +124,7 @@ impl FleetBuilder {
         let profile = Profile {
             label: self.config.label.clone(),
             host: host(),
-            lease: self.config.lease,
-            grace: self.config.grace,
-            attempts_max: self.config.attempts_max,
-            defaults: (LEASE, GRACE, ATTEMPTS_MAX),
+            settings: self.config.fleet_wide(),
             interval: self.config.interval,
             observes,
         };
@@ -136,7 +133,7 @@ impl FleetBuilder {
             tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
         }
         let sessions = keeper.sessions();
-        let redis = Redis::on(store.clone());
+        let redis = Redis::of_member(store.clone());
         let locksmith = Locksmith::new(redis.clone(), sessions.clone())?;
         let resting = if observes { Role::Observer } else { Role::Worker };
         let (role, roles) = watch::channel(resting);
@@ -166,8 +163,9 @@ impl FleetBuilder {
             reporter: ear.spawn(reporter.run()),
             stop: stop.clone(),
         };
-        let ledger = crew.config.ledger.arg();
-        let sender = Sender::on(store.clone(), &crew.config);
+        let backlog_max = sessions.borrow().as_ref().map(|session| session.backlog_max);
+        let backlog_max = backlog_max.ok_or(Error::Stopping)?;
+        let sender = Sender::on(store.clone(), &crew.config, backlog_max);
         let task = tokio::spawn(crew.run(keeper));
         let notices = Some(notices);
         let hub = self.hub.map_or_else(OnceLock::new, OnceLock::from);
@@ -178,7 +176,6 @@ impl FleetBuilder {
             store,
             redis,
             locksmith,
-            ledger,
             sender,
             board,
             notices,
@@ -213,7 +210,6 @@ pub struct Fleet {
     store: Store,
     redis: Redis,
     locksmith: Arc<Locksmith>,
-    ledger: i64,
     sender: Sender,
     board: Board,
     notices: Option<Notices>,
@@ -378,18 +374,18 @@ impl Fleet {
         self.topic.clone()
     }
 
-    /// Puts back what dead members left behind, blocks that belong to nobody included, and says how
-    /// many messages that were. Live work is never touched. Members do this all the time by
+    /// Puts back what dead members left behind, blocks that belong to nobody included, and says what
+    /// became of it. Live work is never touched. Members do this all the time by
     /// themselves; this does it now.
     ///
     /// # Cancel safety
     ///
     /// Safe: whatever was not put back is put back by any member.
-    pub async fn clean(&self) -> Result<u64, Error> {
+    pub async fn clean(&self) -> Result<PutBack, Error> {
         let session = self.sessions.borrow().clone().ok_or(Error::Stopping)?;
         let explain = |error| self.store.explain(error);
         disown_strays(&self.store, &session).await.map_err(explain)?;
-        adopt_all(&self.store, &session, self.ledger, &self.board).await.map_err(explain)
+        adopt_all(&self.store, &session, &self.board).await.map_err(explain)
     }
 
     /// Begins a graceful stop. Returns at once.

@@ -66,6 +66,7 @@ mod membership;
 mod mutant;
 mod notice;
 mod outcome;
+mod panic;
 mod queue;
 mod shutdown;
 mod stats;
@@ -92,7 +93,7 @@ pub use outcome::{
     Books, Cause, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
     MessageCounts, Outcome, Requeued, Requeuer, Status, Taker,
 };
-pub use queue::{Lane, Message, MessageId, NewMessage, Sender, Sent};
+pub use queue::{Lane, Message, MessageId, NewMessage, PutBack, Sender, Sent};
 pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;
 pub use sync::{

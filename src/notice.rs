@@ -104,6 +104,25 @@ pub enum Notice {
         /// What did not fit.
         what: &'static str,
     },
+    /// Redis keeps refusing what must be recorded: this process gives up what it holds and joins anew.
+    Refused {
+        /// What Redis said.
+        reason: String,
+    },
+    /// A message was claimed and could not be read over this link in time.
+    Unread {
+        /// Which one.
+        id: MessageId,
+        /// True if it went to the error store, because too many workers could not; else another worker
+        /// may try.
+        failed: bool,
+    },
+    /// No larger term or token can be granted: Redis's clock is, or once was, past the year 2112. Nobody
+    /// can be elected until an operator helps. Said once a minute.
+    Exhausted {
+        /// The keys in Redis, one of which holds too large a number.
+        keys: String,
+    },
     /// Fewer replicas than demanded have the last writes: generating and settling wait for them.
     Unreplicated {
         /// How many have them.

@@ -44,7 +44,7 @@ fn set(server: &Server, event: &str) {
         .hincr(&key, "gen", 1)
         .hset(&key, "flag", "0")
         .cmd("SPUBLISH")
-        .arg(&key)
+        .arg(format!("artel:{{artel}}:@0:event:{event}"))
         .arg("set")
         .ignore()
         .query(&mut connection)

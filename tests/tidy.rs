@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which modules of the crate each module may import. Everything is allowed what is nobody's stage:
-/// `clock`, `config`, `error`, `mutant`, `notice`, `term`, `timings`.
+/// `clock`, `config`, `error`, `mutant`, `notice`, `panic`, `term`, `timings`.
 const ALLOWED: [(&str, &[&str]); 8] = [
     ("store", &["membership::MemberId"]),
     ("membership", &["store"]),
@@ -17,8 +17,8 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ("outcome", &["store", "membership", "queue"]),
     ("sync", &["store", "membership", "election"]),
 ];
-const COMMON: [&str; 8] =
-    ["clock", "config", "Error", "mutant", "notice", "term", "timings", "error"];
+const COMMON: [&str; 9] =
+    ["clock", "config", "Error", "mutant", "notice", "panic", "term", "timings", "error"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

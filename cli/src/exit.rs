@@ -94,6 +94,14 @@ impl From<artel::Error> for Failure {
                 );
                 Failure::new(FAILURE, text).hint(hint)
             }
+            Error::Protocol { .. } => Failure::new(FAILURE, text).hint(
+                "two versions cannot share a fleet: stop all of its processes, then start all of \
+                 them with one version",
+            ),
+            Error::Exhausted { .. } => Failure::new(FAILURE, text).hint(
+                "set Redis's clock right; if that is not enough, stop all members and lower the \
+                 number by hand (README, \"Clocks\")",
+            ),
             Error::Unfit { ref reason, .. } => {
                 let hint = if reason.contains("policy") {
                     "`redis-cli config set maxmemory-policy noeviction`"

@@ -9,6 +9,9 @@ if len(sys.argv) != 5 or sys.argv[1] not in ("set", "clear", "wait"):
 what, url, fleet, name = sys.argv[1:]
 key = "artel:{%s}:event:%s" % (fleet, name)
 r = redis.Redis.from_url(url, decode_responses=True)
+# Redis publishes across databases, so the channel names the database.
+db = r.connection_pool.connection_kwargs.get("db") or 0
+name_of_channel = "artel:{%s}:@%s:event:%s" % (fleet, db, name)
 
 
 def read():
@@ -21,13 +24,13 @@ def read():
 if what == "set":
     with r.pipeline(transaction=True) as p:
         p.hincrby(key, "gen", 1).hset(key, mapping={"flag": 1, "until": 0})
-        p.execute_command("SPUBLISH", key, "set")
+        p.execute_command("SPUBLISH", name_of_channel, "set")
         p.execute()
 elif what == "clear":
     r.hset(key, "flag", 0)
 else:
     channel = r.pubsub()
-    channel.execute_command("SSUBSCRIBE", key)
+    channel.execute_command("SSUBSCRIBE", name_of_channel)
     channel.parse_response()  # the confirmation: from here on nothing is missed
     is_set, first = read()
     if not is_set:

@@ -5,7 +5,9 @@
 -- lock:   KEYS[4] locks:<me> HASH, name -> `token:attempt`   KEYS[5] waiters:<name> ZSET, member -> ticket
 -- ARGV    me, lease_ms; for a lock also: name, number of this attempt, ticket ('' = a new one, '-' = will not wait)
 -- Returns {'won', token, now_ms, generated so far, ms of the last push} ({'won', token} for a lock),
---         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'strange' (the key holds something else), 'gone'
+--         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'strange' (the key holds something else), 'gone',
+--         'spent' (the next token would be past 2^52: nothing was granted, and an operator must help)
+-- Why 2^52: past 2^53 Lua's numbers skip, and tokens would silently stop growing.
 -- Why a new token even when the right is mine: `last` starts again, so a late copy of a push numbered under
 -- the old term would otherwise be accepted a second time. Why a lock counts attempts: a repeat after a lost
 -- reply must find what the first copy got, and a late copy must not change the token under its own holder.
@@ -32,6 +34,7 @@ if right then
   end
 end
 local token = math.max((redis.call('GET', KEYS[3]) or 0) + 1, t[1] * 1000000 + t[2])
+if token > 4503599627370496 then return 'spent' end
 token = string.format('%.0f', token)
 if name then
   -- First: if one of our keys is of another type, no lock is taken.

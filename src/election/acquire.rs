@@ -14,7 +14,7 @@ pub(super) fn lease_call(store: &Store, session: &Session) -> Call {
     ACQUIRE
         .call(&[keys.members(), keys.lease(), keys.term(), keys.last(), keys.ctl(), keys.counts()])
         .arg(session.id.as_str())
-        .arg(session.lease.as_millis() as u64)
+        .arg(session.lease().as_millis() as u64)
 }
 
 /// Asks for a lock. With a ticket, an empty one at first, it also takes a place in the queue.
@@ -35,7 +35,7 @@ pub(crate) fn lock_call(
             keys.waiters(name),
         ])
         .arg(session.id.as_str())
-        .arg(session.lease.as_millis() as u64)
+        .arg(session.lease().as_millis() as u64)
         .arg(name)
         .arg(attempt)
         .arg(ticket.unwrap_or("-"))

@@ -121,6 +121,8 @@ impl Elector {
                 });
                 Ok(Answer::Held)
             }
+            // Heartbeats say so, once a minute.
+            "spent" => Ok(Answer::Held),
             "gone" => {
                 self.session.end(End::Gone);
                 Ok(Answer::Over)

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::election::Lease;
 use crate::membership::End;
 use crate::notice::{Board, Notice};
+use crate::panic::panic_text;
 use crate::queue::{NewMessage, Pushed, push_call, pushed};
 use crate::store::{Call, Store};
 
@@ -126,7 +127,7 @@ impl Runner {
                     Some(error) => error.to_string(),
                 },
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => "the generator panicked".to_owned(),
+                Err(panic) => format!("the generator panicked: {}", panic_text(panic)),
             };
             self.outlet.board.publish(Notice::GenerateFailed { reason });
         }
@@ -148,10 +149,10 @@ impl Outlet {
         if rest.is_empty() {
             return None;
         }
-        let most = self.config.batch_max.min(self.config.backlog_max);
+        let most = self.config.batch_max.min(lease.session.backlog_max);
         let (front, back) = rest.split_at(portion(rest, most));
         *rest = back;
-        let call = push_call(&self.store, lease, seq, front, self.config.backlog_max);
+        let call = push_call(&self.store, lease, seq, front);
         Some((call, front.len() as u64))
     }
 
@@ -199,7 +200,7 @@ impl Outlet {
                 }
                 Ok(Pushed::Full) => {
                     session.refresh(sent);
-                    Some(format!("{} messages wait already", self.config.backlog_max))
+                    Some(format!("{} messages wait already", session.backlog_max))
                 }
                 Ok(Pushed::Fenced) => {
                     self.board.publish(Notice::Fenced { term: lease.term });
@@ -212,6 +213,11 @@ impl Outlet {
                 }
                 Ok(Pushed::Gap) => {
                     self.board.publish(Notice::DataLossSeen { what: "numbers of this term" });
+                    return Some(Ending::Deposed);
+                }
+                Ok(Pushed::Protocol(theirs)) => {
+                    let reason = self.store.other_protocol(&theirs).to_string();
+                    self.board.publish(Notice::Refused { reason });
                     return Some(Ending::Deposed);
                 }
                 Err(error) if error.is_oom() => Some("Redis is out of memory".to_owned()),

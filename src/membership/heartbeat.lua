@@ -2,36 +2,40 @@
 -- Refreshes the caller's session and tells it what it must know about the fleet.
 -- KEYS[1] members ZSET     KEYS[2] lease STRING   KEYS[3] watch HASH     KEYS[4] orphans SET
 -- KEYS[5] member:<id> HASH KEYS[6] blocks:<id> HASH KEYS[7] locks:<id> HASH
--- ARGV    me, lease_ms, held (',3,4,' the blocks it knows of, and its next number), hi (its last number),
---         ttl_ms, then field, value … for the member's hash
+-- KEYS[8] term STRING      KEYS[9] token STRING  KEYS[10] config HASH
+-- ARGV    me, lease_ms if none is in config, held (how many blocks it knows of), hi (its last number), ttl_ms,
+--         then field, value … for the member's hash
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
 --         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
---         its locks as name, `token:attempt` …}
+--         1 if no term or token can be granted (see acquire), lease_ms, grace_ms, its locks as name, `token:attempt` …}
+-- Why the lease from config: it may change while only observers are here, and there must be one at a time.
+-- Why a number is enough for held: see fetch.
 local me = ARGV[1]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + ARGV[2]), me)
+local config = redis.call('HMGET', KEYS[10], 'lease_ms', 'grace_ms')
+local lease_ms = config[1] or ARGV[2]
+redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + lease_ms), me)
 local lease, left = redis.call('GET', KEYS[2]), 0
 if lease then
   local deadline = redis.call('ZSCORE', KEYS[1], string.match(lease, '^[^|]+'))
   if deadline then left = deadline - now else lease = false end
 end
 local looked = redis.call('HGET', KEYS[3], 'looked')
-local stray, hi = 0, 0
-local blocks = redis.call('HGETALL', KEYS[6])
-for i = 1, #blocks, 2 do
-  if blocks[i] == 'hi' then
-    hi = tonumber(blocks[i + 1])
-  elseif not string.find(ARGV[3], ',' .. blocks[i] .. ',', 1, true) then
-    stray = 1
-  end
-end
-if hi < tonumber(ARGV[4]) then stray = 1 end
+local stray, known = 0, tonumber(ARGV[4])
+local hi = redis.call('HGET', KEYS[6], 'hi')
+local open = redis.call('HLEN', KEYS[6]) - (hi and 1 or 0)
+hi = tonumber(hi or '0')
+-- A fetch that is under way may have opened the numbers behind the last one known.
+if hi < known or open > ARGV[3] + (hi - known) then stray = 1 end
 if #ARGV > 5 then
   redis.call('HSET', KEYS[5], unpack(ARGV, 6))
   redis.call('PEXPIRE', KEYS[5], ARGV[5])
 end
+local LIMIT = 4503599627370496
+local highest = math.max(tonumber(redis.call('GET', KEYS[8]) or '0'), tonumber(redis.call('GET', KEYS[9]) or '0'))
+local spent = math.max(highest + 1, t[1] * 1000000 + t[2]) > LIMIT and 1 or 0
 return {'ok', lease or '', string.format('%.0f', left), string.format('%.0f', now - (looked or 0)),
-  redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray,
-  redis.call('HGETALL', KEYS[7])}
+  redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray, spent,
+  lease_ms, config[2] or '300', redis.call('HGETALL', KEYS[7])}

@@ -1,46 +1,72 @@
 #!lua flags=allow-oom
 -- Opens a session: the only script that ever adds a member.
--- KEYS[1] members ZSET     KEYS[2] member:<id> HASH   KEYS[3] watch HASH   KEYS[4] blind SET
--- KEYS[5] config HASH      KEYS[6] alive:<id> channel KEYS[7] ctl channel  KEYS[8] term STRING
--- ARGV    id, ttl_ms, then lease_ms, grace_ms, attempts_max as wanted ('' = whatever the fleet has),
---         the same three as defaults, then field, value … for the member's hash
--- Returns {'ok', highest term granted, lease_ms, grace_ms, attempts_max, blind, born}, {'config', field, stored, wanted},
+-- KEYS[1] members ZSET     KEYS[2] member:<id> HASH   KEYS[3] watch HASH    KEYS[4] blind SET
+-- KEYS[5] config HASH      KEYS[6] term STRING        KEYS[7] suspects HASH KEYS[8] orphans SET
+-- KEYS[9] alive:<id> channel                          KEYS[10] ctl channel
+-- ARGV    id, ttl_ms, protocol, '1' if the caller saw all members overdue for a whole lease,
+--         number of settings, then for each: field, value wanted ('' = whatever the fleet has), default;
+--         then field, value … for the member's hash
+-- Returns {'ok', highest term granted, blind, born, the settings …},
+--         {'protocol', theirs, wait_ms} or {'config', field, stored, wanted, wait_ms}: nothing was written;
+--         wait_ms > 0 = all members are overdue: ask again until that much time has passed,
 --         'taken' (the id has a session already: a late copy)
 -- Why born: the id of the fleet's first member ever; another one than before means that Redis forgot the fleet.
 -- Why blind: a member whose presence cannot be seen (behind a proxy) must be judged by its deadline only.
-if redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 'taken' end
+-- Why the overdue are reaped before a setting changes: one that was only frozen would go on with the old lease.
+local me = ARGV[1]
+if redis.call('ZSCORE', KEYS[1], me) then return 'taken' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local fields = {'lease_ms', 'grace_ms', 'attempts_max'}
-local alive = false -- somebody who works or leads: observers (`o…`) take what they find, and pin nothing
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf')) do
-  if string.sub(id, 1, 1) ~= 'o' then alive = true; break end
+local here = redis.call('ZRANGE', KEYS[1], 0, -1)
+local works = false -- observers (`o…`) follow whatever is in config, and pin nothing
+for _, id in ipairs(here) do
+  if string.sub(id, 1, 1) ~= 'o' then works = true; break end
 end
-local set = {}
-for i, field in ipairs(fields) do
-  local wanted, stored = ARGV[2 + i], redis.call('HGET', KEYS[5], field)
-  if stored and alive and wanted ~= '' and wanted ~= stored then
-    return {'config', field, stored, wanted}
+local set, conflict = {}, false
+local theirs = redis.call('HGET', KEYS[5], 'protocol') or redis.call('EXISTS', KEYS[5]) == 1 and '1'
+if theirs and theirs ~= ARGV[3] and #here > 0 then conflict = {'protocol', theirs} end
+local last = 5 + 3 * ARGV[5]
+for i = 6, last, 3 do
+  local field, wanted = ARGV[i], ARGV[i + 1]
+  local stored = redis.call('HGET', KEYS[5], field)
+  if stored and works and wanted ~= '' and wanted ~= stored then
+    conflict = conflict or {'config', field, stored, wanted}
   end
-  if wanted ~= '' then set[i] = wanted else set[i] = stored or ARGV[5 + i] end
+  set[#set + 1] = field
+  set[#set + 1] = wanted ~= '' and wanted or stored or ARGV[i + 2]
+end
+if conflict then
+  local overdue = redis.call('ZCOUNT', KEYS[1], string.format('%.0f', now), '+inf') == 0
+  if not overdue or ARGV[4] ~= '1' then
+    conflict[#conflict + 1] = overdue and redis.call('HGET', KEYS[5], 'lease_ms') or '0'
+    return conflict
+  end
+  for _, id in ipairs(here) do
+    redis.call('ZREM', KEYS[1], id)
+    redis.call('HDEL', KEYS[7], id)
+    redis.call('SREM', KEYS[4], id)
+    redis.call('SADD', KEYS[8], id)
+    redis.call('SPUBLISH', KEYS[10], 'dead|' .. id)
+  end
 end
 if redis.call('ZCARD', KEYS[1]) == 0 then
   -- The first member opens the watch: there is nobody yet whom it could judge wrongly.
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
   redis.call('HSET', KEYS[3], 'run_id', run, 'looked', string.format('%.0f', now), 'calm', '0')
 end
-for i, field in ipairs(fields) do redis.call('HSET', KEYS[5], field, set[i]) end
-redis.call('HSETNX', KEYS[5], 'born', ARGV[1])
-redis.call('ZADD', KEYS[1], string.format('%.0f', now + set[1]), ARGV[1])
+redis.call('HSET', KEYS[5], 'protocol', ARGV[3], unpack(set))
+redis.call('HSETNX', KEYS[5], 'born', me)
+redis.call('ZADD', KEYS[1], string.format('%.0f', now + redis.call('HGET', KEYS[5], 'lease_ms')), me)
 local blind = 0
-if redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[6])[2] == 0 then
+if redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[9])[2] == 0 then
   blind = 1
-  redis.call('SADD', KEYS[4], ARGV[1])
+  redis.call('SADD', KEYS[4], me)
 end
-if #ARGV > 8 then
-  redis.call('HSET', KEYS[2], unpack(ARGV, 9))
+if #ARGV > last then
+  redis.call('HSET', KEYS[2], unpack(ARGV, last + 1))
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
-redis.call('SPUBLISH', KEYS[7], 'joined|' .. ARGV[1])
-return {'ok', redis.call('GET', KEYS[8]) or '0', set[1], set[2], set[3], blind,
-  redis.call('HGET', KEYS[5], 'born')}
+redis.call('SPUBLISH', KEYS[10], 'joined|' .. me)
+local reply = {'ok', redis.call('GET', KEYS[6]) or '0', blind, redis.call('HGET', KEYS[5], 'born')}
+for i = 2, #set, 2 do reply[#reply + 1] = set[i] end
+return reply

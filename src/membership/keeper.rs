@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::{End, MemberId, Session};
 use crate::Error;
 use crate::clock::Moment;
+use crate::config::FleetSetting;
 use crate::notice::{Board, Notice};
-use crate::store::{Hint, Link, Reply, Script, Store, StoreError};
+use crate::store::{Hint, Link, PROTOCOL, Reply, Script, Store, StoreError};
 
 static JOIN: Script = Script::new("join", include_str!("join.lua"));
 static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
@@ -26,6 +27,8 @@ static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
 pub(super) const PROFILE_TTL: Duration = Duration::from_secs(60);
 /// Redis answered a moment ago, at the start check: a first join is tried this often again.
 const FIRST_TRIES: u32 = 4;
+/// Pause before a join that met other settings.
+const CONFLICT_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two refreshes while presence is lost.
 pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 
@@ -34,11 +37,7 @@ pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 pub(crate) struct Profile {
     pub(crate) label: String,
     pub(crate) host: String,
-    /// Explicit wishes; `None` takes what the fleet has.
-    pub(crate) lease: Option<Duration>,
-    pub(crate) grace: Option<Duration>,
-    pub(crate) attempts_max: Option<u32>,
-    pub(crate) defaults: (Duration, Duration, u32),
+    pub(crate) settings: [FleetSetting; 5],
     pub(crate) interval: Duration,
     /// It neither works nor leads.
     pub(crate) observes: bool,
@@ -73,6 +72,7 @@ impl Keeper {
             stop: stop.clone(),
             seen_term: 0,
             seen_born: None,
+            exhausted_at: None,
             joined_on: 0,
         };
         let task = ear.spawn(keep.run(ready));
@@ -105,6 +105,21 @@ impl Drop for Keeper {
     }
 }
 
+/// What Redis answered to a join.
+enum Joined {
+    Session(Box<Session>),
+    /// The fleet has other settings, or another protocol. With a lease: all of its members are overdue,
+    /// and those that live are heard of within that time.
+    Conflict {
+        error: Error,
+        lease: Option<Duration>,
+    },
+}
+
+fn overdue(wait_ms: i64) -> Option<Duration> {
+    (wait_ms > 0).then(|| Duration::from_millis(wait_ms as u64))
+}
+
 /// What the session thread knows across sessions.
 pub(super) struct Keep {
     pub(super) store: Store,
@@ -119,6 +134,8 @@ pub(super) struct Keep {
     pub(super) seen_term: u64,
     /// The id of the fleet's first member ever.
     seen_born: Option<String>,
+    /// When it was last said that no term can be granted.
+    pub(super) exhausted_at: Option<Instant>,
     /// The connection on which the present session subscribed before it joined.
     pub(super) joined_on: u64,
 }
@@ -135,12 +152,14 @@ impl Keep {
                         let _ = ready.send(Err(error));
                         return;
                     }
-                    // The fleet was set up anew with other values while we were away: take them.
+                    // The fleet was set up anew with other values while we were away: take them. Another
+                    // protocol cannot be taken: wait until those members are gone.
                     tracing::error!(%error, "joining with the fleet's values instead");
-                    self.profile.lease = None;
-                    self.profile.grace = None;
-                    self.profile.attempts_max = None;
-                    continue;
+                    self.profile.settings.iter_mut().for_each(|setting| setting.wanted = None);
+                    tokio::select! {
+                        () = tokio::time::sleep(CONFLICT_PAUSE) => continue,
+                        () = self.stop.cancelled() => return,
+                    }
                 }
             };
             self.board.publish(Notice::Joined { member: session.id.clone() });
@@ -154,7 +173,7 @@ impl Keep {
                 Some(End::Gone) | None => {
                     self.board.publish(Notice::SessionLost { member: session.id.clone() });
                 }
-                Some(End::DataLoss) => self.leave(&session).await,
+                Some(End::DataLoss | End::Refused) => self.leave(&session).await,
                 Some(End::Leave) => {
                     self.leave(&session).await;
                     return;
@@ -171,16 +190,29 @@ impl Keep {
     /// Joins under a new id, again and again until it is answered; `None` when told to stop.
     async fn join(&mut self, first: bool) -> Result<Option<Session>, Error> {
         let (mut silent_since, mut tries) = (None, 0);
+        // Since when every member is overdue whose settings are not ours.
+        let mut overdue_since: Option<Instant> = None;
+        let mut waited = false;
         loop {
             if self.stop.is_cancelled() {
                 return Ok(None);
             }
             let id = MemberId::new(self.profile.observes);
-            match self.join_as(&id).await {
-                Ok(session) => {
+            match self.join_as(&id, waited).await {
+                Ok(Joined::Session(session)) => {
                     self.heard(&mut silent_since);
-                    return session.map(Some);
+                    return Ok(Some(*session));
                 }
+                // Dead, or only frozen: whoever lives is heard of within a lease.
+                Ok(Joined::Conflict { lease: Some(lease), .. }) if first => {
+                    let since = *overdue_since.get_or_insert_with(Instant::now);
+                    waited = since.elapsed() >= lease;
+                    tokio::select! {
+                        () = tokio::time::sleep(ABSENT_BEAT) => {}
+                        () = self.stop.cancelled() => return Ok(None),
+                    }
+                }
+                Ok(Joined::Conflict { error, .. }) => return Err(error),
                 Err(error) if first && tries >= FIRST_TRIES => {
                     return Err(self.store.explain(error));
                 }
@@ -202,12 +234,11 @@ impl Keep {
         }
     }
 
-    async fn join_as(&mut self, id: &MemberId) -> Result<Result<Session, Error>, StoreError> {
+    async fn join_as(&mut self, id: &MemberId, waited: bool) -> Result<Joined, StoreError> {
         let timeout = Duration::from_secs(2);
         self.joined_on = self.subscribe(id, timeout).await?;
         let keys = &self.store.keys;
-        let (lease, grace, attempts) = self.profile.defaults;
-        let wish = |d: Option<Duration>| d.map_or(String::new(), |d| d.as_millis().to_string());
+        let settings = &self.profile.settings;
         let mut call = JOIN
             .call(&[
                 keys.members(),
@@ -215,18 +246,21 @@ impl Keep {
                 keys.watch(),
                 keys.blind(),
                 keys.config(),
+                keys.term(),
+                keys.suspects(),
+                keys.orphans(),
                 keys.alive_of(id),
                 keys.ctl(),
-                keys.term(),
             ])
             .arg(id.as_str())
             .arg(PROFILE_TTL.as_millis() as u64)
-            .arg(wish(self.profile.lease))
-            .arg(wish(self.profile.grace))
-            .arg(self.profile.attempts_max.map_or(String::new(), |n| n.to_string()))
-            .arg(lease.as_millis() as u64)
-            .arg(grace.as_millis() as u64)
-            .arg(attempts);
+            .arg(PROTOCOL)
+            .arg(u8::from(waited))
+            .arg(settings.len());
+        for FleetSetting { field, wanted, default } in settings {
+            let wanted = wanted.map_or(String::new(), |value| value.to_string());
+            call = call.arg(field).arg(wanted).arg(default);
+        }
         call = call.arg("label").arg(&self.profile.label).arg("host").arg(&self.profile.host);
         call =
             call.arg("pid").arg(std::process::id()).arg("version").arg(env!("CARGO_PKG_VERSION"));
@@ -235,21 +269,29 @@ impl Keep {
         match reply.tag.as_str() {
             "ok" => {
                 self.compare_term(reply.number(0)? as u64);
-                self.compare_born(reply.text(5)?);
-                if reply.number(4)? == 1 {
+                self.compare_born(reply.text(2)?);
+                if reply.number(1)? == 1 {
                     tracing::debug!(%id, "our presence is not visible: judged by deadline only");
                 }
-                let lease = Duration::from_millis(reply.number(1)? as u64);
-                let grace = Duration::from_millis(reply.number(2)? as u64);
-                let attempts_max = reply.number(3)? as u32;
-                Ok(Ok(Session::new(id.clone(), lease, grace, attempts_max, sent)))
+                let lease = Duration::from_millis(reply.number(3)? as u64);
+                let grace = Duration::from_millis(reply.number(4)? as u64);
+                let backlog_max = reply.number(7)? as usize;
+                let session = Session::new(id.clone(), lease, grace, backlog_max, sent);
+                Ok(Joined::Session(Box::new(session)))
             }
-            "config" => Ok(Err(Error::Conflict {
-                fleet: self.store.fleet().to_owned(),
-                field: reply.text(0)?,
-                theirs: reply.text(1)?,
-                yours: reply.text(2)?,
-            })),
+            "config" => {
+                let error = Error::Conflict {
+                    fleet: self.store.fleet().to_owned(),
+                    field: reply.text(0)?,
+                    theirs: reply.text(1)?,
+                    yours: reply.text(2)?,
+                };
+                Ok(Joined::Conflict { error, lease: overdue(reply.number(3)?) })
+            }
+            "protocol" => {
+                let error = self.store.other_protocol(&reply.text(0)?);
+                Ok(Joined::Conflict { error, lease: overdue(reply.number(1)?) })
+            }
             _ => Err(reply.unexpected()),
         }
     }

@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
 -- Judges who is dead. The only judge: everything else merely asks "in members?".
 -- KEYS[1] members ZSET  KEYS[2] watch HASH   KEYS[3] suspects HASH   KEYS[4] blind SET
--- KEYS[5] orphans SET   KEYS[6] alive channel, `alive:<id>` beside it KEYS[7] ctl channel
--- ARGV    me, lease_ms, grace_ms, ranked (number of members for which the caller knows its rank)
+-- KEYS[5] orphans SET   KEYS[6] alive channel, one for each member beside it: `alive:<id>`   KEYS[7] ctl channel
+-- KEYS[8] config HASH: lease_ms, grace_ms
+-- ARGV    me, ranked (number of members for which the caller knows its rank)
 -- Returns 'gone', {'early', members, rank}, or {'ok', members, rank, reaped ids …}; rank -1 = unchanged
 -- Why ranks are counted by id among the living: the set's own order puts the dead first.
-local me, lease, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local me = ARGV[1]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+local config = redis.call('HMGET', KEYS[8], 'lease_ms', 'grace_ms')
+local lease, grace = tonumber(config[1] or '3000'), tonumber(config[2] or '300')
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function ms(x) return string.format('%.0f', x) end
@@ -15,7 +18,7 @@ local looked, calm = tonumber(watch[2]), tonumber(watch[3]) or 0
 local count = redis.call('ZCARD', KEYS[1])
 
 local function rank()
-  if redis.call('ZCARD', KEYS[1]) == tonumber(ARGV[4]) then return -1 end
+  if redis.call('ZCARD', KEYS[1]) == tonumber(ARGV[2]) then return -1 end
   local below = 0
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], ms(now), '+inf')) do
     if id < me and redis.call('HEXISTS', KEYS[3], id) == 0 then below = below + 1 end
@@ -42,23 +45,39 @@ elseif now - looked > 1000 then
 end
 redis.call('HSET', KEYS[2], 'run_id', run, 'looked', ms(now), 'calm', ms(calm))
 
+-- Who of these (id, deadline …) is present, in the same order.
+local function presence(members)
+  local present = {}
+  for from = 1, #members, 2000 do
+    local channels = {}
+    for i = from, math.min(from + 1999, #members), 2 do channels[#channels + 1] = KEYS[6] .. ':' .. members[i] end
+    for i, v in ipairs(redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))) do
+      if i % 2 == 0 then present[#present + 1] = v > 0 end
+    end
+  end
+  return present
+end
+
 -- 3. Everybody is here: the common case, and it must stay cheap. Equality, not "at least": a half-open
---    connection that Redis still counts must not hide a dead member behind it.
+--    connection that Redis still counts must not hide a dead member behind it. Nor must a subscriber that
+--    is no member: those whose deadlines are next are looked at one by one. A dead member is not refreshed,
+--    so it is among them as soon as the others are.
+local function stalest_here()
+  local stalest = redis.call('ZRANGE', KEYS[1], 0, 31, 'WITHSCORES')
+  for i, present in ipairs(presence(stalest)) do
+    if not present and redis.call('SISMEMBER', KEYS[4], stalest[2 * i - 1]) == 0 then return false end
+  end
+  return true
+end
 local quick = redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[6])[2] == count - redis.call('SCARD', KEYS[4])
   and redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. ms(now)) == 0
   and redis.call('EXISTS', KEYS[3]) == 0
+  and stalest_here()
 if quick then return {'ok', count, rank()} end
 
 -- 4. Full scan.
 local all = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
-local present = {}
-for from = 1, #all, 2000 do
-  local channels = {}
-  for i = from, math.min(from + 1999, #all), 2 do channels[#channels + 1] = KEYS[6] .. ':' .. all[i] end
-  for i, v in ipairs(redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))) do
-    if i % 2 == 0 then present[#present + 1] = v > 0 end
-  end
-end
+local present = presence(all)
 local reply = {'ok', count, -1}
 for i = 1, #all, 2 do
   local id, deadline = all[i], tonumber(all[i + 1])
@@ -67,7 +86,7 @@ for i = 1, #all, 2 do
     redis.call('HDEL', KEYS[3], id)
   else
     local since = tonumber(redis.call('HGET', KEYS[3], id))
-    if not since or deadline - lease > since then
+    if not since or deadline - lease >= since then
       redis.call('HSET', KEYS[3], id, ms(now)) -- new, or refreshed since: suspicion starts anew
     elseif now - since >= grace then
       reap = true

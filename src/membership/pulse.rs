@@ -20,6 +20,8 @@ use crate::term::Term;
 
 static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
 
+/// How often a member says that no term or token can be granted.
+const EXHAUSTED_EVERY: Duration = Duration::from_secs(60);
 /// Locks given back after one heartbeat; more wait for the next.
 const STRAYS_MAX: usize = 16;
 
@@ -100,7 +102,7 @@ impl Keep {
             "lead" => {
                 let term = parts.next().and_then(Term::parse);
                 self.seen_term = self.seen_term.max(term.map_or(0, Term::get));
-                let deadline = Moment::now() + session.lease;
+                let deadline = Moment::now() + session.lease();
                 session.update_standing(|standing| {
                     standing.lease = term.map(|term| Holder { member: id.clone(), term, deadline });
                 });
@@ -133,7 +135,7 @@ impl Keep {
             self.become_present(session, pace).await;
         }
         let recently = Moment::now().since(session.refreshed_at()) < beat;
-        let told = pace.last_heartbeat.is_some_and(|at| at.elapsed() < session.lease / 2);
+        let told = pace.last_heartbeat.is_some_and(|at| at.elapsed() < session.lease() / 2);
         if self.present(pace) && recently && told {
             pace.next_beat =
                 Instant::now() + beat - Moment::now().since(session.refreshed_at()).min(beat);
@@ -165,7 +167,7 @@ impl Keep {
                 Moment::now(),
                 session.progress(),
                 self.profile.interval,
-                session.lease,
+                session.lease(),
             )
         {
             tracing::warn!(%term, "this generator makes no progress, so it resigns");
@@ -202,8 +204,11 @@ impl Keep {
                 };
                 match answer.map(|answer| answer.and_then(Reply::parse)) {
                     Some(Ok(reply)) if reply.tag == "gone" => return session.end(End::Gone),
-                    Some(Ok(_)) => {
+                    Some(Ok(reply)) => {
                         heard = true;
+                        if let (Ok(lease), Ok(grace)) = (reply.number(7), reply.number(8)) {
+                            session.follow(lease as u64, grace as u64);
+                        }
                         session.refresh(sent);
                     }
                     Some(Err(_)) => heard = false,
@@ -249,7 +254,7 @@ impl Keep {
         }
     }
 
-    pub(super) fn heartbeat_call(&self, session: &Session, held: String, hi: u64) -> Call {
+    pub(super) fn heartbeat_call(&self, session: &Session, held: usize, hi: u64) -> Call {
         let keys = &self.store.keys;
         HEARTBEAT
             .call(&[
@@ -260,18 +265,25 @@ impl Keep {
                 keys.member(&session.id),
                 keys.blocks(&session.id),
                 keys.locks(&session.id),
+                keys.term(),
+                keys.token(),
+                keys.config(),
             ])
             .arg(session.id.as_str())
-            .arg(session.lease.as_millis() as u64)
+            .arg(session.lease().as_millis() as u64)
             .arg(held)
             .arg(hi)
-            .arg(PROFILE_TTL.max(session.lease * 2).as_millis() as u64)
+            .arg(PROFILE_TTL.max(session.lease() * 2).as_millis() as u64)
             .arg("done")
             .arg(session.done.load(Ordering::Relaxed))
             .arg("failed")
             .arg(session.failed.load(Ordering::Relaxed))
             .arg("in_flight")
             .arg(session.in_flight.load(Ordering::Relaxed))
+            .arg("claimed")
+            .arg(session.claimed.load(Ordering::Relaxed))
+            .arg("idle")
+            .arg(u8::from(session.idle.load(Ordering::Relaxed)))
             .arg("label")
             .arg(&self.profile.label)
             .arg("host")
@@ -295,6 +307,7 @@ impl Keep {
             session.end(End::Gone);
             return Ok(session.beat());
         }
+        session.follow(reply.number(7)? as u64, reply.number(8)? as u64);
         session.refresh(sent);
         pace.last_heartbeat = Some(Instant::now());
         pace.confirmed = None;
@@ -322,15 +335,30 @@ impl Keep {
             return Ok(session.beat());
         }
         self.compare_lease(session, holder, exercise_before).await;
-        let locks = reply.items.get(6).cloned().unwrap_or(redis::Value::Nil);
+        if reply.number(6)? == 1 {
+            self.exhausted();
+        }
+        let locks = reply.items.get(9).cloned().unwrap_or(redis::Value::Nil);
         if let Err(error) = self.compare_locks(session, &locks_before, locks).await {
             tracing::debug!(%error, "giving locks back: the next heartbeat lists them again");
         }
-        if judge::look_overdue(Duration::from_millis(reply.number(2)?.max(0) as u64), session.lease)
-        {
+        if judge::look_overdue(
+            Duration::from_millis(reply.number(2)?.max(0) as u64),
+            session.lease(),
+        ) {
             pace.next_look = Some(Instant::now());
         }
         Ok(session.beat())
+    }
+
+    /// No term or token can be granted any more. Said again and again: only an operator can help.
+    fn exhausted(&mut self) {
+        let due = self.exhausted_at.is_none_or(|at| at.elapsed() >= EXHAUSTED_EVERY);
+        if due {
+            self.exhausted_at = Some(Instant::now());
+            let (term, token) = (self.store.keys.term(), self.store.keys.token());
+            self.board.publish(Notice::Exhausted { keys: format!("{term}, {token}") });
+        }
     }
 
     /// A lease in our name that we do not exercise would leave the fleet without a generator for

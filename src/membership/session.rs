@@ -4,7 +4,7 @@
 //! was *sent*; a slow answer shortens trust and never stretches it.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -24,6 +24,8 @@ pub(crate) enum End {
     Gone,
     /// What it knows and what Redis knows differ: Redis lost data.
     DataLoss,
+    /// Redis keeps refusing what it must record: others shall have what it holds.
+    Refused,
     /// It leaves on purpose.
     Leave,
 }
@@ -62,7 +64,7 @@ pub(crate) enum Exercise {
 /// The blocks a worker knows of, for the check that Redis has lost none and made none up.
 #[derive(Debug, Default)]
 struct Books {
-    held: Vec<u64>,
+    held: usize,
     hi: u64,
     fetching: bool,
     changes: u64,
@@ -72,9 +74,11 @@ struct Books {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: MemberId,
-    pub(crate) lease: Duration,
-    pub(crate) grace: Duration,
-    pub(crate) attempts_max: u32,
+    /// Lease and grace of the fleet, ms. While only observers are here they may change.
+    lease_ms: AtomicU64,
+    grace_ms: AtomicU64,
+    /// Messages that may wait in a lane of this fleet.
+    pub(crate) backlog_max: usize,
     /// Cancelled when the session is over: what runs under it stops.
     pub(crate) over: CancellationToken,
     end: Mutex<Option<End>>,
@@ -91,7 +95,12 @@ pub(crate) struct Session {
     pub(crate) rights: Rights,
     pub(crate) done: AtomicU64,
     pub(crate) failed: AtomicU64,
+    /// Handlers that run.
     pub(crate) in_flight: AtomicU64,
+    /// Messages it has claimed, started or not.
+    pub(crate) claimed: AtomicU64,
+    /// It works, and has a free slot and nothing to do.
+    pub(crate) idle: AtomicBool,
     /// How long its handlers took.
     pub(crate) timings: Timings,
 }
@@ -101,14 +110,14 @@ impl Session {
         id: MemberId,
         lease: Duration,
         grace: Duration,
-        attempts_max: u32,
+        backlog_max: usize,
         sent: Moment,
     ) -> Session {
         let session = Session {
             id,
-            lease,
-            grace,
-            attempts_max,
+            lease_ms: AtomicU64::new(lease.as_millis() as u64),
+            grace_ms: AtomicU64::new(grace.as_millis() as u64),
+            backlog_max,
             over: CancellationToken::new(),
             end: Mutex::new(None),
             trusted_until: AtomicU64::new(0),
@@ -123,26 +132,43 @@ impl Session {
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
+            claimed: AtomicU64::new(0),
+            idle: AtomicBool::new(false),
             timings: Timings::default(),
         };
         session.refresh(sent);
         session
     }
 
+    /// How long it lasts without a refresh.
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms.load(Ordering::Acquire))
+    }
+
+    fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_ms.load(Ordering::Acquire))
+    }
+
+    /// What the fleet has now, with which Redis has just refreshed it.
+    pub(super) fn follow(&self, lease_ms: u64, grace_ms: u64) {
+        self.lease_ms.store(lease_ms, Ordering::Release);
+        self.grace_ms.store(grace_ms, Ordering::Release);
+    }
+
     /// How long a call of this session waits for its answer.
     pub(crate) fn call_timeout(&self) -> Duration {
-        (self.lease / 3).clamp(Duration::from_millis(500), Duration::from_secs(2))
+        (self.lease() / 3).clamp(Duration::from_millis(500), Duration::from_secs(2))
     }
 
     /// How often the session is refreshed.
     pub(super) fn beat(&self) -> Duration {
-        self.lease / 6
+        self.lease() / 6
     }
 
     /// Notes that a call sent at `sent` was answered, and refreshed the session.
     pub(crate) fn refresh(&self, sent: Moment) {
         let sent = if off(Rule::TrustFromSending) { Moment::now() } else { sent };
-        let until = (sent + self.lease * 2 / 3).as_micros();
+        let until = (sent + self.lease() * 2 / 3).as_micros();
         tracing::trace!(target: CALLS, until, "trusted");
         self.refreshed.fetch_max(sent.as_micros(), Ordering::AcqRel);
         if self.trusted_until.fetch_max(until, Ordering::AcqRel) <= Moment::now().as_micros() {
@@ -150,7 +176,8 @@ impl Session {
         }
     }
 
-    pub(super) fn refreshed_at(&self) -> Moment {
+    /// When the last answered call was sent that refreshed it.
+    pub(crate) fn refreshed_at(&self) -> Moment {
         Moment::from_micros(self.refreshed.load(Ordering::Acquire))
     }
 
@@ -198,7 +225,7 @@ impl Session {
         if link.epoch() == self.present_in.load(Ordering::Acquire) || link.is_refused() {
             return trusted;
         }
-        secure_until(trusted, link.ended_at().max(self.refreshed_at()), self.grace)
+        secure_until(trusted, link.ended_at().max(self.refreshed_at()), self.grace())
     }
 
     /// Ends the session, for the first reason given.
@@ -229,8 +256,8 @@ impl Session {
         Moment::from_micros(self.progress.load(Ordering::Acquire))
     }
 
-    /// The worker tells which blocks it holds, its last number, and whether a fetch is on its way.
-    pub(crate) fn note_blocks(&self, held: Vec<u64>, hi: u64, fetching: bool) {
+    /// The worker tells how many blocks it holds, its last number, and whether a fetch is on its way.
+    pub(crate) fn note_blocks(&self, held: usize, hi: u64, fetching: bool) {
         let mut books = self.books.lock().expect("never poisoned");
         books.changes += 1;
         books.held = held;
@@ -239,13 +266,9 @@ impl Session {
     }
 
     /// For a heartbeat: `held`, `hi`, and a mark that tells whether they were valid all the time.
-    pub(super) fn blocks(&self) -> (String, u64, Option<u64>) {
+    pub(super) fn blocks(&self) -> (usize, u64, Option<u64>) {
         let books = self.books.lock().expect("never poisoned");
-        let mut held = format!(",{},", books.hi + 1);
-        for n in &books.held {
-            held.push_str(&format!("{n},"));
-        }
-        (held, books.hi, (!books.fetching).then_some(books.changes))
+        (books.held, books.hi, (!books.fetching).then_some(books.changes))
     }
 
     pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
@@ -268,7 +291,7 @@ mod tests {
     use super::*;
 
     fn session(lease: Duration, sent: Moment) -> Session {
-        Session::new(MemberId::random(), lease, Duration::ZERO, 5, sent)
+        Session::new(MemberId::random(), lease, Duration::ZERO, 1, sent)
     }
 
     #[test]

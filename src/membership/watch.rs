@@ -46,10 +46,9 @@ impl Keep {
                 keys.orphans(),
                 keys.alive(),
                 keys.ctl(),
+                keys.config(),
             ])
             .arg(session.id.as_str())
-            .arg(session.lease.as_millis() as u64)
-            .arg(session.grace.as_millis() as u64)
             .arg(pace.ranked);
         let reply = Reply::parse(self.link.call(&call, session.beat()).await?)?;
         if reply.tag == "gone" {

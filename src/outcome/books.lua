@@ -2,10 +2,12 @@
 -- Reads the books of the fleet in one piece, so that they never tear.
 -- KEYS[1] members ZSET  KEYS[2] lease STRING  KEYS[3] counts HASH  KEYS[4] errors STREAM
 -- KEYS[5…9] lane:returned, high, generated, normal, low   KEYS[10] orphans SET
--- KEYS[11…] drain:<token> STREAM, as known to the caller
+-- KEYS[11] config HASH  KEYS[12] term STRING  KEYS[13] token STRING
+-- KEYS[14…] drain:<token> STREAM, as known to the caller
 -- ARGV    none
 -- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
---         message or '', stored errors, members as id, deadline_ms …, number of orphans}
+--         message or '', stored errors, members as id, deadline_ms …, number of orphans, config as field, value …,
+--         highest term, highest token, now in microseconds}
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local lanes, oldest = {}, false
@@ -16,9 +18,10 @@ for i = 5, 9 do
   if ms and (not oldest or ms < oldest) then oldest = ms end
 end
 local stored = redis.call('XLEN', KEYS[4])
-for i = 11, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
+for i = 14, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
 local lease = redis.call('GET', KEYS[2])
 if lease and not redis.call('ZSCORE', KEYS[1], string.match(lease, '^[^|]+')) then lease = false end
 return {string.format('%.0f', now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,
   oldest and string.format('%.0f', oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'),
-  redis.call('SCARD', KEYS[10])}
+  redis.call('SCARD', KEYS[10]), redis.call('HGETALL', KEYS[11]), redis.call('GET', KEYS[12]) or '0',
+  redis.call('GET', KEYS[13]) or '0', string.format('%.0f', t[1] * 1000000 + t[2])}

@@ -11,7 +11,10 @@ use super::error_store::drains;
 use crate::Error;
 use crate::membership::MemberId;
 use crate::queue::Lane;
-use crate::store::{Address, Call, Script, Store, StoreError, list, number, text};
+use crate::store::{Address, PROTOCOL, Script, Store, StoreError, list, number, text};
+
+/// No term or token is granted past this: see `acquire.lua`.
+const NUMBER_MAX: u64 = 1 << 52;
 
 static BOOKS: Script = Script::new("books", include_str!("books.lua"));
 
@@ -83,8 +86,10 @@ pub struct MemberStatus {
     pub done: u64,
     /// Found in error by this session.
     pub failed: u64,
-    /// Being handled.
+    /// Handlers that run.
     pub in_flight: u64,
+    /// Messages it has claimed, those that wait for a free handler included.
+    pub claimed: u64,
     /// Milliseconds since its session was refreshed.
     pub seen_ms: u64,
     /// Milliseconds until its session ends unless it is refreshed; negative: it is overdue.
@@ -153,6 +158,9 @@ pub struct Status {
     pub oldest_waiting_ms: Option<u64>,
     /// Stored failures.
     pub errors: ErrorsStatus,
+    /// Keys whose number cannot grow any more, so that nobody can be elected or get a lock: Redis's clock
+    /// is, or once was, past the year 2112. An operator must help.
+    pub exhausted: Vec<String>,
 }
 
 impl Status {
@@ -181,14 +189,21 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         keys.lane(Lane::Normal.name()),
         keys.lane(Lane::Low.name()),
         keys.orphans(),
+        keys.config(),
+        keys.term(),
+        keys.token(),
     ];
     all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));
     let raw = parse(store.once(&BOOKS.call(&all)).await?).map_err(|error| store.explain(error))?;
-    let lease_ms = match store.once(&Call::plain("HGET").arg(keys.config()).arg("lease_ms")).await?
-    {
-        redis::Value::Nil => 0,
-        value => number(&value).map_err(|error| store.explain(error))?,
-    };
+    let lease_ms = raw.config.get("lease_ms").and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let protocol = raw.config.get("protocol").map_or("1", String::as_str);
+    if !raw.config.is_empty() && protocol != PROTOCOL.to_string() {
+        return Err(store.other_protocol(protocol));
+    }
+    let is_spent = |highest: u64| (highest + 1).max(raw.now_us) > NUMBER_MAX;
+    let numbers = [(keys.term(), raw.term), (keys.token(), raw.token)];
+    let exhausted = numbers.into_iter().filter(|(_, highest)| is_spent(*highest));
+    let exhausted = exhausted.map(|(key, _)| key).collect();
     let mut members = Vec::new();
     for (id, deadline) in &raw.members {
         let card = store.card(id).await?;
@@ -207,6 +222,7 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
             done: card.done,
             failed: card.failed,
             in_flight: card.in_flight,
+            claimed: card.claimed,
             seen_ms: (raw.now_ms - (deadline - lease_ms)).max(0) as u64,
             left_ms: deadline - raw.now_ms,
         });
@@ -238,6 +254,7 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         lanes: raw.lanes,
         oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
         errors: ErrorsStatus { stored: raw.stored },
+        exhausted,
     })
 }
 
@@ -250,6 +267,11 @@ struct Raw {
     stored: u64,
     members: Vec<(MemberId, i64)>,
     orphans: u64,
+    config: HashMap<String, String>,
+    /// The highest that were granted.
+    term: u64,
+    token: u64,
+    now_us: u64,
 }
 
 fn map(value: redis::Value) -> Result<HashMap<String, String>, StoreError> {
@@ -278,6 +300,9 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
         .map(|pair| Ok((MemberId::from_redis(&text(&pair[0])?), number(&pair[1])?)))
         .collect::<Result<_, StoreError>>()?;
     let orphans = number(&next()?)? as u64;
+    let config = map(next()?)?;
+    let (term, token) = (number(&next()?)? as u64, number(&next()?)? as u64);
+    let now_us = number(&next()?)? as u64;
     let signed = |name: &str| counts.get(name).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
     let waiting = returned + high + generated_lane + normal + low;
     let (generated, sent) = (signed("generated"), signed("sent"));
@@ -294,7 +319,20 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
         returned: signed("returned") as u64,
     };
     let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
-    Ok(Raw { now_ms, lease, messages, lanes, oldest_ms, stored, members, orphans })
+    Ok(Raw {
+        now_ms,
+        lease,
+        messages,
+        lanes,
+        oldest_ms,
+        stored,
+        members,
+        orphans,
+        config,
+        term,
+        token,
+        now_us,
+    })
 }
 
 /// Milliseconds since 1970 as RFC 3339 in UTC.

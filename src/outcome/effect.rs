@@ -6,7 +6,8 @@
 
 /// A write to a key of the fleet, `artel:{fleet}:data:<name>`.
 ///
-/// Names live in a space of their own, so no effect can touch the fleet's books.
+/// Names live in a space of their own, so no effect can touch the fleet's books. Names and fields have
+/// 1 to 1,024 bytes and no control characters; values are any bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Effect {
     pub(super) op: &'static str,
@@ -15,7 +16,35 @@ pub struct Effect {
     pub(super) second: Vec<u8>,
 }
 
+/// Bytes of a name or a field.
+const NAME_BYTES_MAX: usize = 1024;
+
 impl Effect {
+    /// Effects of one outcome.
+    pub const MAX: usize = 100;
+    /// Bytes of all effects of one outcome.
+    pub const BYTES_MAX: usize = 1 << 20;
+
+    /// Names, fields and values together.
+    pub(super) fn bytes(&self) -> usize {
+        self.name.len() + self.first.len() + self.second.len()
+    }
+
+    /// What is wrong with it, whatever Redis holds.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let field = self.op.starts_with('H').then_some(&self.first[..]);
+        for (what, bytes) in [("name", Some(self.name.as_bytes())), ("field", field)] {
+            let Some(bytes) = bytes else { continue };
+            if bytes.is_empty() || bytes.len() > NAME_BYTES_MAX {
+                return Err(format!("a {what} must have 1 to {NAME_BYTES_MAX} bytes"));
+            }
+            if bytes.iter().any(u8::is_ascii_control) {
+                return Err(format!("a {what} must have no control characters"));
+            }
+        }
+        Ok(())
+    }
+
     fn new(op: &'static str, name: impl Into<String>, first: Vec<u8>, second: Vec<u8>) -> Effect {
         Effect { op, name: name.into(), first, second }
     }

@@ -7,16 +7,18 @@
 use super::record::{ErrorRecord, record};
 use super::take::{Taker, restore_dead};
 use crate::Error;
-use crate::config::BACKLOG_MAX;
 use crate::queue::Lane;
-use crate::store::{Address, Call, Script, Store, StoreError, list, nonce, number, text};
+use crate::store::{Address, Call, PROTOCOL, Script, Store, list, nonce, number, text};
 
 static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
 
 /// Records per page.
 pub(super) const PAGE: usize = 100;
-/// Bytes of payloads that one script moves.
+/// Bytes of records that one script moves and one page has, unless it is a single record.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Records that are read first, while nothing is known of their size.
+const FIRST_READ: usize = 8;
 
 /// How far the error store was read, oldest first.
 ///
@@ -90,6 +92,7 @@ impl ErrorStore {
         crate::config::check_fleet_name(fleet)?;
         let store = Store::open(&redis.into(), fleet)?;
         store.check().await?;
+        store.open_fleet().await?;
         Ok(ErrorStore { store })
     }
 
@@ -131,30 +134,15 @@ impl ErrorStore {
     ///
     /// Safe: the cursor moves only with the answer.
     pub async fn page(&self, cursor: &mut Cursor, count: usize) -> Result<Vec<ErrorRecord>, Error> {
-        let mut count = count.clamp(1, PAGE);
         if cursor.after.is_none() {
             restore_dead(&self.store).await?;
         }
-        loop {
-            let call = Call::plain("XRANGE").arg(self.store.keys.errors());
-            let call = call.arg(cursor.start()).arg("+").arg("COUNT").arg(count);
-            let entries = match self.store.once(&call).await {
-                Ok(entries) => list(entries),
-                // Large records over a slow link: ask for fewer at a time.
-                Err(Error::NoAnswer { .. }) if count > 1 => {
-                    count /= 2;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let page: Result<Vec<ErrorRecord>, StoreError> =
-                entries.and_then(|entries| entries.into_iter().map(record).collect());
-            let page = page.map_err(|error| self.store.explain(error))?;
-            if let Some(last) = page.last() {
-                cursor.after = Some(last.position.clone());
-            }
-            return Ok(page);
+        let start = cursor.start();
+        let page = read_page(&self.store, self.store.keys.errors(), start, count).await?;
+        if let Some(last) = page.last() {
+            cursor.after = Some(last.position.clone());
         }
+        Ok(page)
     }
 
     /// Begins to take everything stored.
@@ -182,6 +170,33 @@ impl ErrorStore {
         let length = self.store.once(&Call::plain("XLEN").arg(key)).await?;
         number(&length).map(|length| length as u64).map_err(|error| self.store.explain(error))
     }
+}
+
+/// Reads up to `count` records of this stream, oldest first, as many as have about 1 MiB: Redis answers
+/// in small pieces, however large they are. Empty at the end.
+pub(super) async fn read_page(
+    store: &Store,
+    stream: String,
+    mut start: String,
+    count: usize,
+) -> Result<Vec<ErrorRecord>, Error> {
+    let count = count.clamp(1, PAGE);
+    let (mut page, mut bytes): (Vec<ErrorRecord>, usize) = (Vec::new(), 0);
+    while page.len() < count && bytes < CHUNK_BYTES_MAX {
+        // As many as are likely to fit, by those that were read; twice as many at the most.
+        let mean = (bytes / page.len().max(1)).max(1);
+        let likely = ((CHUNK_BYTES_MAX - bytes) / mean).clamp(1, page.len().max(FIRST_READ));
+        let few = likely.min(count - page.len());
+        let call = Call::plain("XRANGE").arg(&stream).arg(&start).arg("+").arg("COUNT").arg(few);
+        let entries = store.once(&call.answering(CHUNK_BYTES_MAX)).await?;
+        let records = list(entries).and_then(|entries| entries.into_iter().map(record).collect());
+        let records: Vec<ErrorRecord> = records.map_err(|error| store.explain(error))?;
+        let Some(last) = records.last() else { break };
+        start = format!("({}", last.position);
+        bytes += records.iter().map(ErrorRecord::bytes).sum::<usize>();
+        page.extend(records);
+    }
+    Ok(page)
 }
 
 pub(super) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
@@ -222,18 +237,18 @@ impl Requeuer {
         self.lane.map_or(Ok(()), Lane::check_open)?;
         let (mut total, mut rest) = (Requeued::default(), records);
         while !rest.is_empty() {
-            let (chunk, more) = rest.split_at(portion(rest));
-            let moved = self.chunk(chunk).await?;
+            let (moved, looked) = self.chunk(&rest[..rest.len().min(PAGE)]).await?;
             for sum in [&mut total, &mut self.done] {
                 sum.messages += moved.messages;
                 sum.unreadable += moved.unreadable;
             }
-            rest = more;
+            rest = &rest[looked.clamp(1, rest.len())..];
         }
         Ok(total)
     }
 
-    async fn chunk(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
+    /// Puts the front of these back, as much as one script moves; and how many of them were looked at.
+    async fn chunk(&mut self, records: &[ErrorRecord]) -> Result<(Requeued, usize), Error> {
         loop {
             if std::mem::replace(&mut self.in_doubt, true) {
                 // Removing a record is what must happen once; a new name only forgets how many.
@@ -253,11 +268,15 @@ impl Requeuer {
                     let (messages, unreadable) = (count(0)? as u64, count(1)? as u64);
                     self.next += messages;
                     self.in_doubt = false;
-                    return Ok(Requeued { messages, unreadable });
+                    return Ok((Requeued { messages, unreadable }, count(2)? as usize));
                 }
                 "full" => {
-                    let reason = format!("{BACKLOG_MAX} messages wait already");
-                    return Err(Error::Full { reason });
+                    let max = reply.text(0).map_err(|error| self.store.explain(error))?;
+                    return Err(Error::Full { reason: format!("{max} messages wait already") });
+                }
+                "protocol" => {
+                    let theirs = reply.text(0).map_err(|error| self.store.explain(error))?;
+                    return Err(self.store.other_protocol(&theirs));
                 }
                 "gap" => {} // the numbers were forgotten: again, under another name
                 _ => return Err(self.store.explain(reply.unexpected())),
@@ -276,24 +295,16 @@ impl Requeuer {
                 keys.lane(Lane::High.name()),
                 keys.lane(Lane::Normal.name()),
                 keys.lane(Lane::Low.name()),
+                keys.config(),
             ])
             .arg(&self.name)
             .arg(self.next)
             .arg(self.lane.map_or(String::new(), |lane| lane.letter().to_string()))
-            .arg(BACKLOG_MAX);
+            .arg(PROTOCOL)
+            .arg(CHUNK_BYTES_MAX);
         for record in records {
             call.push_arg(&record.position);
         }
         call
     }
-}
-
-/// How many records of the front one script moves: a bound on how long Redis is busy with it.
-fn portion(records: &[ErrorRecord]) -> usize {
-    let mut bytes = 0;
-    let fits = records.iter().take(PAGE).take_while(|record| {
-        bytes += record.payload.len();
-        bytes <= CHUNK_BYTES_MAX
-    });
-    fits.count().max(1)
 }

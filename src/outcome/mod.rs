@@ -63,10 +63,29 @@ impl Outcome {
         Outcome { failure: Some(Failure { cause, reason }), effects: Vec::new() }
     }
 
-    /// Adds a write that happens exactly once, together with this outcome, or not at all.
+    /// Adds a write that happens exactly once, together with this outcome, or not at all: at most
+    /// [`Effect::MAX`] of them, with [`Effect::BYTES_MAX`] bytes. One that is refused fails the message.
     pub fn with(mut self, effect: Effect) -> Outcome {
         self.effects.push(effect);
         self
+    }
+
+    /// Bytes that it carries to Redis.
+    fn bytes(&self) -> usize {
+        let reason = self.failure.as_ref().map_or(0, |failure| failure.reason.len());
+        reason + self.effects.iter().map(Effect::bytes).sum::<usize>()
+    }
+
+    /// What is wrong with its effects, if anything is.
+    fn check_effects(&self) -> Result<(), String> {
+        if self.effects.len() > Effect::MAX {
+            return Err(format!("{} are more than {}", self.effects.len(), Effect::MAX));
+        }
+        let bytes: usize = self.effects.iter().map(Effect::bytes).sum();
+        if bytes > Effect::BYTES_MAX {
+            return Err(format!("{bytes} bytes are more than {}", Effect::BYTES_MAX));
+        }
+        self.effects.iter().try_for_each(Effect::check)
     }
 
     /// Is it completed (and not failed)?

@@ -1,13 +1,16 @@
 #!lua flags=allow-oom
 -- Moves chosen records of the error store into a new drain of the caller's own.
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
--- ARGV    token (new for every call), owner, life_ms, then positions, rising
--- Returns {'ok', moved}
+-- ARGV    token (new for every call), owner, life_ms, bytes_max, then positions, rising
+-- Returns {'ok', moved, positions that were looked at: the rest is for another call}
 -- Why it is safe to repeat: what was moved is in the error store no more. A late copy that finds records which were
 -- put back meanwhile moves them into a drain that nobody refreshes: they come back once more.
-local moved = 0
-for i = 4, #ARGV do
+local moved, bytes, looked = 0, 0, 0
+for i = 5, #ARGV do
   local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
+  for _, field in ipairs(entry and entry[2] or {}) do bytes = bytes + #field end
+  if moved > 0 and bytes > tonumber(ARGV[4]) then break end
+  looked = looked + 1
   if entry then
     redis.call('XADD', KEYS[3], entry[1], unpack(entry[2]))
     redis.call('XDEL', KEYS[1], entry[1])
@@ -19,4 +22,4 @@ if moved > 0 then
   local now = t[1] * 1000 + math.floor(t[2] / 1000)
   redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
 end
-return {'ok', moved}
+return {'ok', moved, looked}

@@ -24,6 +24,8 @@ pub enum Cause {
     Decode,
     /// The handler ran too long.
     Timeout,
+    /// Several workers could not read it over their links.
+    Unread,
 }
 
 impl Cause {
@@ -33,6 +35,7 @@ impl Cause {
             Cause::Attempts => "attempts",
             Cause::Decode => "decode",
             Cause::Timeout => "timeout",
+            Cause::Unread => "unread",
         }
     }
 }
@@ -41,9 +44,10 @@ impl FromStr for Cause {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cause, String> {
-        let all = [Cause::Handler, Cause::Attempts, Cause::Decode, Cause::Timeout];
+        use Cause::{Attempts, Decode, Handler, Timeout, Unread};
+        let all = [Handler, Attempts, Decode, Timeout, Unread];
         let found = all.into_iter().find(|cause| cause.as_str() == text);
-        found.ok_or_else(|| "must be handler, attempts, decode or timeout".to_owned())
+        found.ok_or_else(|| "must be handler, attempts, decode, timeout or unread".to_owned())
     }
 }
 
@@ -88,6 +92,11 @@ pub struct ErrorRecord {
 }
 
 impl ErrorRecord {
+    /// About how many bytes it has in Redis.
+    pub(super) fn bytes(&self) -> usize {
+        self.payload.len() + self.reason.len()
+    }
+
     /// Where it is stored: a page can go on after it.
     pub fn position(&self) -> &str {
         &self.position

@@ -2,15 +2,24 @@
 -- Puts failed messages back to work: each record that is removed becomes one new message; the old id stays failed.
 -- KEYS[1] errors STREAM        KEYS[2] sent:<sender> STRING, with a time to live   KEYS[3] counts HASH
 -- KEYS[4] wake LIST            KEYS[5] lane:high    KEYS[6] lane:normal            KEYS[7] lane:low
+-- KEYS[8] config HASH
 -- ARGV    sender, from (the number of the first new message), lane letter ('' = each its own, normal for what was
---         generated), backlog_max, then positions in the error store
--- Returns {'ok', requeued, unreadable}, {'already', requeued, unreadable} (a repeat), 'full' (no room: nothing was moved),
---         'gap' (the numbers were forgotten: begin anew under another name)
+--         generated), protocol, bytes_max, then positions in the error store
+-- Returns {'ok', requeued, unreadable, positions that were looked at: the rest is for another call},
+--         {'already', the same three} (a repeat), {'full', backlog_max} (no room: nothing was moved),
+--         'gap' (the numbers were forgotten: begin anew under another name), {'protocol', theirs}
 -- Why numbers: removing a record is safe to repeat; they tell a repeat how many it was.
 local from = tonumber(ARGV[2])
-local last, unreadable_then = string.match(redis.call('GET', KEYS[2]) or '0|0', '^(%d+)|?(%d*)')
+local config = redis.call('HMGET', KEYS[8], 'protocol', 'backlog_max')
+if config[1] ~= ARGV[4] and (config[1] or redis.call('EXISTS', KEYS[8]) == 1) then
+  return {'protocol', config[1] or '1'}
+end
+local backlog_max = config[2] or '1000000'
+local last, unreadable_then, looked_then = string.match(redis.call('GET', KEYS[2]) or '0|0|0', '^(%d+)|?(%d*)|?(%d*)')
 last = tonumber(last)
-if last >= from then return {'already', last - from + 1, tonumber(unreadable_then)} end
+if last >= from then
+  return {'already', last - from + 1, tonumber(unreadable_then), tonumber(looked_then)}
+end
 if last ~= from - 1 then return 'gap' end
 local lanes = {h = KEYS[5], n = KEYS[6], l = KEYS[7]}
 local t = redis.call('TIME')
@@ -25,9 +34,12 @@ local function with_origin(json, id)
 end
 
 -- Check everything before the first write: Lua has no rollback.
-local moves, more, seen, unreadable = {}, {}, {}, 0
-for i = 5, #ARGV do
+local moves, more, seen, unreadable, bytes, looked = {}, {}, {}, 0, 0, 0
+for i = 6, #ARGV do
   local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
+  for _, field in ipairs(entry and entry[2] or {}) do bytes = bytes + #field end
+  if looked > 0 and bytes > tonumber(ARGV[5]) then break end
+  looked = looked + 1
   local message
   for at = 1, entry and #entry[2] or 0, 2 do
     if entry[2][at] == 'm' then message = entry[2][at + 1] end
@@ -45,7 +57,7 @@ for i = 5, #ARGV do
     if payload then
       if ARGV[3] ~= '' then letter = ARGV[3] elseif not lanes[letter] then letter = 'n' end
       more[letter] = (more[letter] or redis.call('LLEN', lanes[letter])) + 1
-      if more[letter] > tonumber(ARGV[4]) then return 'full' end
+      if more[letter] > tonumber(backlog_max) then return {'full', backlog_max} end
       local json = with_origin(headers, id)
       moves[#moves + 1] = {ARGV[i], letter, string.format('1%sh|s%s-%.0f|1|%s|%d:', letter, ARGV[1],
         from + #moves, now, #json) .. json .. payload}
@@ -54,13 +66,13 @@ for i = 5, #ARGV do
     end
   end
 end
-if #moves == 0 then return {'ok', 0, unreadable} end
+if #moves == 0 then return {'ok', 0, unreadable, looked} end
 for _, move in ipairs(moves) do
   redis.call('XDEL', KEYS[1], move[1])
   redis.call('RPUSH', lanes[move[2]], move[3])
 end
-redis.call('SET', KEYS[2], string.format('%.0f|%.0f', from + #moves - 1, unreadable), 'PX', 3600000)
+redis.call('SET', KEYS[2], string.format('%.0f|%.0f|%.0f', from + #moves - 1, unreadable, looked), 'PX', 3600000)
 redis.call('HINCRBY', KEYS[3], 'sent', #moves)
 redis.call('HINCRBY', KEYS[3], 'requeued', #moves)
 if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
-return {'ok', #moves, unreadable}
+return {'ok', #moves, unreadable, looked}

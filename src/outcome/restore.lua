@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Puts a drain back into the error store: the caller's own, or that of a taker that stopped; in chunks.
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
--- ARGV    token, '1' if it is the caller's own, chunk, life_ms (a deadline further off is cut to that: see take)
+-- ARGV    token, '1' if it is the caller's own, chunk, life_ms (a deadline further off is cut to that: see take),
+--         bytes_max
 -- Returns {'ok', records left}, 'alive' (its taker still refreshes it), 'gone' (there is no such drain)
 -- Why a field `t`: a record that joins others gets a new position; when it failed must not be lost with the old one.
 local held = redis.call('HGET', KEYS[2], ARGV[1])
@@ -19,9 +20,16 @@ local left = 0
 if redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[3]) == 1 then
   redis.call('RENAME', KEYS[3], KEYS[1])
 else
-  for _, entry in ipairs(redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', ARGV[3])) do
+  local bytes = 0
+  for moved = 0, ARGV[3] - 1 do
+    local entry = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', 1)[1]
+    if not entry then break end
     local fields, timed = entry[2], false
-    for i = 1, #fields, 2 do timed = timed or fields[i] == 't' end
+    for i = 1, #fields, 2 do
+      timed = timed or fields[i] == 't'
+      bytes = bytes + #fields[i] + #fields[i + 1]
+    end
+    if moved > 0 and bytes > tonumber(ARGV[5]) then break end
     if not timed then
       fields[#fields + 1] = 't'
       fields[#fields + 1] = string.match(entry[1], '^%d+')

@@ -1,13 +1,16 @@
 #!lua flags=allow-oom
 -- Records outcomes of the caller's block, once each, with everything that belongs to them.
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] block:<me>:<n> LIST   KEYS[4] counts HASH
--- KEYS[5] errors STREAM KEYS[6] ledger STREAM      KEYS[7…] data:<name> keys that the effects write
+-- KEYS[5] errors STREAM KEYS[6] ledger STREAM      KEYS[7] config HASH           KEYS[8] unread HASH
+-- KEYS[9…] data:<name> keys that the effects write
 -- ARGV    me, n, stamp, lease_ms, rest (how many unnamed are declared done; '-' = the block stays open),
---         ledger (0 off, -1 all, else its cap), k, then k times: position, 'd' or 'f', error info (JSON),
---         then for each effect: position, op, index of its key from KEYS[7], two arguments
+--         k, then k times: position, 'd' or 'f', error info (JSON),
+--         then for each effect: position, op, index of its key from KEYS[9], two arguments
 -- Returns {'ok', lost positions …}, 'already' (the block is closed), 'gone',
 --         'gap' (number, stamp or rest do not fit: Redis lost data), {'effect', position, why it cannot be applied}
 -- Why rest is a number: if it differs from what is left, somebody settled what the caller thinks it holds.
+-- Why an effect that fails after all fails its message: were the call refused, it would be repeated, and with it the
+-- effects that came before.
 local me, n = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
 local t = redis.call('TIME')
@@ -23,8 +26,8 @@ left = tonumber(left)
 
 -- Check everything before the first write: Lua has no rollback.
 local reply, named, order, settled, failed = {'ok'}, {}, {}, 0, 0
-local k = tonumber(ARGV[7])
-for i = 8, 7 + 3 * k, 3 do
+local k = tonumber(ARGV[6])
+for i = 7, 6 + 3 * k, 3 do
   local message = redis.call('LINDEX', KEYS[3], ARGV[i])
   if not message then return 'gap' end
   if message == '-' then
@@ -46,8 +49,8 @@ local OPS = { -- op -> type of the key it needs, may the arguments overflow
 -- As Redis reads whole numbers: no leading zero, no -0. Whatever it would refuse must be refused here.
 local function whole(text) return text == '0' or string.match(text, '^-?[1-9]%d*$') end
 local types, numbers, effects = {}, {}, {}
-for i = 8 + 3 * k, #ARGV, 5 do
-  local at, op, key, a, b = ARGV[i], ARGV[i + 1], KEYS[6 + tonumber(ARGV[i + 2])], ARGV[i + 3], ARGV[i + 4]
+for i = 7 + 3 * k, #ARGV, 5 do
+  local at, op, key, a, b = ARGV[i], ARGV[i + 1], KEYS[8 + tonumber(ARGV[i + 2])], ARGV[i + 3], ARGV[i + 4]
   if named[at] then
     local rule = OPS[op]
     if not rule then return {'effect', at, op .. ' is not an effect'} end
@@ -57,11 +60,14 @@ for i = 8 + 3 * k, #ARGV, 5 do
     if kind ~= 'none' and kind ~= rule[1] and op ~= 'SET' then
       return {'effect', at, key .. ' holds a ' .. kind .. ', not a ' .. rule[1]}
     end
+    if op == 'SET' then numbers[key] = nil end
     types[key] = rule[1]
-    local slot = rule[1] == 'hash' and key .. '\0' .. a or key
-    if op == 'SET' then numbers[slot] = a elseif op == 'HSET' then numbers[slot] = b end
+    -- What each key, or each field of a hash, will hold: a table per key, so that no two names can meet.
+    numbers[key] = numbers[key] or {}
+    local known, slot = numbers[key], rule[1] == 'hash' and a or 1
+    if op == 'SET' then known[slot] = a elseif op == 'HSET' then known[slot] = b end
     if rule[2] then
-      local now, add = numbers[slot], rule[2] == 1 and a or b
+      local now, add = known[slot], rule[2] == 1 and a or b
       if now == nil then
         now = rule[2] == 1 and redis.call('GET', key) or rule[2] == 2 and redis.call('HGET', key, a) or '0'
       end
@@ -72,25 +78,40 @@ for i = 8 + 3 * k, #ARGV, 5 do
       if math.abs(tonumber(now)) >= 2 ^ 53 or math.abs(sum) >= 2 ^ 53 then
         return {'effect', at, key .. ' would reach 2^53, where whole numbers end'}
       end
-      numbers[slot] = string.format('%.0f', sum)
+      known[slot] = string.format('%.0f', sum)
     end
-    effects[#effects + 1] = call
+    effects[#effects + 1] = {at, call}
   end
 end
 
--- Effects first: should one fail after all, nothing of the outcome is recorded.
-for _, call in ipairs(effects) do redis.call(unpack(call)) end
+for _, effect in ipairs(effects) do
+  local it = named[effect[1]]
+  local done = not it.broken and redis.pcall(unpack(effect[2]))
+  if type(done) == 'table' and done.err then
+    it.broken = true
+    if it[2] ~= 'f' then failed = failed + 1 end
+    it[2], it[3] = 'f', cjson.encode({v = 1, cause = 'handler', member = me, label = '',
+      reason = 'its effect failed: ' .. done.err})
+  end
+end
+local keep = redis.call('HGET', KEYS[7], 'ledger') or '0'
 local function ledger(message, outcome)
   local id, attempt = string.match(message, '^...|([^|]+)|(%d+)|')
   if not id then id, attempt = 'unreadable', '1' end
-  if ARGV[6] == '-1' then
+  if keep == '-1' then
     redis.call('XADD', KEYS[6], '*', 'id', id, 'outcome', outcome, 'member', me, 'attempt', attempt)
   else
-    redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[6], '*',
+    redis.call('XADD', KEYS[6], 'MAXLEN', '~', keep, '*',
       'id', id, 'outcome', outcome, 'member', me, 'attempt', attempt)
   end
 end
-if closing and ARGV[6] ~= '0' then
+-- What was hard to read is settled: forget who could not.
+if redis.call('EXISTS', KEYS[8]) == 1 then
+  local all = closing and redis.call('LRANGE', KEYS[3], 0, -1) or {}
+  for _, at in ipairs(order) do all[#all + 1] = named[at][1] end
+  for _, message in ipairs(all) do redis.call('HDEL', KEYS[8], string.match(message, '^...|([^|]+)|') or 'unreadable') end
+end
+if closing and keep ~= '0' then
   for i, message in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
     if message ~= '' and message ~= '-' and not named[tostring(i - 1)] then ledger(message, 'done') end
   end
@@ -98,7 +119,7 @@ end
 for _, at in ipairs(order) do
   local it = named[at]
   if it[2] == 'f' then redis.call('XADD', KEYS[5], '*', 'm', it[1], 'e', it[3]) end
-  if ARGV[6] ~= '0' then ledger(it[1], it[2] == 'f' and 'failed' or 'done') end
+  if keep ~= '0' then ledger(it[1], it[2] == 'f' and 'failed' or 'done') end
   if not closing then redis.call('LSET', KEYS[3], at, '') end
 end
 if closing then

@@ -4,6 +4,8 @@
 //! names every outcome Redis does not know yet and says how many are simply done; parts of a block
 //! are settled early only around stragglers.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
 use crate::membership::Session;
@@ -17,8 +19,10 @@ static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
 
 /// An outcome that waits for stragglers of its block no longer than this.
 const WAIT_MAX: Duration = Duration::from_millis(25);
-/// Positions named in one call: a bound on how long Redis is busy with it.
+/// Positions named, effects applied and bytes carried in one call: a bound on how long Redis is busy with it.
 const NAMED_MAX: usize = 500;
+const CALL_EFFECTS_MAX: usize = 1000;
+const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// One open block, seen from its end.
 #[derive(Debug)]
@@ -52,6 +56,12 @@ impl Settlement {
     /// Uses up a claim.
     pub(crate) fn settle(&mut self, claim: Claim, outcome: Outcome) {
         debug_assert_eq!(claim.block, self.n);
+        let outcome = match outcome.check_effects() {
+            Ok(()) => outcome,
+            Err(why) => {
+                Outcome::failed_by(Cause::Handler, format!("its effects cannot be applied: {why}"))
+            }
+        };
         self.open -= 1;
         self.oldest.get_or_insert_with(Instant::now);
         self.pending.push((claim, outcome));
@@ -100,9 +110,18 @@ impl Settlement {
         let named = |(_, outcome): &&(Claim, Outcome)| {
             outcome.failure.is_some() || !outcome.effects.is_empty()
         };
-        let special = self.pending.iter().filter(named).count();
-        let closing = self.open == 0 && special <= NAMED_MAX;
-        let count = if closing { self.pending.len() } else { self.pending.len().min(NAMED_MAX) };
+        // As many as fit, one at least; the call closes the block if these are all, and then those that
+        // are simply done need not be named.
+        let (mut special, mut effects, mut bytes) = (0, 0, 0);
+        let fits = self.pending.iter().take_while(|entry| {
+            special += usize::from(named(entry));
+            effects += entry.1.effects.len();
+            bytes += entry.1.bytes();
+            special <= NAMED_MAX && effects <= CALL_EFFECTS_MAX && bytes <= CALL_BYTES_MAX
+        });
+        let fits = fits.count().max(1).min(self.pending.len());
+        let closing = self.open == 0 && fits == self.pending.len();
+        let count = if closing { fits } else { fits.min(NAMED_MAX) };
         self.sent = Some((count, closing));
         let batch = &self.pending[..count];
 
@@ -113,11 +132,14 @@ impl Settlement {
             keys.counts(),
             keys.errors(),
             keys.ledger(),
+            keys.config(),
+            keys.unread(),
         ];
-        let mut data: Vec<&str> = Vec::new();
+        let mut data: HashMap<&str, usize> = HashMap::new();
         for effect in batch.iter().flat_map(|(_, outcome)| &outcome.effects) {
-            if !data.contains(&effect.name.as_str()) {
-                data.push(&effect.name);
+            let next = data.len() + 1;
+            if let Entry::Vacant(new) = data.entry(&effect.name) {
+                new.insert(next);
                 all.push(keys.data(&effect.name));
             }
         }
@@ -126,14 +148,14 @@ impl Settlement {
             .arg(me.as_str())
             .arg(self.n)
             .arg(&self.stamp)
-            .arg(session.lease.as_millis() as u64);
+            .arg(session.lease().as_millis() as u64);
         let names: Vec<_> = batch.iter().filter(|entry| !closing || named(entry)).collect();
         if closing {
             call.push_arg(count - names.len());
         } else {
             call.push_arg("-");
         }
-        call = call.arg(signature.ledger).arg(names.len());
+        call = call.arg(names.len());
         for (claim, outcome) in &names {
             let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
                 signature.info(failure.cause, &failure.reason, session)
@@ -143,7 +165,7 @@ impl Settlement {
         }
         for (claim, outcome) in names {
             for effect in &outcome.effects {
-                let index = data.iter().position(|name| *name == effect.name).unwrap_or(0) + 1;
+                let index = data.get(effect.name.as_str()).copied().unwrap_or(0);
                 call = call.arg(claim.position).arg(effect.op).arg(index);
                 call = call.arg(&effect.first[..]).arg(&effect.second[..]);
             }
@@ -176,10 +198,9 @@ impl Settlement {
     }
 }
 
-/// Who settles: what error records and the ledger say beside the outcome.
+/// Who settles: what error records say beside the outcome.
 pub(crate) struct Signature<'a> {
     pub(crate) label: &'a str,
-    pub(crate) ledger: i64,
 }
 
 impl Signature<'_> {

@@ -10,10 +10,10 @@
 
 use std::time::Duration;
 
-use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, drains};
-use super::record::{ErrorRecord, record};
+use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, drains, read_page};
+use super::record::ErrorRecord;
 use crate::Error;
-use crate::store::{Call, Reply, Script, Store, list, nonce};
+use crate::store::{Call, Script, Store, nonce};
 
 static TAKE: Script = Script::new("take", include_str!("take.lua"));
 static PICK: Script = Script::new("pick", include_str!("pick.lua"));
@@ -42,7 +42,8 @@ async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
         .arg(token)
         .arg(if own { "1" } else { "0" })
         .arg(PAGE)
-        .arg(DRAIN_LIFE.as_millis() as u64);
+        .arg(DRAIN_LIFE.as_millis() as u64)
+        .arg(CHUNK_BYTES_MAX);
     loop {
         let reply = store.repeat(&call).await?;
         let left = reply.number(0).unwrap_or(0);
@@ -50,6 +51,21 @@ async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
             return Ok(());
         }
     }
+}
+
+/// Moves records by their positions into a drain, as many as one script moves.
+fn pick_call(store: &Store, token: &str, owner: &str, positions: &[String]) -> Call {
+    let keys = &store.keys;
+    let mut call = PICK
+        .call(&[keys.errors(), keys.drains(), keys.drain(token)])
+        .arg(token)
+        .arg(owner)
+        .arg(DRAIN_LIFE.as_millis() as u64)
+        .arg(CHUNK_BYTES_MAX);
+    for position in positions {
+        call.push_arg(position);
+    }
+    call
 }
 
 fn owner() -> String {
@@ -64,19 +80,17 @@ pub struct Taker {
     /// Drains of others that were still refreshed when we asked.
     tried: Vec<String>,
     owner: String,
-    /// Records to ask for at a time.
-    page: usize,
     /// What to take, if not everything, and how far it was looked through.
     choice: Option<(Choice, Cursor)>,
-    /// The drain that is being filled with what was chosen.
-    pending: Option<(String, Call)>,
+    /// The drain that is being filled with what was chosen, and the positions that are still to go there.
+    pending: Option<(String, Vec<String>)>,
 }
 
 impl Taker {
     pub(super) fn new(store: &Store, choice: Option<(Choice, Cursor)>) -> Taker {
         let store = store.clone();
         let (token, pending, tried) = (None, None, Vec::new());
-        Taker { store, token, tried, owner: owner(), page: PAGE, choice, pending }
+        Taker { store, token, tried, owner: owner(), choice, pending }
     }
 
     /// The next page, up to 100 records; empty when nothing is left that could be taken.
@@ -93,20 +107,8 @@ impl Taker {
                     None => return Ok(Vec::new()),
                 },
             };
-            let call = Call::plain("XRANGE").arg(self.store.keys.drain(&token));
-            let call = call.arg("-").arg("+").arg("COUNT").arg(self.page);
-            let entries = match self.store.once(&call).await {
-                Ok(entries) => list(entries),
-                // Large records over a slow link: ask for fewer at a time.
-                Err(Error::NoAnswer { .. }) if self.page > 1 => {
-                    self.page /= 2;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let records: Result<Vec<_>, _> =
-                entries.and_then(|entries| entries.into_iter().map(record).collect());
-            let records = records.map_err(|error| self.store.explain(error))?;
+            let drain = self.store.keys.drain(&token);
+            let records = read_page(&self.store, drain, "-".to_owned(), PAGE).await?;
             if !records.is_empty() {
                 return Ok(records);
             }
@@ -211,21 +213,17 @@ impl Taker {
                 }
             }
             if !positions.is_empty() {
-                let token = nonce();
-                let keys = &self.store.keys;
-                let mut call = PICK
-                    .call(&[keys.errors(), keys.drains(), keys.drain(&token)])
-                    .arg(&token)
-                    .arg(&self.owner)
-                    .arg(DRAIN_LIFE.as_millis() as u64);
-                for position in &positions {
-                    call.push_arg(position);
-                }
-                self.pending = Some((token, call));
+                self.pending = Some((nonce(), positions));
             }
         }
-        if let Some((_, call)) = &self.pending {
-            let _: Reply = self.store.repeat(call).await?;
+        while let Some((token, positions)) = &mut self.pending {
+            if positions.is_empty() {
+                break;
+            }
+            let call = pick_call(&self.store, token, &self.owner, positions);
+            let reply = self.store.repeat(&call).await?;
+            let looked = reply.number(1).map_err(|error| self.store.explain(error))? as usize;
+            positions.drain(..looked.clamp(1, positions.len()));
         }
         Ok(self.pending.take().map(|(token, _)| token))
     }

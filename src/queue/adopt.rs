@@ -1,8 +1,8 @@
 //! Putting back what dead members held.
 //!
-//! **Invariant:** an orphan's blocks are emptied from the tail, in chunks, by whoever hears of
-//! them; however many do so at once, every message is put back once, in order, one attempt on. Its
-//! locks are freed first: they ended with its session, and somebody may wait for them.
+//! **Invariant:** an orphan's blocks are emptied from the tail, in chunks bounded by number and by bytes,
+//! by whoever hears of them; however many do so at once, every message is put back once, in order, one
+//! attempt on. Its locks are freed first: they ended with its session, and somebody may wait for them.
 
 use std::time::Duration;
 
@@ -13,20 +13,30 @@ use crate::store::{Call, Reply, Script, Store, StoreError, list, number, text};
 static ADOPT: Script = Script::new("adopt", include_str!("adopt.lua"));
 static DISOWN: Script = Script::new("disown", include_str!("disown.lua"));
 
-/// Messages per call: a bound on how long Redis is busy with one.
+/// Messages, blocks and bytes per call: a bound on how long Redis is busy with one.
 const CHUNK: usize = 100;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Orphans per round.
 const ROUND: usize = 16;
+
+/// What became of messages that dead members held.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct PutBack {
+    /// They will be handled again.
+    pub returned: u64,
+    /// They had used up their attempts and went to the error store.
+    pub failed: u64,
+}
 
 /// Adopts until no orphan is left, or the session cannot go on.
 pub(crate) async fn adopt_all(
     store: &Store,
     session: &Session,
-    ledger: i64,
     board: &Board,
-) -> Result<u64, StoreError> {
+) -> Result<PutBack, StoreError> {
     let timeout = session.call_timeout();
-    let mut total = 0;
+    let mut total = PutBack::default();
     loop {
         if !session.until_trusted().await {
             return Ok(total);
@@ -38,7 +48,10 @@ pub(crate) async fn adopt_all(
         }
         for orphan in &orphans {
             let orphan = MemberId::from_redis(&text(orphan)?);
-            total += adopt_one(store, session, &orphan, ledger, board, timeout).await?;
+            let PutBack { returned, failed } =
+                adopt_one(store, session, &orphan, board, timeout).await?;
+            total.returned += returned;
+            total.failed += failed;
             if session.over.is_cancelled() {
                 return Ok(total);
             }
@@ -50,20 +63,21 @@ async fn adopt_one(
     store: &Store,
     session: &Session,
     orphan: &MemberId,
-    ledger: i64,
     board: &Board,
     timeout: Duration,
-) -> Result<u64, StoreError> {
+) -> Result<PutBack, StoreError> {
     let (mut returned, mut failed) = (0, 0);
+    free_locks(store, session, orphan, timeout).await?;
+    let open = Call::plain("HKEYS").arg(store.keys.blocks(orphan));
+    let open = list(store.work.call(&open, timeout).await?)?;
+    // `hi` is no number; a name that no worker of ours gives is 0 and stays.
+    let mut open: Vec<u64> = open.iter().filter_map(|n| number(n).ok()).map(|n| n as u64).collect();
+    open.sort_unstable_by(|a, b| b.cmp(a));
+    let mut rest = &open[..];
     loop {
-        free_locks(store, session, orphan, timeout).await?;
-        let open = Call::plain("HKEYS").arg(store.keys.blocks(orphan));
-        let highest = list(store.work.call(&open, timeout).await?)?
-            .iter()
-            .filter_map(|n| number(n).ok())
-            .max();
+        let now = &rest[..rest.len().min(CHUNK)];
         let reply = loop {
-            let call = adopt_call(store, session, orphan, highest.unwrap_or(0) as u64, ledger);
+            let call = adopt_call(store, session, orphan, now);
             match store.work.call(&call, timeout).await {
                 Ok(value) => break Reply::parse(value)?,
                 // A chunk that was put back is gone from the block: a repeat takes the next one.
@@ -76,7 +90,10 @@ async fn adopt_one(
             "ok" => {
                 returned += reply.number(0)? as u64;
                 failed += reply.number(1)? as u64;
-                if reply.number(2)? == 1 {
+                let emptied = reply.number(2)? as usize;
+                rest = &rest[emptied.min(rest.len())..];
+                // The orphan is done with, or what is left was not there when we began: it is heard of.
+                if reply.number(3)? == 1 || rest.is_empty() {
                     break;
                 }
             }
@@ -91,7 +108,7 @@ async fn adopt_one(
     if returned + failed > 0 {
         board.publish(Notice::Adopted { member: orphan.clone(), returned, failed });
     }
-    Ok(returned + failed)
+    Ok(PutBack { returned, failed })
 }
 
 /// Frees the locks it held, and tells the first who waits for each.
@@ -109,27 +126,27 @@ async fn free_locks(
     Ok(())
 }
 
-fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, n: u64, ledger: i64) -> Call {
+fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, blocks: &[u64]) -> Call {
     let keys = &store.keys;
-    ADOPT
-        .call(&[
-            keys.members(),
-            keys.orphans(),
-            keys.blocks(orphan),
-            keys.block(orphan, n),
-            keys.returned(),
-            keys.errors(),
-            keys.counts(),
-            keys.wake(),
-            keys.ledger(),
-            keys.locks(orphan),
-        ])
-        .arg(session.id.as_str())
-        .arg(orphan.as_str())
-        .arg(n)
-        .arg(session.attempts_max)
-        .arg(CHUNK)
-        .arg(ledger)
+    let mut all = vec![
+        keys.members(),
+        keys.orphans(),
+        keys.blocks(orphan),
+        keys.returned(),
+        keys.errors(),
+        keys.counts(),
+        keys.wake(),
+        keys.ledger(),
+        keys.locks(orphan),
+        keys.config(),
+    ];
+    all.extend(blocks.iter().map(|n| keys.block(orphan, *n)));
+    let mut call =
+        ADOPT.call(&all).arg(session.id.as_str()).arg(orphan.as_str()).arg(CHUNK).arg(CHUNK_BYTES);
+    for n in blocks {
+        call.push_arg(n);
+    }
+    call
 }
 
 /// Finds blocks that belong to neither a member nor an orphan, and makes them orphans. There are

@@ -1,16 +1,25 @@
 //! Blocks and claims: what one fetch moved to one worker.
 //!
-//! **Invariant:** block numbers rise by one per session and a number is used for one block only. A
+//! **Invariant:** block numbers rise by one per session and a number is used for one block only; so how
+//! many blocks are open and the highest number name one state, and Redis is asked for nothing else. A
 //! [`Claim`] is made by a fetch and by nothing else, is not copied, and is used up by settling or
 //! giving back, so settling twice does not compile.
 
 use crate::membership::{MemberId, Session};
-use crate::store::{Call, Reply, Script, Store, StoreError, text};
+use crate::store::{Call, Reply, Script, Store, StoreError, number, text};
 
 use super::message::{Lane, Message, MessageId};
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));
+static UNREAD: Script = Script::new("unread", include_str!("unread.lua"));
+
+/// Returned messages, each a block of its own, that one fetch opens at the most.
+pub(crate) const RETURNED_MAX: usize = 100;
+/// From this attempt on a message is handled with nothing beside it, so it is fetched alone.
+pub(crate) const ALONE_FROM: u32 = 3;
+/// A message that this many workers could not read in time is failed.
+const UNREAD_MAX: u32 = 5;
 
 /// The right to settle one message, once.
 #[derive(Debug)]
@@ -32,7 +41,11 @@ pub(crate) struct Block {
 /// What Redis answered to a fetch.
 #[derive(Debug)]
 pub(crate) enum Fetched {
-    Block(Block),
+    Blocks {
+        blocks: Vec<Block>,
+        /// Returned messages that still wait.
+        returned: usize,
+    },
     Empty,
     Burnt,
     /// The number was used and its block is closed: go on with the next.
@@ -42,46 +55,96 @@ pub(crate) enum Fetched {
     DataLoss,
 }
 
-/// The keys between which messages move to a worker and back: its block, and the lanes.
-fn between(store: &Store, me: &MemberId, n: u64, lanes: [Lane; 4]) -> Vec<String> {
+/// The keys between which messages move to a worker and back, without its blocks.
+fn between(store: &Store, me: &MemberId, lanes: [Lane; 4]) -> Vec<String> {
     let keys = &store.keys;
-    let mut all = vec![
-        keys.members(),
-        keys.blocks(me),
-        keys.block(me, n),
-        keys.counts(),
-        keys.wake(),
-        keys.returned(),
-    ];
+    let mut all =
+        vec![keys.members(), keys.blocks(me), keys.counts(), keys.wake(), keys.returned()];
     all.extend(lanes.map(|lane| keys.lane(lane.name())));
     all
 }
 
-/// Asks for up to `max` messages as block `n`, from the lanes in this order; 0 uses the number up.
-pub(crate) fn fetch_call(
-    store: &Store,
-    session: &Session,
-    n: u64,
-    lanes: [Lane; 4],
-    max: usize,
-    bytes_max: usize,
-    held: &[u64],
-) -> Call {
-    let mut known = String::from(",");
-    for n in held {
-        known.push_str(&format!("{n},"));
-    }
-    FETCH
-        .call(&between(store, &session.id, n, lanes))
-        .arg(session.id.as_str())
-        .arg(n)
-        .arg(max)
-        .arg(session.lease.as_millis() as u64)
-        .arg(bytes_max)
-        .arg(known)
+/// What one fetch asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    /// The number of its first block.
+    pub(crate) n: u64,
+    /// Which lane comes first.
+    pub(crate) lanes: [Lane; 4],
+    /// Messages; 0 only uses the number up.
+    pub(crate) max: usize,
+    pub(crate) bytes_max: usize,
+    /// Returned messages it may bring, each in a block of its own.
+    pub(crate) blocks: usize,
+    /// How many blocks the worker holds.
+    pub(crate) held: usize,
 }
 
-/// Reads the answer to the fetch of block `n`.
+impl Fetch {
+    fn block_keys(&self, store: &Store, me: &MemberId) -> impl Iterator<Item = String> {
+        (self.n..).take(self.blocks).map(|n| store.keys.block(me, n))
+    }
+
+    pub(crate) fn call(&self, store: &Store, session: &Session) -> Call {
+        let mut keys = between(store, &session.id, self.lanes);
+        keys.extend(self.block_keys(store, &session.id));
+        FETCH
+            .call(&keys)
+            .arg(session.id.as_str())
+            .arg(self.n)
+            .arg(self.max)
+            .arg(session.lease().as_millis() as u64)
+            .arg(self.bytes_max)
+            .arg(self.held)
+            .arg(ALONE_FROM)
+    }
+
+    /// Gives back whatever this fetch brought and could not be read, and uses its numbers up.
+    pub(crate) fn unread_call(&self, store: &Store, session: &Session) -> Call {
+        let mut keys = between(store, &session.id, Lane::ALL);
+        let fixed = &store.keys;
+        keys.extend([fixed.unread(), fixed.errors(), fixed.ledger(), fixed.config()]);
+        keys.extend(self.block_keys(store, &session.id));
+        UNREAD
+            .call(&keys)
+            .arg(session.id.as_str())
+            .arg(self.n)
+            .arg(session.lease().as_millis() as u64)
+            .arg(String::from_iter(Lane::ALL.map(Lane::letter)))
+            .arg(UNREAD_MAX)
+    }
+}
+
+/// What became of blocks that could not be read.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    /// The last number that is used up.
+    pub(crate) hi: u64,
+    /// Messages of which this worker had not said so before, and whether they failed.
+    pub(crate) messages: Vec<(MessageId, bool)>,
+    pub(crate) given_back: u64,
+}
+
+/// Reads the answer to [`Fetch::unread_call`]; `None`: the session is gone.
+pub(crate) fn unread(value: redis::Value) -> Result<Option<Unread>, StoreError> {
+    let reply = Reply::parse(value)?;
+    match reply.tag.as_str() {
+        "ok" => {}
+        "gone" => return Ok(None),
+        _ => return Err(reply.unexpected()),
+    }
+    let mut unread = Unread { hi: reply.number(0)? as u64, messages: Vec::new(), given_back: 0 };
+    for at in (1..reply.items.len()).step_by(2) {
+        let (id, what) = (MessageId::from_redis(&reply.text(at)?), reply.text(at + 1)?);
+        unread.given_back += u64::from(what != "failed");
+        if what != "again" {
+            unread.messages.push((id, what == "failed"));
+        }
+    }
+    Ok(Some(unread))
+}
+
+/// Reads the answer to the fetch whose first block is `n`.
 pub(crate) fn fetched(value: redis::Value, n: u64) -> Result<Fetched, StoreError> {
     let redis::Value::Array(items) = value else {
         return match text(&value)?.as_str() {
@@ -95,10 +158,28 @@ pub(crate) fn fetched(value: redis::Value, n: u64) -> Result<Fetched, StoreError
     };
     let mut items = items.into_iter();
     let _ok = items.next();
-    let stamp = text(&items.next().unwrap_or(redis::Value::Nil))?;
-    let mut messages = Vec::with_capacity(items.len());
-    for (position, item) in items.enumerate() {
-        let redis::Value::BulkString(envelope) = item else {
+    let mut head = || items.next().unwrap_or(redis::Value::Nil);
+    let (stamp, count) = (text(&head())?, number(&head())? as usize);
+    let returned = number(&head())? as usize;
+    let mut blocks = Vec::with_capacity(count);
+    if count == 1 {
+        blocks.push(block(n, stamp, items)?);
+    } else {
+        for (n, item) in (n..).zip(items) {
+            blocks.push(block(n, stamp.clone(), std::iter::once(item))?);
+        }
+    }
+    Ok(Fetched::Blocks { blocks, returned })
+}
+
+fn block(
+    n: u64,
+    stamp: String,
+    envelopes: impl ExactSizeIterator<Item = redis::Value>,
+) -> Result<Block, StoreError> {
+    let mut messages = Vec::with_capacity(envelopes.len());
+    for (position, envelope) in envelopes.enumerate() {
+        let redis::Value::BulkString(envelope) = envelope else {
             return Err(StoreError::odd("an envelope that is no string"));
         };
         if envelope.is_empty() || envelope == b"-" {
@@ -116,7 +197,7 @@ pub(crate) fn fetched(value: redis::Value, n: u64) -> Result<Fetched, StoreError
         };
         messages.push((claim, message, readable));
     }
-    Ok(Fetched::Block(Block { n, stamp, messages }))
+    Ok(Block { n, stamp, messages })
 }
 
 /// Reads the answer to a give-back: is the session still there?
@@ -137,12 +218,14 @@ pub(crate) fn give_back_call(
     stamp: &str,
     positions: &[u32],
 ) -> Call {
+    let mut keys = between(store, &session.id, Lane::ALL);
+    keys.push(store.keys.block(&session.id, n));
     let mut call = GIVE_BACK
-        .call(&between(store, &session.id, n, Lane::ALL))
+        .call(&keys)
         .arg(session.id.as_str())
         .arg(n)
         .arg(stamp)
-        .arg(session.lease.as_millis() as u64)
+        .arg(session.lease().as_millis() as u64)
         .arg(String::from_iter(Lane::ALL.map(Lane::letter)));
     for position in positions {
         call.push_arg(position);

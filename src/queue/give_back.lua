@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Returns unstarted messages of the caller's block to the head of their lane; no attempt is counted.
--- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] block:<me>:<n> LIST   KEYS[4] counts HASH
--- KEYS[5] wake LIST     KEYS[6] lane:returned LIST KEYS[7…] further lanes
--- ARGV    me, n, stamp, lease_ms, the lanes' letters in the order of KEYS[7…], then positions (0-based, rising)
+-- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] counts HASH   KEYS[4] wake LIST
+-- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes   KEYS[10] block:<me>:<n> LIST
+-- ARGV    me, n, stamp, lease_ms, the lanes' letters in the order of KEYS[6…9], then positions (0-based, rising)
 -- Returns {'ok', given back}, 'already' (the block is closed), 'gone', 'gap' (Redis lost data)
 local me, n = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
@@ -17,28 +17,28 @@ local left, stamp = string.match(block, '^(%d+):(.+)$')
 if stamp ~= ARGV[3] then return 'gap' end
 local moves = {}
 for i = #ARGV, 6, -1 do
-  local message = redis.call('LINDEX', KEYS[3], ARGV[i])
+  local message = redis.call('LINDEX', KEYS[10], ARGV[i])
   if not message then return 'gap' end
   if message ~= '' and message ~= '-' then
     local letter, attempt = string.match(message, '^.(.).|[^|]+|(%d+)|')
     local at = letter and string.find(ARGV[5], letter, 1, true)
     -- What was returned before stays in the lane of the returned, where it travels alone.
-    local lane = (attempt ~= '1' or not at) and KEYS[6] or KEYS[6 + at]
+    local lane = (attempt ~= '1' or not at) and KEYS[5] or KEYS[5 + at]
     moves[#moves + 1] = {lane, message, ARGV[i]}
   end
 end
 if #moves == 0 then return {'ok', 0} end
 for _, move in ipairs(moves) do
   redis.call('LPUSH', move[1], move[2])
-  redis.call('LSET', KEYS[3], move[3], '-')
+  redis.call('LSET', KEYS[10], move[3], '-')
 end
 left = left - #moves
 if left == 0 then
-  redis.call('DEL', KEYS[3])
+  redis.call('DEL', KEYS[10])
   redis.call('HDEL', KEYS[2], n)
 else
   redis.call('HSET', KEYS[2], n, string.format('%.0f:%s', left, stamp))
 end
-redis.call('HINCRBY', KEYS[4], 'claimed', string.format('%.0f', -#moves))
-if redis.call('EXISTS', KEYS[5]) == 0 then redis.call('RPUSH', KEYS[5], '1') end
+redis.call('HINCRBY', KEYS[3], 'claimed', string.format('%.0f', -#moves))
+if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
 return {'ok', #moves}

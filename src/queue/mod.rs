@@ -19,8 +19,12 @@ mod message;
 mod push;
 mod send;
 
+pub use adopt::PutBack;
 pub(crate) use adopt::{adopt_all, disown_strays};
-pub(crate) use block::{Block, Claim, Fetched, fetch_call, fetched, give_back_call, given_back};
+pub(crate) use block::{
+    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, fetched, give_back_call, given_back,
+    unread,
+};
 pub(crate) use lanes::Turns;
 pub use message::{Lane, Message, MessageId, NewMessage};
 pub(crate) use push::{Pushed, push_call, pushed};

@@ -4,7 +4,7 @@
 //! repeated, and only while its term leads.
 
 use crate::election::Lease;
-use crate::store::{Call, Reply, Script, Store, StoreError};
+use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 
 use super::message::{Lane, NewMessage};
 
@@ -22,16 +22,12 @@ pub(crate) enum Pushed {
     Gone,
     /// Redis lost data.
     Gap,
+    /// The fleet runs with this other protocol.
+    Protocol(String),
 }
 
 /// Numbers `messages` from `from` on, and adds them.
-pub(crate) fn push_call(
-    store: &Store,
-    lease: &Lease,
-    from: u64,
-    messages: &[NewMessage],
-    backlog_max: usize,
-) -> Call {
+pub(crate) fn push_call(store: &Store, lease: &Lease, from: u64, messages: &[NewMessage]) -> Call {
     let keys = &store.keys;
     let mut call = PUSH
         .call(&[
@@ -41,12 +37,13 @@ pub(crate) fn push_call(
             keys.lane(Lane::Generated.name()),
             keys.counts(),
             keys.wake(),
+            keys.config(),
         ])
         .arg(lease.session.id.as_str())
         .arg(lease.term.get())
         .arg(from)
-        .arg(lease.session.lease.as_millis() as u64)
-        .arg(backlog_max);
+        .arg(lease.session.lease().as_millis() as u64)
+        .arg(PROTOCOL);
     let (ms, mut envelope) = (lease.redis_ms(), Vec::new());
     for (seq, message) in (from..).zip(messages) {
         let id = format_args!("{}-{seq}", lease.term);
@@ -65,6 +62,7 @@ pub(crate) fn pushed(value: redis::Value) -> Result<Pushed, StoreError> {
         "fenced" => Ok(Pushed::Fenced),
         "gone" => Ok(Pushed::Gone),
         "gap" => Ok(Pushed::Gap),
+        "protocol" => Ok(Pushed::Protocol(reply.text(0)?)),
         _ => Err(reply.unexpected()),
     }
 }

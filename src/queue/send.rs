@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** a batch is added whole or not at all, once, however often it is repeated: its
 //! numbers are bound to it until Redis has answered. A number whose answer never came is never used
-//! for anything else; its sender goes on under a new name.
+//! for anything else; its sender goes on under a new name. Redis takes numbers only from a name it knows:
+//! a sender enrols first, once per name, so a name that was forgotten is refused and never begins anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,12 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::{Config, Durability, check_fleet_name};
-use crate::store::{Address, Call, Reply, Script, Store, StoreError, nonce};
+use crate::store::{Address, Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 use super::message::{Lane, MessageId, NewMessage};
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
+static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
 
 /// How long one try waits for its answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,8 +26,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 const RESEND: Duration = Duration::from_secs(60);
 /// Pause before an unanswered batch is sent again.
 const RETRY: Duration = Duration::from_millis(50);
-/// Bytes per second that a link must carry.
-const SLOWEST: usize = 256 << 10;
 /// How long a key is remembered unless the sender says otherwise.
 const DEDUP: Duration = Duration::from_secs(86_400);
 const DEDUP_MAX: Duration = Duration::from_secs(30 * 86_400);
@@ -72,18 +72,27 @@ pub struct Sender {
     durability: Durability,
 }
 
-/// Which number comes next, under which name, and what Redis's clock says.
+/// Which number comes next, and under which name.
 struct Numbers {
-    name: String,
     next: u64,
     /// A batch was sent under `next` and its answer was never heard.
     in_doubt: bool,
-    clock: Option<(Moment, u64)>,
+    /// Without one, it must enrol first.
+    name: Option<Name>,
+}
+
+/// A name that Redis knows.
+#[derive(Clone)]
+struct Name {
+    text: Arc<str>,
+    /// When it was asked for, on our clock and, a little later, on Redis's. For display only.
+    asked: Moment,
+    now_ms: u64,
 }
 
 impl Numbers {
     fn new() -> Numbers {
-        Numbers { name: nonce(), next: 1, in_doubt: false, clock: None }
+        Numbers { next: 1, in_doubt: false, name: None }
     }
 }
 
@@ -106,16 +115,17 @@ impl Sender {
         check_fleet_name(fleet)?;
         let store = Store::open(&redis.into(), fleet)?;
         store.check().await?;
-        Ok(Sender::on(store, &Config::default()))
+        let backlog_max = store.open_fleet().await?;
+        Ok(Sender::on(store, &Config::default(), backlog_max))
     }
 
-    pub(crate) fn on(store: Store, config: &Config) -> Sender {
+    pub(crate) fn on(store: Store, config: &Config, backlog_max: usize) -> Sender {
         Sender {
             store,
             numbers: Arc::new(Mutex::new(Numbers::new())),
             lane: Lane::Normal,
             remember: DEDUP,
-            backlog_max: config.backlog_max,
+            backlog_max,
             payload_bytes_max: config.payload_bytes_max,
             durability: config.durability,
         }
@@ -133,10 +143,9 @@ impl Sender {
         self
     }
 
-    /// Refuses to send when this many messages wait in the lane (default 1,000,000).
-    pub fn backlog_max(mut self, messages: usize) -> Sender {
-        self.backlog_max = messages;
-        self
+    /// How many messages may wait in a lane of this fleet: a larger batch never finds room.
+    pub fn backlog_max(&self) -> usize {
+        self.backlog_max
     }
 
     /// Adds one message.
@@ -232,14 +241,13 @@ impl Sender {
         numbers.in_doubt = true;
         let began = Moment::now();
         let overdue = || Moment::now().since(began) > RESEND;
-        let timeout = call_timeout(messages);
         let mut call = self.call(&mut numbers, messages, key).await?;
         // A copy of this batch went out and was not answered: it may have been added, or be added
         // still, so no refusal of a later copy says that it was not.
         let mut unheard = false;
         loop {
             let epoch = self.store.work.epoch();
-            let answer = self.store.work.call(&call, timeout).await;
+            let answer = self.store.work.call(&call, CALL_TIMEOUT).await;
             let refused = match answer.and_then(Reply::parse) {
                 Ok(reply) => match self.taken_in(&mut numbers, &reply, messages.len() as u64)? {
                     Answer::Sent(sent, seq) => {
@@ -252,22 +260,16 @@ impl Sender {
                         unheard = true;
                         None
                     }
-                    Answer::Full => {
-                        let (lane, max) = (self.lane, self.backlog_max);
-                        let reason = format!("{max} messages wait in lane {lane} already");
-                        Some(Error::Full { reason })
+                    Answer::Refused(error) => Some(error),
+                    // The numbers were forgotten: after an hour of silence, or by data loss. Whether a
+                    // copy that nobody answered was added is not known any more.
+                    Answer::Gap if unheard => {
+                        return Err(Error::NoAnswer { after: Moment::now().since(began) });
                     }
-                    Answer::Late if !unheard => {
-                        numbers.clock = None;
-                        call = self.call(&mut numbers, messages, key).await?;
-                        continue;
-                    }
-                    Answer::Late => None,
-                    // The numbers were forgotten: after an hour of silence, or by data loss.
                     Answer::Gap => {
                         *numbers = Numbers { in_doubt: true, ..Numbers::new() };
                         call = self.call(&mut numbers, messages, key).await?;
-                        continue;
+                        None
                     }
                 },
                 Err(error) if error.is_unheard() => {
@@ -297,14 +299,16 @@ impl Sender {
     /// What an answer says; an accepted batch uses up its numbers.
     fn taken_in(&self, numbers: &mut Numbers, reply: &Reply, count: u64) -> Result<Answer, Error> {
         let seq = numbers.next;
+        let name = numbers.name.as_ref().map_or("", |name| &name.text);
+        let text = || reply.text(0).map_err(|error| self.store.explain(error));
         let sent = match reply.tag.as_str() {
-            "ok" | "already" => Sent { id: MessageId::sent(&numbers.name, seq), is_new: true },
-            "duplicate" => {
-                let id = reply.text(0).map_err(|error| self.store.explain(error))?;
-                Sent { id: MessageId::from_redis(&id), is_new: false }
+            "ok" | "already" => Sent { id: MessageId::sent(name, seq), is_new: true },
+            "duplicate" => Sent { id: MessageId::from_redis(&text()?), is_new: false },
+            "full" => {
+                let reason = format!("{} messages wait in lane {} already", text()?, self.lane);
+                return Ok(Answer::Refused(Error::Full { reason }));
             }
-            "full" => return Ok(Answer::Full),
-            "late" => return Ok(Answer::Late),
+            "protocol" => return Ok(Answer::Refused(self.store.other_protocol(&text()?))),
             "gap" => return Ok(Answer::Gap),
             other => {
                 let error = StoreError::odd(format!("unexpected answer {other:?}"));
@@ -329,41 +333,45 @@ impl Sender {
         messages: &[NewMessage],
         key: Option<&str>,
     ) -> Result<Call, Error> {
-        let clock = match numbers.clock {
-            Some(clock) => clock,
-            None => *numbers.clock.insert(self.clock().await?),
+        let Name { text: name, asked, now_ms } = match &numbers.name {
+            Some(name) => name.clone(),
+            None => numbers.name.insert(self.enroll().await?).clone(),
         };
-        let made_ms = clock.1 + Moment::now().since(clock.0).as_millis() as u64;
+        let made_ms = now_ms + Moment::now().since(asked).as_millis() as u64;
         let keys = &self.store.keys;
-        let mut all =
-            vec![keys.sent(&numbers.name), keys.lane(self.lane.name()), keys.counts(), keys.wake()];
+        let lane = keys.lane(self.lane.name());
+        let mut all = vec![keys.sent(&name), lane, keys.counts(), keys.wake(), keys.config()];
         all.extend(key.map(|key| keys.dedup(key)));
         let mut call = SEND
             .call(&all)
-            .arg(&numbers.name)
+            .arg(&*name)
             .arg(numbers.next)
-            .arg(made_ms)
-            .arg(self.backlog_max)
+            .arg(PROTOCOL)
             .arg(self.remember.as_millis() as u64);
         let mut envelope = Vec::new();
         for (seq, message) in (numbers.next..).zip(messages) {
-            let id = format_args!("s{}-{seq}", numbers.name);
+            let id = format_args!("s{name}-{seq}");
             message.envelope(&mut envelope, self.lane, id, made_ms);
             call.push_arg(&envelope[..]);
         }
         Ok(call)
     }
 
-    /// What Redis's clock says, and when it said so on ours. Nothing was sent yet, so it is asked
-    /// for as long as a batch would be sent again.
-    async fn clock(&self) -> Result<(Moment, u64), Error> {
+    /// Makes a new name known to Redis. Once per name: a late copy must not make a name known again
+    /// that was forgotten. Nothing was sent yet, so it is tried for as long as a batch would be.
+    async fn enroll(&self) -> Result<Name, Error> {
         let began = Moment::now();
         loop {
-            let before = Moment::now();
-            match self.store.time_ms().await {
-                Ok(now_ms) => return Ok((before, now_ms)),
-                Err(error) if error.is_passing() && before.since(began) < RESEND => {
+            let (text, asked) = (nonce(), Moment::now());
+            let call = ENROLL.call(&[self.store.keys.sent(&text)]);
+            let answer = self.store.work.call(&call, CALL_TIMEOUT).await.and_then(Reply::parse);
+            match answer.and_then(|reply| reply.number(0)) {
+                Ok(now_ms) => return Ok(Name { text: text.into(), asked, now_ms: now_ms as u64 }),
+                Err(error) if error.is_passing() && asked.since(began) < RESEND => {
                     tokio::time::sleep(RETRY).await;
+                }
+                Err(error) if error.is_oom() => {
+                    return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
                 }
                 Err(error) => return Err(self.store.explain(error)),
             }
@@ -374,15 +382,9 @@ impl Sender {
 /// What Redis answered to a batch.
 enum Answer {
     Sent(Sent, u64),
-    Full,
-    Late,
+    /// Nothing was added by this copy.
+    Refused(Error),
     Gap,
-}
-
-/// Longer for what takes long to travel.
-fn call_timeout(messages: &[NewMessage]) -> Duration {
-    let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
-    (CALL_TIMEOUT + Duration::from_secs((bytes / SLOWEST) as u64)).min(RESEND)
 }
 
 impl std::fmt::Debug for Sender {

@@ -151,8 +151,9 @@ async fn gather(redis: &Redis) -> Result<FleetStats, Error> {
 
 async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
     let store = &redis.store;
-    let key = store.keys.gather();
-    let round = set_flag(redis, &key, ROUND_TTL).await?;
+    redis.compare().await?;
+    let gather = store.keys.gather();
+    let round = set_flag(redis, &gather, ROUND_TTL).await?;
     let call = COLLECT.call(&[store.keys.members(), store.keys.stats(round)]);
     let mut pause = PAUSE.0;
     let mut asked = BTreeMap::new();
@@ -168,7 +169,7 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
     };
-    clear_flag(redis, &key, round).await?;
+    clear_flag(redis, &gather.key, round).await?;
     // Whoever was asked and was judged dead meanwhile has not answered, either.
     for (id, deadline) in asked {
         if !collected.answers.contains_key(&id) {

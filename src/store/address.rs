@@ -84,6 +84,11 @@ impl Address {
         Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
     }
 
+    /// The database it names.
+    pub(super) fn database(&self) -> Result<i64, Error> {
+        Ok(self.info()?.redis_settings().db())
+    }
+
     fn certificates(&self) -> TlsCertificates {
         let client_tls = self.identity.clone();
         let client_tls =

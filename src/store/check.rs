@@ -5,10 +5,11 @@
 
 use std::time::Instant;
 
-use super::{Call, Script, Store, list, text};
+use super::{Call, PROTOCOL, Reply, Script, Store, StoreError, list, text};
 use crate::Error;
 
 static RIGHTS: Script = Script::new("rights", include_str!("rights.lua"));
+static OPEN: Script = Script::new("open", include_str!("open.lua"));
 
 /// The server a fleet lives on.
 #[derive(Clone, Debug)]
@@ -61,6 +62,24 @@ impl Store {
             });
         }
         Ok(server)
+    }
+
+    /// Compares the protocol of the fleet with ours, for a client that is not a member; how many
+    /// messages may wait in a lane.
+    pub(crate) async fn open_fleet(&self) -> Result<usize, Error> {
+        let opened = self.try_open_fleet().await.map_err(|error| self.explain(error))?;
+        opened.map_err(|theirs| self.other_protocol(&theirs))
+    }
+
+    /// As [`open_fleet`](Self::open_fleet); without an answer nothing is known.
+    pub(crate) async fn try_open_fleet(&self) -> Result<Result<usize, String>, StoreError> {
+        let call = OPEN.call(&[self.keys.config(), self.keys.members()]).arg(PROTOCOL);
+        let reply = Reply::parse(self.repeat_raw(&call).await?)?;
+        match reply.tag.as_str() {
+            "ok" => Ok(Ok(reply.number(0)? as usize)),
+            "protocol" => Ok(Err(reply.text(0)?)),
+            _ => Err(reply.unexpected()),
+        }
     }
 
     /// Does it keep what it holds when its process dies?

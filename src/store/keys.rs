@@ -1,11 +1,12 @@
-//! Every key name, built here and nowhere else.
+//! Every name of a key or a channel, built here and nowhere else.
 //!
-//! **Invariant:** all keys of a fleet carry the hash tag `{fleet}`, so they live in one slot and
-//! every script may touch them together.
+//! **Invariant:** all keys and channels of a fleet carry the hash tag `{fleet}`, so they live in one slot
+//! and every script may touch them together. A channel also names the database: Redis publishes across
+//! databases, and a fleet of the same name in another one must not hear it.
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `artel:{f}:config` | hash | lease, grace, attempts limit: fleet-wide, written by the first member; `born`, its id |
+//! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`: fleet-wide; `born`, the id of the first member |
 //! | `artel:{f}:members` | zset | member → session deadline, Redis ms. **In this set = may lead, claim, settle** |
 //! | `artel:{f}:member:<id>` | hash, TTL | label, host, pid, counters: display only |
 //! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over |
@@ -18,7 +19,7 @@
 //! | `artel:{f}:token` | string | highest token granted, of all locks |
 //! | `artel:{f}:locks:<member>` | hash | name → `token:attempt` of the locks it holds |
 //! | `artel:{f}:waiters:<name>` | zset | member → its place in the queue for that lock |
-//! | `artel:{f}:event:<name>` | hash, and channel | `flag`, `gen`, `until`, `by` of an event |
+//! | `artel:{f}:event:<name>` | hash | `flag`, `gen`, `until`, `by` of an event |
 //! | `artel:{f}:lane:<name>` | list | waiting messages |
 //! | `artel:{f}:blocks:<member>` | hash | `n → left:stamp` of open blocks, and `hi`, the highest number opened |
 //! | `artel:{f}:block:<member>:<n>` | list | messages of that block; settled = blank, given back = `-` |
@@ -27,20 +28,42 @@
 //! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records |
 //! | `artel:{f}:sent:<sender>` | string, 1 h | last number accepted from that sender |
 //! | `artel:{f}:dedup:<key>` | string, TTL | id of the message that was sent under that key |
-//! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash, and channel | who holds, counted, arrived |
-//! | `artel:{f}:gather` | hash, and channel | the event that asks everybody for numbers |
+//! | `artel:{f}:unread` | hash | message id → members that could not read it in time |
+//! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash | who holds, counted, arrived |
+//! | `artel:{f}:gather` | hash | the event that asks everybody for numbers |
 //! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
 //! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, pushed_ms |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
-//! | `artel:{f}:ctl`, `…:alive`, `…:alive:<id>` | sharded channels | hints; presence |
+//!
+//! | sharded channel | carries |
+//! |---|---|
+//! | `artel:{f}:@<db>:ctl` | hints |
+//! | `artel:{f}:@<db>:alive`, `…:alive:<id>` | presence |
+//! | `artel:{f}:@<db>:event:<name>`, and so for semaphores, latches, barriers and `gather` | the new generation |
 
 use crate::membership::MemberId;
 
-/// The names of one fleet's keys.
+/// The names of one fleet's keys and channels.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
+    /// How the channels begin.
+    channels: String,
+}
+
+/// A key whose changes are published.
+#[derive(Clone, Debug)]
+pub(crate) struct Signal {
+    pub(crate) key: String,
+    pub(crate) channel: String,
+}
+
+impl Signal {
+    /// Both, as a script wants them.
+    pub(crate) fn pair(&self) -> [String; 2] {
+        [self.key.clone(), self.channel.clone()]
+    }
 }
 
 macro_rules! plain {
@@ -50,24 +73,43 @@ macro_rules! plain {
 }
 
 impl Keys {
-    pub(crate) fn new(fleet: &str) -> Keys {
-        Keys { prefix: format!("artel:{{{fleet}}}:") }
+    pub(crate) fn new(fleet: &str, database: i64) -> Keys {
+        let prefix = format!("artel:{{{fleet}}}:");
+        Keys { channels: format!("{prefix}@{database}:"), prefix }
+    }
+
+    fn signal(&self, name: impl std::fmt::Display) -> Signal {
+        Signal {
+            key: format!("{}{name}", self.prefix),
+            channel: format!("{}{name}", self.channels),
+        }
+    }
+
+    /// The channel of hints.
+    pub(crate) fn ctl(&self) -> String {
+        format!("{}ctl", self.channels)
+    }
+
+    /// The channel on which all members are present.
+    pub(crate) fn alive(&self) -> String {
+        format!("{}alive", self.channels)
+    }
+
+    /// The channel on which one member is present.
+    pub(crate) fn alive_of(&self, id: &MemberId) -> String {
+        format!("{}alive:{id}", self.channels)
     }
 
     plain! {
         config = "config", members = "members", watch = "watch", suspects = "suspects",
-        blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token", gather = "gather",
+        blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token",
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
-        ledger = "ledger", ctl = "ctl", alive = "alive", returned = "lane:returned",
+        ledger = "ledger", returned = "lane:returned", unread = "unread",
         all_blocks = "blocks:",
     }
 
     pub(crate) fn member(&self, id: &MemberId) -> String {
         format!("{}member:{id}", self.prefix)
-    }
-
-    pub(crate) fn alive_of(&self, id: &MemberId) -> String {
-        format!("{}alive:{id}", self.prefix)
     }
 
     pub(crate) fn blocks(&self, id: &MemberId) -> String {
@@ -110,26 +152,30 @@ impl Keys {
         format!("{}waiters:{name}", self.prefix)
     }
 
-    pub(crate) fn semaphore(&self, name: &str) -> String {
-        format!("{}semaphore:{name}", self.prefix)
+    pub(crate) fn semaphore(&self, name: &str) -> Signal {
+        self.signal(format_args!("semaphore:{name}"))
     }
 
-    pub(crate) fn latch(&self, name: &str) -> String {
-        format!("{}latch:{name}", self.prefix)
+    pub(crate) fn latch(&self, name: &str) -> Signal {
+        self.signal(format_args!("latch:{name}"))
     }
 
-    pub(crate) fn barrier(&self, name: &str) -> String {
-        format!("{}barrier:{name}", self.prefix)
+    pub(crate) fn barrier(&self, name: &str) -> Signal {
+        self.signal(format_args!("barrier:{name}"))
+    }
+
+    pub(crate) fn event(&self, name: &str) -> Signal {
+        self.signal(format_args!("event:{name}"))
+    }
+
+    /// The event that asks everybody for numbers.
+    pub(crate) fn gather(&self) -> Signal {
+        self.signal("gather")
     }
 
     /// The answers to one question for everybody's numbers.
     pub(crate) fn stats(&self, round: u64) -> String {
         format!("{}stats:{round}", self.prefix)
-    }
-
-    /// An event: its hash, and its channel.
-    pub(crate) fn event(&self, name: &str) -> String {
-        format!("{}event:{name}", self.prefix)
     }
 
     pub(crate) fn data(&self, name: &str) -> String {
@@ -149,7 +195,8 @@ impl Keys {
             (self.term(), "string"),
             (self.last(), "string"),
             (self.token(), "string"),
-            (self.gather(), "hash"),
+            (self.gather().key, "hash"),
+            (self.unread(), "hash"),
             (self.returned(), "list"),
             (self.lane("high"), "list"),
             (self.lane("generated"), "list"),
@@ -170,20 +217,20 @@ mod tests {
 
     #[test]
     fn every_key_carries_the_hash_tag() {
-        let keys = Keys::new("demo");
+        let keys = Keys::new("demo", 0);
         let id = MemberId::random();
         let mut all: Vec<String> = keys.typed().into_iter().map(|(key, _)| key).collect();
         all.extend([keys.member(&id), keys.alive_of(&id), keys.blocks(&id), keys.block(&id, 7)]);
         all.extend([
             keys.drain("t"),
-            keys.event("e"),
+            keys.event("e").key,
             keys.lock("l"),
             keys.locks(&id),
             keys.waiters("l"),
             keys.stats(7),
-            keys.semaphore("s"),
-            keys.latch("l"),
-            keys.barrier("b"),
+            keys.semaphore("s").key,
+            keys.latch("l").key,
+            keys.barrier("b").channel,
             keys.data("x"),
             keys.sent("s"),
             keys.dedup("}k"),
@@ -194,5 +241,14 @@ mod tests {
         for key in all {
             assert!(key.starts_with("artel:{demo}:"), "{key}");
         }
+    }
+
+    #[test]
+    fn every_channel_names_its_database() {
+        let (keys, id) = (Keys::new("demo", 3), MemberId::random());
+        for channel in [keys.ctl(), keys.alive(), keys.alive_of(&id), keys.event("e").channel] {
+            assert!(channel.starts_with("artel:{demo}:@3:"), "{channel}");
+        }
+        assert_eq!(Keys::new("demo", 0).ctl(), "artel:{demo}:@0:ctl");
     }
 }

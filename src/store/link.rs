@@ -53,9 +53,11 @@ struct State {
     /// Which of its successors it is.
     generation: u64,
     last_answer: Instant,
+    /// Until then an answer may take that carries many bytes: others wait behind it.
+    busy_until: Instant,
     /// When the last one was over.
     ended_at: Moment,
-    /// The last attempt found nobody there.
+    /// The last attempt that failed since a connection was over found nobody there.
     refused: bool,
     failures: u32,
     next_try: Instant,
@@ -84,6 +86,7 @@ impl Shared {
             return false;
         }
         state.ended_at = Moment::now();
+        state.refused = false;
         self.epoch.send_replace(2 * generation + 1);
         true
     }
@@ -120,12 +123,15 @@ impl Shared {
             return Err(StoreError::Unconnected("another connection is being made".to_owned()));
         }
         state.connecting = None;
-        state.refused = connection.as_ref().is_err_and(is_refused);
+        if let Err(error) = &connection {
+            state.refused = is_refused(error);
+        }
         let connection = connection?;
         state.failures = 0;
         state.next_try = Instant::now();
         state.generation = generation;
         state.last_answer = Instant::now();
+        state.busy_until = state.last_answer;
         state.live = Some(connection);
         self.epoch.send_replace(2 * generation);
         Ok(())
@@ -156,6 +162,7 @@ impl Link {
             live: None,
             generation: 0,
             last_answer: now,
+            busy_until: now,
             ended_at: Moment::now(),
             refused: false,
             failures: 0,
@@ -167,7 +174,8 @@ impl Link {
         Link { shared: Arc::new(Shared { name, client, switchboard, epoch, state }) }
     }
 
-    /// Sends one call and waits for its answer, `timeout` at most, connecting first if need be.
+    /// Sends one call and waits for its answer, connecting first if need be. `timeout` is for a small
+    /// call: one that carries many bytes gets the time to travel beside it.
     ///
     /// On an error other than [`StoreError::Server`] the call may still take effect later.
     pub(crate) async fn call(&self, call: &Call, timeout: Duration) -> Result<Value, StoreError> {
@@ -180,6 +188,12 @@ impl Link {
         call: &Call,
         timeout: Duration,
     ) -> Result<(Value, u64), StoreError> {
+        let travels = call.travel_time();
+        let timeout = timeout + travels;
+        if !travels.is_zero() {
+            let mut state = self.shared.state();
+            state.busy_until = state.busy_until.max(Instant::now() + timeout);
+        }
         let mut generation = 0;
         let told = tracing::enabled!(target: CALLS, tracing::Level::TRACE);
         let number = told.then(|| NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -253,10 +267,10 @@ impl Link {
         self.shared.state().ended_at
     }
 
-    /// Was nobody there when we last tried? Then it is Redis that is away, and not only our way to it.
+    /// Was nobody there when we last tried, or until just now? Then it is Redis that is, or was, away,
+    /// and not only our way to it.
     pub(crate) fn is_refused(&self) -> bool {
-        let state = self.shared.state();
-        state.live.is_none() && state.refused
+        self.shared.state().refused
     }
 
     /// Drops the connection, and whatever is being made; Redis forgets what it was waiting for on it.
@@ -278,7 +292,10 @@ impl Link {
             Ok(_) | Err(StoreError::Odd(_)) => false,
             Err(StoreError::Silent(_)) => {
                 let state = self.shared.state();
-                state.generation == generation && state.last_answer.elapsed() >= SILENCE_MAX
+                let now = Instant::now();
+                state.generation == generation
+                    && now.duration_since(state.last_answer) >= SILENCE_MAX
+                    && now >= state.busy_until
             }
             Err(_) => true,
         };
@@ -290,6 +307,7 @@ impl Link {
             let mut state = self.shared.state();
             if state.generation == generation {
                 state.last_answer = Instant::now();
+                state.busy_until = state.last_answer;
             }
         }
     }
@@ -397,6 +415,17 @@ mod tests {
         let seconds = |failures| connect_timeout(false, failures).as_secs();
         assert_eq!([1, 2, 3, 20].map(seconds), [1, 1, 2, 2]);
         assert_eq!(connect_timeout(true, 1).as_secs(), 5);
+    }
+
+    /// A Redis that was away and is back has judged nobody yet: that holds until we are present again,
+    /// not only until we are connected.
+    #[tokio::test]
+    async fn that_redis_was_away_is_remembered_when_it_is_back() {
+        let link = link();
+        assert!(link.call(&Call::plain("PING"), Duration::from_secs(1)).await.is_err());
+        assert!(link.is_refused());
+        connected(&link, 2);
+        assert!(link.is_refused(), "connected, and not heard of yet");
     }
 
     #[tokio::test]

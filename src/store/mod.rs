@@ -19,13 +19,16 @@ use std::time::Duration;
 
 pub use address::Address;
 pub(crate) use ear::Ear;
-pub(crate) use keys::Keys;
+pub(crate) use keys::{Keys, Signal};
 pub(crate) use link::{CALLS, Link};
 pub(crate) use script::{Call, Reply, Script, list, number, text};
 pub(crate) use switchboard::{Hint, LOCK, Listener, Switchboard};
 
 use crate::Error;
 
+/// What members and clients of one fleet must agree on. Another number: other keys, channels or scripts
+/// that must not meet these.
+pub(crate) const PROTOCOL: u32 = 2;
 /// How long a start-up or one-off command waits for Redis.
 pub(crate) const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time it is not repeated any more.
@@ -76,7 +79,7 @@ impl StoreError {
 
     /// The same call may be answered later: nobody answered, or Redis is not ready.
     pub(crate) fn is_passing(&self) -> bool {
-        const PASSING: [&str; 9] = [
+        const PASSING: [&str; 10] = [
             "LOADING",
             "NOSCRIPT",
             "BUSY",
@@ -86,6 +89,7 @@ impl StoreError {
             "TRYAGAIN",
             "UNBLOCKED",
             "NOREPLICAS",
+            "MISCONF",
         ];
         match self {
             StoreError::Silent(_) | StoreError::Broken(_) | StoreError::Unconnected(_) => true,
@@ -166,9 +170,10 @@ pub(crate) struct Store {
 impl Store {
     /// Reads the address; connects to nothing yet.
     pub(crate) fn open(address: &Address, fleet: &str) -> Result<Store, Error> {
-        let (client, address) = (address.client()?, address.to_string());
+        let (client, database) = (address.client()?, address.database()?);
+        let address = address.to_string();
         Ok(Store {
-            keys: Keys::new(fleet),
+            keys: Keys::new(fleet, database),
             work: Arc::new(Link::new("work", client.clone())),
             wait: Arc::new(Link::new("wait", client.clone())),
             ear: Arc::default(),
@@ -185,6 +190,12 @@ impl Store {
             Some(ear) => Ok(ear.clone()),
             None => Ok(ear.insert(Arc::new(Ear::open(self.client.clone(), &self.keys)?)).clone()),
         }
+    }
+
+    /// What to say when the fleet runs with another protocol.
+    pub(crate) fn other_protocol(&self, theirs: &str) -> Error {
+        let (fleet, theirs) = (self.fleet.clone(), theirs.to_owned());
+        Error::Protocol { fleet, theirs, ours: PROTOCOL }
     }
 
     pub(crate) fn fleet(&self) -> &str {

@@ -5,10 +5,14 @@
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use redis::{ToRedisArgs, Value};
 
 use super::StoreError;
+
+/// Bytes per second that a link must carry.
+const SLOWEST: u64 = 256 << 10;
 
 /// A Lua file that is part of this crate, or a user's.
 pub(crate) struct Script {
@@ -50,7 +54,8 @@ impl Script {
         for key in keys {
             cmd.arg(key);
         }
-        Call { name: self.name, tagged: self.tagged, source: Some(self.source()), cmd }
+        let source = Some(self.source());
+        Call { name: self.name, tagged: self.tagged, source, cmd, answer_bytes: 0 }
     }
 }
 
@@ -63,6 +68,8 @@ pub(crate) struct Call {
     /// What to load if Redis does not know the script.
     pub(super) source: Option<Cow<'static, str>>,
     pub(super) cmd: redis::Cmd,
+    /// Bytes its answer may have, if they are many.
+    answer_bytes: usize,
 }
 
 impl std::fmt::Debug for Script {
@@ -74,7 +81,7 @@ impl std::fmt::Debug for Script {
 impl Call {
     /// A plain command.
     pub(crate) fn plain(name: &'static str) -> Call {
-        Call { name, tagged: false, source: None, cmd: redis::cmd(name) }
+        Call { name, tagged: false, source: None, cmd: redis::cmd(name), answer_bytes: 0 }
     }
 
     /// The tag of its answer, for the log: nothing of a user's is ever shown.
@@ -90,6 +97,22 @@ impl Call {
     pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call {
         self.cmd.arg(arg);
         self
+    }
+
+    /// Says that its answer may have this many bytes.
+    pub(crate) fn answering(mut self, bytes: usize) -> Call {
+        self.answer_bytes = bytes;
+        self
+    }
+
+    /// How much longer than a small call this one takes, over the slowest link that counts as one.
+    pub(super) fn travel_time(&self) -> Duration {
+        let arg = |arg: redis::Arg<&[u8]>| match arg {
+            redis::Arg::Simple(bytes) => bytes.len(),
+            _ => 0,
+        };
+        let sent: usize = self.cmd.args_iter().map(arg).sum();
+        Duration::from_millis(((sent + self.answer_bytes) as u64 * 1000) / SLOWEST)
     }
 
     pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {

@@ -114,16 +114,17 @@ mod tests {
 
     #[test]
     fn a_message_reaches_its_line_and_what_nobody_listens_to_is_a_hint() {
-        let (board, mut hints) = Switchboard::new(&Keys::new("f"));
+        let (board, mut hints) = Switchboard::new(&Keys::new("f", 0));
         let heard = Arc::new(Heard::default());
         let listener: Weak<dyn Listener> = Arc::downgrade(&(heard.clone() as Arc<dyn Listener>));
         board.plug("event".to_owned(), listener.clone());
         board.plug("lock|a|b".to_owned(), listener);
         for (channel, text) in [
             ("event", "7"),
-            ("artel:{f}:alive:me", "lock|a|b"),
-            ("artel:{f}:event:of-before", "lead|x|9"),
-            ("artel:{f}:ctl", "free|x"),
+            ("artel:{f}:@0:alive:me", "lock|a|b"),
+            ("artel:{f}:@0:event:of-before", "lead|x|9"),
+            ("artel:{f}:@1:ctl", "free|y"),
+            ("artel:{f}:@0:ctl", "free|x"),
         ] {
             board.connect(message(channel, text), || panic!("nothing ended"));
         }
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_connection_is_told_even_when_nobody_hears_hints() {
-        let (board, hints) = Switchboard::new(&Keys::new("f"));
+        let (board, hints) = Switchboard::new(&Keys::new("f", 0));
         drop(hints);
         let mut ended = false;
         board.connect(PushInfo { kind: PushKind::Disconnection, data: vec![] }, || ended = true);

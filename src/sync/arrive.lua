@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- Arrives at a barrier; the last to arrive lets everybody through, under a new generation.
--- KEYS[1] members ZSET   KEYS[2] barrier:<name> HASH, and channel: parties, gen, `a:<member>:<n>` (arrived),
---         `p:<member>:<n>` (went through last), `r:<member>` (its highest number)
+-- KEYS[1] members ZSET   KEYS[2] barrier:<name> HASH: parties, gen, `a:<member>:<n>` (arrived),
+--         `p:<member>:<n>` (went through last), `r:<member>` (its highest number)   KEYS[3] its channel
 -- ARGV    me, n (number of this arrival, rising), parties
 -- Returns {'through', gen}, {'waiting', gen} (wait for a later generation), 'late' (n went through some time ago, or went away), 'gone',
---         {'parties', stored} (others wait at a barrier of another size)
+--         {'parties', stored} (others wait at a barrier of another size),
+--         'spent' (the next generation would be past 2^52: nothing changed; see acquire)
 -- Why the number: a repeat finds what the first copy did, and a late copy does not arrive again.
 -- Why the overdue do not count: they are dead, or will be heard of; whoever waits asks again until then.
 local me, n = ARGV[1], ARGV[2]
@@ -29,6 +30,8 @@ if not waits then
   if tonumber(n) <= last then return 'late' end
   if stored and stored ~= ARGV[3] and #here > 0 then return {'parties', stored} end
 end
+local new = math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2])
+if #here + 1 >= tonumber(ARGV[3]) and new > 4503599627370496 then return 'spent' end
 for _, field in ipairs(old) do redis.call('HDEL', KEYS[2], field) end
 if not waits then redis.call('HSET', KEYS[2], 'parties', ARGV[3], 'r:' .. me, n, 'a:' .. mine, '1') end
 if #here + 1 < tonumber(ARGV[3]) then return {'waiting', gen} end
@@ -40,7 +43,7 @@ for _, one in ipairs(here) do
   redis.call('HDEL', KEYS[2], 'a:' .. one)
   redis.call('HSET', KEYS[2], 'p:' .. one, '1')
 end
-gen = string.format('%.0f', math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2]))
+gen = string.format('%.0f', new)
 redis.call('HSET', KEYS[2], 'gen', gen)
-redis.call('SPUBLISH', KEYS[2], gen)
+redis.call('SPUBLISH', KEYS[3], gen)
 return {'through', gen}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Flag, Locksmith, RETRY, check_count, check_name};
 use crate::Error;
 use crate::membership::{End, Session};
-use crate::store::{Reply, Script};
+use crate::store::{Reply, Script, Signal};
 
 static ARRIVE: Script = Script::new("arrive", include_str!("arrive.lua"));
 static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
@@ -39,7 +39,7 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Barrier {
     smith: Arc<Locksmith>,
     flag: Arc<Flag>,
-    key: Arc<str>,
+    signal: Arc<Signal>,
     parties: u32,
 }
 
@@ -50,9 +50,9 @@ impl Barrier {
     pub(crate) fn new(smith: &Arc<Locksmith>, name: &str, parties: u32) -> Result<Barrier, Error> {
         check_name("barrier", name)?;
         check_count("parties", parties)?;
-        let key = smith.redis.store.keys.barrier(name);
-        let flag = smith.redis.flag(&key)?;
-        Ok(Barrier { smith: smith.clone(), flag, key: key.into(), parties })
+        let signal = smith.redis.store.keys.barrier(name);
+        let flag = smith.redis.flag(&signal)?;
+        Ok(Barrier { smith: smith.clone(), flag, signal: signal.into(), parties })
     }
 
     /// Arrives, and waits until so many have.
@@ -80,7 +80,7 @@ impl Barrier {
 
 impl std::fmt::Debug for Barrier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Barrier").field(&self.key).field(&self.parties).finish()
+        f.debug_tuple("Barrier").field(&self.signal.key).field(&self.parties).finish()
     }
 }
 
@@ -96,10 +96,10 @@ impl Arrival<'_> {
     /// Arrives and waits; false if the session ended before it went through.
     async fn go_through(&mut self) -> Result<bool, Error> {
         let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
-        let explain = |error| redis.explain(&barrier.key, error);
+        let explain = |error| redis.explain(&barrier.signal.key, error);
         // In a row: a number that comes behind a higher one would count as one of before; and who
         // goes away must be gone before the next arrives.
-        let line = barrier.smith.line(&barrier.key);
+        let line = barrier.smith.line(&barrier.signal.key);
         line.all_left().await;
         let turn = line.turn.clone().lock_owned().await;
         self.n = ARRIVALS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -130,9 +130,13 @@ impl Arrival<'_> {
     /// which is `through` some time ago. `None` if the session is over.
     async fn arrive(&self) -> Result<Option<Reply>, Error> {
         let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
-        let explain = |error| redis.explain(&barrier.key, error);
+        let explain = |error| redis.explain(&barrier.signal.key, error);
         let call = ARRIVE
-            .call(&[redis.store.keys.members(), barrier.key.to_string()])
+            .call(&[
+                redis.store.keys.members(),
+                barrier.signal.key.clone(),
+                barrier.signal.channel.clone(),
+            ])
             .arg(self.session.id.as_str())
             .arg(self.n)
             .arg(barrier.parties);
@@ -151,9 +155,10 @@ impl Arrival<'_> {
                 self.session.end(End::Gone);
                 Ok(None)
             }
+            "spent" => Err(Error::Exhausted { key: barrier.signal.key.clone() }),
             "parties" => Err(Error::Conflict {
                 fleet: redis.store.fleet().to_owned(),
-                field: format!("parties of {}", barrier.key),
+                field: format!("parties of {}", barrier.signal.key),
                 theirs: reply.text(0).map_err(explain)?,
                 yours: barrier.parties.to_string(),
             }),
@@ -168,9 +173,9 @@ impl Drop for Arrival<'_> {
             return;
         }
         let (ear, session) = (self.barrier.smith.ear.clone(), self.session.clone());
-        let keys = [self.barrier.smith.redis.store.keys.members(), self.barrier.key.to_string()];
+        let keys = [self.barrier.smith.redis.store.keys.members(), self.barrier.signal.key.clone()];
         let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
-        let leaving = self.barrier.smith.line(&self.barrier.key).leave();
+        let leaving = self.barrier.smith.line(&self.barrier.signal.key).leave();
         self.barrier.smith.ear.spawn(async move {
             // Until it is answered, if it can be.
             while !session.over.is_cancelled() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::flag::{self, Flag};
 use super::{Redis, check_name};
 use crate::Error;
-use crate::store::{Call, Reply, Script, StoreError, nonce};
+use crate::store::{Call, Reply, Script, Signal, StoreError, nonce};
 
 static SET: Script = Script::new("event_set", include_str!("event_set.lua"));
 static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"));
@@ -68,15 +68,15 @@ pub struct EventState {
 ///
 /// The event `new-prices` of the fleet `shop` is the hash `artel:{shop}:event:new-prices`. Its
 /// fields are `flag` (`1`: set), `gen` (the generation, a number) and `until` (Redis time in
-/// milliseconds when it counts as cleared, `0` for never). The sharded channel of the same name
-/// tells of every `set`; its message is the new generation. To set it from anywhere, in one
-/// transaction:
+/// milliseconds when it counts as cleared, `0` for never). The sharded channel
+/// `artel:{shop}:@0:event:new-prices`, which also names the database, tells of every `set`; its message
+/// is the new generation. To set it from anywhere, in one transaction:
 ///
 /// ```text
 /// MULTI
 /// HINCRBY  artel:{shop}:event:new-prices gen 1
 /// HSET     artel:{shop}:event:new-prices flag 1 until 0
-/// SPUBLISH artel:{shop}:event:new-prices set
+/// SPUBLISH artel:{shop}:@0:event:new-prices set
 /// EXEC
 /// ```
 ///
@@ -95,7 +95,7 @@ pub struct DistributedEvent {
 /// What all clones of one event share.
 struct Shared {
     redis: Redis,
-    key: String,
+    signal: Signal,
     /// The state last seen: a `set` or `clear` that names the right one is done in one call.
     known: Mutex<Known>,
     flag: OnceLock<Arc<Flag>>,
@@ -111,7 +111,7 @@ impl DistributedEvent {
         check_name("event", name)?;
         let shared = Shared {
             redis: redis.clone(),
-            key: redis.store.keys.event(name),
+            signal: redis.store.keys.event(name),
             known: Mutex::default(),
             flag: OnceLock::new(),
         };
@@ -158,10 +158,11 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn state(&self) -> Result<EventState, Error> {
-        let value = self.shared.redis.store.repeat_raw(&flag::read_call(&self.shared.key)).await;
-        let read = value
-            .and_then(flag::parse)
-            .map_err(|error| self.shared.redis.explain(&self.shared.key, error))?;
+        self.shared.redis.compare().await?;
+        let key = &self.shared.signal.key;
+        let value = self.shared.redis.store.repeat_raw(&flag::read_call(key)).await;
+        let read =
+            value.and_then(flag::parse).map_err(|error| self.shared.redis.explain(key, error))?;
         let known = Known { is_set: read.set, generation: read.generation };
         *self.shared.known.lock().expect("never poisoned") = known;
         Ok(DistributedEvent::state_of(&read))
@@ -213,7 +214,8 @@ impl DistributedEvent {
     ///
     /// Dropped before it returns, the event may have been cleared or not.
     pub async fn clear(&self) -> Result<(), Error> {
-        clear(&self.shared.redis, &self.shared.key, &self.shared.known).await
+        self.shared.redis.compare().await?;
+        clear(&self.shared.redis, &self.shared.signal.key, &self.shared.known).await
     }
 
     /// Waits until it is set, and returns true. While Redis is away, it waits on.
@@ -226,8 +228,9 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<bool, Error> {
+        self.shared.redis.compare().await?;
         let waited = self.flag()?.wait(self.consumer_timeout).await;
-        waited.map(|()| true).map_err(|error| self.shared.redis.explain(&self.shared.key, error))
+        waited.map(|()| true).map_err(|error| self.explain(error))
     }
 
     /// Waits until it is set, but not longer than this: then false, also if Redis was away all the
@@ -274,31 +277,39 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn wait_past(&self, generation: u64) -> Result<u64, Error> {
+        self.shared.redis.compare().await?;
         let waited = self.flag()?.wait_past(generation, self.consumer_timeout).await;
-        waited.map_err(|error| self.shared.redis.explain(&self.shared.key, error))
+        waited.map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: StoreError) -> Error {
+        self.shared.redis.explain(&self.shared.signal.key, error)
     }
 
     fn flag(&self) -> Result<&Arc<Flag>, Error> {
         if self.shared.flag.get().is_none() {
-            let _ = self.shared.flag.set(self.shared.redis.flag(&self.shared.key)?);
+            let _ = self.shared.flag.set(self.shared.redis.flag(&self.shared.signal)?);
         }
         self.shared.flag.get().ok_or(Error::Stopping)
     }
 
     async fn set_to(&self, ttl_ms: u64) -> Result<(), Error> {
-        set(&self.shared.redis, &self.shared.key, ttl_ms, &self.shared.known).await.map(|_| ())
+        self.shared.redis.compare().await?;
+        set(&self.shared.redis, &self.shared.signal, ttl_ms, &self.shared.known).await.map(|_| ())
     }
 }
 
 impl std::fmt::Debug for DistributedEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("DistributedEvent").field(&self.shared.key).finish()
+        f.debug_tuple("DistributedEvent").field(&self.shared.signal.key).finish()
     }
 }
 
 /// Sets the flag under this key for some time; the generation it has then.
-pub(crate) async fn set_flag(redis: &Redis, key: &str, ttl: Duration) -> Result<u64, Error> {
-    set(redis, key, ttl.as_millis() as u64, &Mutex::default()).await.map(|state| state.generation)
+pub(crate) async fn set_flag(redis: &Redis, signal: &Signal, ttl: Duration) -> Result<u64, Error> {
+    set(redis, signal, ttl.as_millis() as u64, &Mutex::default())
+        .await
+        .map(|state| state.generation)
 }
 
 /// Clears this generation of the flag under this key, if it is still the present one.
@@ -313,10 +324,15 @@ async fn clear(redis: &Redis, key: &str, known: &Mutex<Known>) -> Result<(), Err
 }
 
 /// Sets the flag under this key; the state it has then.
-async fn set(redis: &Redis, key: &str, ttl_ms: u64, known: &Mutex<Known>) -> Result<Known, Error> {
-    let (keys, by) = ([key.to_owned()], nonce());
+async fn set(
+    redis: &Redis,
+    signal: &Signal,
+    ttl_ms: u64,
+    known: &Mutex<Known>,
+) -> Result<Known, Error> {
+    let (keys, by) = (signal.pair(), nonce());
     let call = |state: Known| SET.call(&keys).arg(state.text()).arg(&by).arg(ttl_ms);
-    meant(redis, key, known, call).await
+    meant(redis, &signal.key, known, call).await
 }
 
 /// What a handle knows of its event, for the calls that name the state they are meant for.
@@ -358,6 +374,9 @@ async fn meant(
         let passed = attempt > 0 && present.generation > state.generation;
         state = present;
         *known.lock().expect("never poisoned") = state;
+        if tag == "spent" {
+            return Err(Error::Exhausted { key: key.to_owned() });
+        }
         if tag != "moved" || passed {
             return Ok(state);
         }

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- Sets an event that is not set, under a new generation, and tells whoever waits for it.
--- KEYS[1] event:<name>, a HASH of flag, gen, by, until, and the channel of that name
+-- KEYS[1] event:<name> HASH: flag, gen, by, until   KEYS[2] its channel
 -- ARGV    state (the one the caller knows: `s` or `c`, set or clear, and the generation), by (names this call),
 --         ttl_ms (0 = until cleared)
 -- Returns {'ok', state} (set by this call, if only by an earlier copy of it), {'already', state} (it is set for
---         long enough), {'moved', state} (its state is another one than the caller knows: nothing changed)
+--         long enough), {'moved', state} (its state is another one than the caller knows: nothing changed),
+--         {'spent', state} (the next generation would be past 2^52: nothing changed; see acquire)
 -- Why the state: a late copy of this call must neither set again what somebody has cleared since, nor make
 -- longer what somebody has set since.
 local event = redis.call('HMGET', KEYS[1], 'flag', 'gen', 'by', 'until')
@@ -21,7 +22,9 @@ if set then
   redis.call('HSET', KEYS[1], 'by', ARGV[2], 'until', ends)
   return {'ok', state}
 end
-gen = string.format('%.0f', math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2]))
+gen = math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2])
+if gen > 4503599627370496 then return {'spent', state} end
+gen = string.format('%.0f', gen)
 redis.call('HSET', KEYS[1], 'flag', '1', 'gen', gen, 'by', ARGV[2], 'until', ends)
-redis.call('SPUBLISH', KEYS[1], gen)
+redis.call('SPUBLISH', KEYS[2], gen)
 return {'ok', 's' .. gen}

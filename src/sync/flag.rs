@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 
 use super::jittered;
 use crate::mutant::{Rule, off};
-use crate::store::{Call, Ear, Link, Listener, Reply, Script, StoreError, Switchboard};
+use crate::store::{Call, Ear, Link, Listener, Reply, Script, Signal, StoreError, Switchboard};
 
 static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
 
@@ -94,6 +94,7 @@ fn woken(start: &mut Start, seen: &Seen, level: bool) -> Result<Option<u64>, Sto
 /// One event, as this process sees it.
 pub(crate) struct Flag {
     key: String,
+    channel: String,
     link: Arc<Link>,
     switchboard: Arc<Switchboard>,
     /// Not kept alive: the listening goes on only as long as somebody has a use for it.
@@ -133,7 +134,7 @@ impl Listener for Flag {
 
 impl Drop for Flag {
     fn drop(&mut self) {
-        self.switchboard.unplug(&self.key);
+        self.switchboard.unplug(&self.channel);
     }
 }
 
@@ -147,9 +148,10 @@ impl Drop for Waiting<'_> {
 }
 
 impl Flag {
-    pub(super) fn new(key: String, ear: &Arc<Ear>) -> Arc<Flag> {
+    pub(super) fn new(signal: Signal, ear: &Arc<Ear>) -> Arc<Flag> {
         let flag = Arc::new(Flag {
-            key,
+            key: signal.key,
+            channel: signal.channel,
             link: ear.link.clone(),
             switchboard: ear.switchboard.clone(),
             ear: Arc::downgrade(ear),
@@ -163,7 +165,7 @@ impl Flag {
             warned: AtomicBool::new(false),
         });
         let listener: Arc<dyn Listener> = flag.clone();
-        ear.switchboard.plug(flag.key.clone(), Arc::downgrade(&listener));
+        ear.switchboard.plug(flag.channel.clone(), Arc::downgrade(&listener));
         flag
     }
 
@@ -260,7 +262,7 @@ impl Flag {
             };
             let subscribed = match on {
                 Some(epoch) if epoch == self.link.epoch() => Ok(epoch),
-                _ => self.link.subscribe(&self.key, timeout).await,
+                _ => self.link.subscribe(&self.channel, timeout).await,
             };
             on = subscribed.as_ref().ok().copied();
             let denied = subscribed.is_err_and(|error| self.is_denied(&error, every));
@@ -289,7 +291,7 @@ impl Flag {
                 () = broken => {}
                 () = tokio::time::sleep(pause) => if idle {
                     // Before it is decided: a subscription made afterwards must not be undone.
-                    let call = Call::plain("SUNSUBSCRIBE").arg(&self.key);
+                    let call = Call::plain("SUNSUBSCRIBE").arg(&self.channel);
                     let _ = self.link.call(&call, timeout).await;
                     on = None;
                     if self.retire() {
@@ -348,7 +350,7 @@ impl Flag {
             tracing::warn!(
                 %error,
                 "this user may not subscribe to {}: asking every {every:?} instead",
-                self.key
+                self.channel
             );
         }
         denied

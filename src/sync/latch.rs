@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::event::CONSUMER_TIMEOUT;
 use super::{Flag, Redis, check_count, check_name};
 use crate::Error;
-use crate::store::{Reply, Script, nonce};
+use crate::store::{Reply, Script, Signal, nonce};
 
 static SET: Script = Script::new("latch_set", include_str!("latch_set.lua"));
 static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
@@ -39,7 +39,7 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 #[derive(Clone)]
 pub struct CountDownLatch {
     redis: Redis,
-    key: Arc<str>,
+    signal: Arc<Signal>,
     flag: Arc<Flag>,
 }
 
@@ -51,9 +51,9 @@ impl CountDownLatch {
     /// If the name is empty, longer than 200 bytes, or has braces or control characters.
     pub fn new(redis: &Redis, name: &str) -> Result<CountDownLatch, Error> {
         check_name("latch", name)?;
-        let key = redis.store.keys.latch(name);
-        let flag = redis.flag(&key)?;
-        Ok(CountDownLatch { redis: redis.clone(), key: key.into(), flag })
+        let signal = redis.store.keys.latch(name);
+        let flag = redis.flag(&signal)?;
+        Ok(CountDownLatch { redis: redis.clone(), signal: signal.into(), flag })
     }
 
     /// Begins a round: it opens after so many calls of [`count_down`](Self::count_down). False, and
@@ -69,13 +69,16 @@ impl CountDownLatch {
     /// Dropped before it returns, the round may have begun or not.
     pub async fn set_count(&self, count: u32) -> Result<bool, Error> {
         check_count("count", count)?;
+        self.redis.compare().await?;
         let by = nonce();
-        let (mut round, keys) = (String::new(), [self.key.to_string()]);
+        let (mut round, keys) = (String::new(), [self.signal.key.clone()]);
         loop {
             let call = SET.call(&keys).arg(count).arg(&by).arg(&round);
             let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
             let reply = answer.and_then(|reply| Ok((reply.text(0)?, reply.tag)));
-            let (present, tag) = reply.map_err(|error| self.redis.explain(&self.key, error))?;
+            let (present, tag) =
+                reply.map_err(|error| self.redis.explain(&self.signal.key, error))?;
+            self.check_spent(&tag)?;
             // The first call only asks; if the round moves on after that, somebody else began one.
             if tag != "moved" || !round.is_empty() {
                 return Ok(tag == "ok");
@@ -111,19 +114,29 @@ impl CountDownLatch {
     }
 
     /// Learns the round, and counts in it if there is an id to count under.
+    /// The answer `spent`: no larger number can be granted.
+    fn check_spent(&self, tag: &str) -> Result<(), Error> {
+        match tag {
+            "spent" => Err(Error::Exhausted { key: self.signal.key.clone() }),
+            _ => Ok(()),
+        }
+    }
+
     async fn ask(&self, id: Option<&str>) -> Result<u32, Error> {
+        self.redis.compare().await?;
         let mut round = String::new();
         loop {
-            let call = DOWN.call(&[self.key.to_string()]).arg(&round).arg(id.unwrap_or(""));
+            let call = DOWN.call(&self.signal.pair()).arg(&round).arg(id.unwrap_or(""));
             let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
             let reply = answer.and_then(|reply| {
                 let (count, present) = (reply.number(0)? as u32, reply.text(1)?);
-                Ok((reply.tag == "moved", count, present))
+                Ok((reply.tag, count, present))
             });
-            let (moved, count, present) =
-                reply.map_err(|error| self.redis.explain(&self.key, error))?;
+            let (tag, count, present) =
+                reply.map_err(|error| self.redis.explain(&self.signal.key, error))?;
+            self.check_spent(&tag)?;
             // The first call only asks: no round is called by an empty name.
-            if !moved || id.is_none() || !round.is_empty() {
+            if tag != "moved" || id.is_none() || !round.is_empty() {
                 return Ok(count);
             }
             round = present;
@@ -140,8 +153,9 @@ impl CountDownLatch {
     ///
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<(), Error> {
+        self.redis.compare().await?;
         let waited = self.flag.wait(CONSUMER_TIMEOUT).await;
-        waited.map_err(|error| self.redis.explain(&self.key, error))
+        waited.map_err(|error| self.redis.explain(&self.signal.key, error))
     }
 
     /// Waits until it is open, but not longer than this: then false.
@@ -163,6 +177,6 @@ impl CountDownLatch {
 
 impl std::fmt::Debug for CountDownLatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("CountDownLatch").field(&self.key).finish()
+        f.debug_tuple("CountDownLatch").field(&self.signal.key).finish()
     }
 }

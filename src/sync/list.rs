@@ -57,7 +57,8 @@ impl Redis {
     ///
     /// Safe: it only reads.
     pub async fn events(&self) -> Result<Vec<EventStatus>, Error> {
-        let prefix = self.store.keys.event("");
+        self.compare().await?;
+        let prefix = self.store.keys.event("").key;
         let found = self.store.scan(&prefix).await.map_err(|error| self.store.explain(error))?;
         let mut events = Vec::new();
         for key in found {
@@ -83,6 +84,7 @@ impl Redis {
     ///
     /// Safe: it only reads.
     pub async fn locks(&self) -> Result<Vec<LockStatus>, Error> {
+        self.compare().await?;
         let (store, keys) = (&self.store, &self.store.keys);
         let explain = |error: StoreError| store.explain(error);
         let call = Call::plain("ZRANGE").arg(keys.members()).arg(0).arg(-1);
@@ -110,6 +112,7 @@ impl Redis {
     /// Safe: it only reads.
     pub async fn lock_status(&self, name: &str) -> Result<Option<LockStatus>, Error> {
         check_name("lock", name)?;
+        self.compare().await?;
         let (store, keys) = (&self.store, &self.store.keys);
         let key = keys.lock(name);
         let right = store.repeat_raw(&Call::plain("GET").arg(&key)).await;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::guard::give_up;
-use super::smith::Line;
+use super::smith::{Line, decided_within};
 use super::{LockGuard, Locksmith, RETRY, check_name, jittered};
 use crate::Error;
 use crate::election::lock_call;
@@ -108,7 +108,7 @@ impl Lock {
     }
 
     /// Takes it if it is free at this moment; `None` if somebody has it. A holder that is overdue, and
-    /// may be dead, is waited for until that is decided: a lease and a little.
+    /// may be dead, is waited for until that is decided: a lease and a little, longer on a busy machine.
     ///
     /// # Errors
     ///
@@ -123,15 +123,20 @@ impl Lock {
         line.all_left().await;
         let Ok(place) = line.turn.clone().try_lock_owned() else { return Ok(None) };
         let mut contender = Contender::new(self.clone(), line, place);
-        let began = Instant::now();
+        let (began, mut overdue) = (Instant::now(), false);
         loop {
             match contender.attempt(&session, false).await? {
                 Attempt::Won(token) => return Ok(Some(contender.won(session, token))),
-                // Its holder is overdue: dead, unless a judge hears of it. That takes a lease.
-                Attempt::Held(Duration::ZERO) if began.elapsed() < session.lease * 2 => {
+                // Its holder is overdue: dead, unless a judge hears of it. That takes a lease, or longer
+                // on a machine so busy that the judge must begin anew.
+                Attempt::Held(Duration::ZERO) if began.elapsed() < decided_within(&session) => {
+                    overdue = true;
                     tokio::time::sleep(POLL_MIN).await;
                 }
                 Attempt::Held(_) => return Ok(None),
+                Attempt::Unheard(_) if overdue && began.elapsed() < decided_within(&session) => {
+                    tokio::time::sleep(RETRY).await;
+                }
                 Attempt::Unheard(error) => return Err(self.smith.redis.store.explain(error)),
             }
         }
@@ -258,6 +263,7 @@ impl Contender {
                 session.end(End::Gone);
                 Ok(Attempt::Unheard(StoreError::odd("the session is over")))
             }
+            "spent" => Err(Error::Exhausted { key: redis.store.keys.token() }),
             "strange" => {
                 let key = redis.store.keys.lock(name);
                 let strange =

@@ -18,6 +18,7 @@ mod semaphore;
 mod smith;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub(crate) use smith::Locksmith;
 
 use crate::Error;
 use crate::config::check_fleet_name;
-use crate::store::{Address, Store, StoreError};
+use crate::store::{Address, Signal, Store, StoreError};
 
 /// Bytes of the name of an event, a lock or whatever else is shared by name.
 const NAME_BYTES_MAX: usize = 200;
@@ -59,6 +60,8 @@ const COUNT_MAX: u32 = 10_000;
 pub struct Redis {
     pub(crate) store: Store,
     flags: Arc<Mutex<HashMap<String, Weak<Flag>>>>,
+    /// The protocol was compared: by joining, or when it was first used.
+    compared: Arc<AtomicBool>,
 }
 
 impl Redis {
@@ -69,15 +72,34 @@ impl Redis {
     /// If the address or the fleet's name is not one.
     pub fn open(redis: impl Into<Address>, fleet: &str) -> Result<Redis, Error> {
         check_fleet_name(fleet)?;
-        Ok(Redis::on(Store::open(&redis.into(), fleet)?))
+        let store = Store::open(&redis.into(), fleet)?;
+        Ok(Redis { store, flags: Arc::default(), compared: Arc::default() })
     }
 
-    pub(crate) fn on(store: Store) -> Redis {
-        Redis { store, flags: Arc::default() }
+    pub(crate) fn of_member(store: Store) -> Redis {
+        let compared = Arc::new(AtomicBool::new(true));
+        Redis { store, flags: Arc::default(), compared }
+    }
+
+    /// Compares the protocol of the fleet with ours, once. While Redis does not answer nothing is known,
+    /// and what follows finds that out by itself.
+    pub(crate) async fn compare(&self) -> Result<(), Error> {
+        if self.compared.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.store.try_open_fleet().await {
+            Ok(Ok(_)) => {
+                self.compared.store(true, Ordering::Release);
+                Ok(())
+            }
+            Ok(Err(theirs)) => Err(self.store.other_protocol(&theirs)),
+            Err(_) => Ok(()),
+        }
     }
 
     /// What this process knows of the flag under this key: one for all who ask.
-    pub(crate) fn flag(&self, key: &str) -> Result<Arc<Flag>, Error> {
+    pub(crate) fn flag(&self, signal: &Signal) -> Result<Arc<Flag>, Error> {
+        let key = &signal.key;
         let ear = self.store.ear()?;
         let mut flags = self.flags.lock().expect("never poisoned");
         if let Some(flag) = flags.get(key).and_then(Weak::upgrade) {
@@ -86,7 +108,7 @@ impl Redis {
         if flags.len().is_power_of_two() {
             flags.retain(|_, flag| flag.strong_count() > 0);
         }
-        let flag = Flag::new(key.to_owned(), &ear);
+        let flag = Flag::new(signal.clone(), &ear);
         flags.insert(key.to_owned(), Arc::downgrade(&flag));
         Ok(flag)
     }

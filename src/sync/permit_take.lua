@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Takes a permit of a semaphore, if one is free.
--- KEYS[1] members ZSET   KEYS[2] semaphore:<name> HASH, and channel: permits, gen, `h:<member>:<n>` (held),
+-- KEYS[1] members ZSET   KEYS[2] semaphore:<name> HASH: permits, gen, `h:<member>:<n>` (held),
 --         `r:<member>` (the highest number it gave back)
 -- ARGV    me, n (number of this attempt, rising), permits
 -- Returns 'ok', {'full', gen, overdue holders} (wait for a later generation), 'late' (n was given back), 'gone',

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::smith::decided_within;
 use super::{Flag, Locksmith, RETRY, check_count, check_name, jittered};
 use crate::Error;
 use crate::membership::{End, Session};
-use crate::store::{Link, Reply, Script, StoreError};
+use crate::store::{Link, Reply, Script, Signal, StoreError};
 
 static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua"));
 static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua"));
@@ -40,7 +41,7 @@ const BACK_TRIES: u32 = 5;
 pub struct Semaphore {
     smith: Arc<Locksmith>,
     flag: Arc<Flag>,
-    key: Arc<str>,
+    signal: Arc<Signal>,
     permits: u32,
 }
 
@@ -55,9 +56,9 @@ impl Semaphore {
     ) -> Result<Semaphore, Error> {
         check_name("semaphore", name)?;
         check_count("permits", permits)?;
-        let key = smith.redis.store.keys.semaphore(name);
-        let flag = smith.redis.flag(&key)?;
-        Ok(Semaphore { smith: smith.clone(), flag, key: key.into(), permits })
+        let signal = smith.redis.store.keys.semaphore(name);
+        let flag = smith.redis.flag(&signal)?;
+        Ok(Semaphore { smith: smith.clone(), flag, signal: signal.into(), permits })
     }
 
     /// Waits for a permit. While Redis is away, it waits on.
@@ -85,7 +86,7 @@ impl Semaphore {
                     let poll = jittered(POLL);
                     tokio::select! {
                         waited = self.flag.wait_past(generation, POLL) => {
-                            waited.map_err(|error| self.smith.redis.explain(&self.key, error))?;
+                            waited.map_err(|error| self.smith.redis.explain(&self.signal.key, error))?;
                         }
                         () = tokio::time::sleep(poll) => {}
                     }
@@ -107,18 +108,20 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         let session = self.smith.session_now()?;
-        self.smith.line(&self.key).all_left().await;
+        self.smith.line(&self.signal.key).all_left().await;
         let began = Instant::now();
         loop {
             let mut attempt = self.attempt(session.clone());
             match attempt.take().await? {
                 Taken::Ours => return Ok(Some(attempt.won())),
                 // A holder is overdue: dead, unless a judge hears of it. That takes a lease.
-                Taken::Full { overdue: true, .. } if began.elapsed() < session.lease * 2 => {
+                Taken::Full { overdue: true, .. } if began.elapsed() < decided_within(&session) => {
                     tokio::time::sleep(RETRY).await;
                 }
                 Taken::Full { .. } => return Ok(None),
-                Taken::Again(error) => return Err(self.smith.redis.explain(&self.key, error)),
+                Taken::Again(error) => {
+                    return Err(self.smith.redis.explain(&self.signal.key, error));
+                }
             }
         }
     }
@@ -152,7 +155,7 @@ impl Semaphore {
 
 impl std::fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Semaphore").field(&self.key).field(&self.permits).finish()
+        f.debug_tuple("Semaphore").field(&self.signal.key).field(&self.permits).finish()
     }
 }
 
@@ -178,7 +181,7 @@ struct Hold {
 
 impl Hold {
     async fn take(&mut self) -> Result<Taken, Error> {
-        let (redis, key) = (&self.semaphore.smith.redis, &self.semaphore.key);
+        let (redis, key) = (&self.semaphore.smith.redis, &self.semaphore.signal.key);
         let explain = |error| redis.explain(key, error);
         let call = TAKE
             .call(&[redis.store.keys.members(), key.to_string()])
@@ -221,8 +224,8 @@ impl Hold {
 
     /// Gives it back; was it ours until then, as far as can be known? Repeated so often at most.
     async fn give_back(&self, link: &Link, tries_max: u32) -> Result<bool, StoreError> {
-        let keys =
-            [self.semaphore.smith.redis.store.keys.members(), self.semaphore.key.to_string()];
+        let [key, channel] = self.semaphore.signal.pair();
+        let keys = [self.semaphore.smith.redis.store.keys.members(), key, channel];
         let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
         let mut tries = 0;
         loop {
@@ -248,7 +251,7 @@ impl Drop for Hold {
         let (semaphore, session, n) = (self.semaphore.clone(), self.session.clone(), self.n);
         let (ear, leaving) = (
             self.semaphore.smith.ear.clone(),
-            self.semaphore.smith.line(&self.semaphore.key).leave(),
+            self.semaphore.smith.line(&self.semaphore.signal.key).leave(),
         );
         self.semaphore.smith.ear.spawn(async move {
             let hold = Hold { semaphore, session, n, open: false };
@@ -297,7 +300,7 @@ impl Permit {
         self.hold.open = released.is_err();
         match released {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::LockLost { name: self.hold.semaphore.key.to_string() }),
+            Ok(false) => Err(Error::LockLost { name: self.hold.semaphore.signal.key.clone() }),
             Err(error) => Err(redis.store.explain(error)),
         }
     }
@@ -305,6 +308,6 @@ impl Permit {
 
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Permit").field("of", &self.hold.semaphore.key).finish()
+        f.debug_struct("Permit").field("of", &self.hold.semaphore.signal.key).finish()
     }
 }

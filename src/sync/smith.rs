@@ -17,6 +17,8 @@ use crate::store::{Ear, StoreError};
 
 /// How long those are waited for who give something back.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
+/// By then it is decided whether somebody overdue is dead, beside two leases, also on a busy machine.
+const DECIDED_MAX: Duration = Duration::from_secs(30);
 /// How often a holder checks that it still is one.
 const CHECK: Duration = Duration::from_millis(50);
 
@@ -59,6 +61,11 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.leaving.send_modify(|count| *count -= 1);
     }
+}
+
+/// How long it may take until somebody who is overdue is judged dead, or heard of.
+pub(super) fn decided_within(session: &Session) -> Duration {
+    session.lease() * 2 + DECIDED_MAX
 }
 
 impl Locksmith {

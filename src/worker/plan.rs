@@ -1,21 +1,27 @@
 //! How much to ask for, as a pure function of the load.
 //!
 //! **Invariant:** a worker asks for what its free slots can start now, plus about 25 ms of work:
-//! hundreds of tiny messages, or none beyond the free slots when they are slow. It never hoards
-//! what an idle worker could start.
+//! hundreds of tiny messages, or none beyond the free slots when they are slow. A slot that is busy with
+//! one message for longer than that is not counted on. What then waits 100 ms longer than planned is
+//! overdue, and an idle worker may have it.
 
 use std::time::Duration;
 
 /// Work kept at hand, so that slots do not wait for Redis.
-const AHEAD: Duration = Duration::from_millis(25);
+pub(super) const AHEAD: Duration = Duration::from_millis(25);
 
 /// Full blocks kept at hand at the most: one is handled while the next travels.
 const BLOCKS_AHEAD: usize = 3;
+
+/// What has waited for a slot for this long was not meant to: the plan, and 100 ms.
+pub(super) const OVERDUE: Duration = Duration::from_millis(25 + 100);
 
 /// What a worker has in hand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) slots: usize,
+    /// Of these, busy with one message for longer than [`AHEAD`].
+    pub(super) stuck: usize,
     /// Claimed, started or not.
     pub(super) inside: usize,
     /// Mean handler time, if any message was handled yet.
@@ -30,7 +36,8 @@ pub(super) fn ask(load: Load) -> usize {
     let ahead = match load.mean {
         None => 0,
         Some(mean) => {
-            let ahead = AHEAD.as_nanos() * load.slots as u128 / mean.as_nanos().max(1);
+            let moving = load.slots.saturating_sub(load.stuck);
+            let ahead = AHEAD.as_nanos() * moving as u128 / mean.as_nanos().max(1);
             usize::try_from(ahead).unwrap_or(usize::MAX).min(load.batch_max * BLOCKS_AHEAD)
         }
     };
@@ -50,7 +57,7 @@ mod tests {
     use super::*;
 
     fn load(queued: usize, running: usize, mean: Option<Duration>) -> Load {
-        Load { slots: 4, inside: queued + running, mean, batch_max: 500 }
+        Load { slots: 4, stuck: 0, inside: queued + running, mean, batch_max: 500 }
     }
 
     #[test]
@@ -72,6 +79,14 @@ mod tests {
             "the next block travels while this one is handled"
         );
         assert_eq!(ask(load(751, 4, tiny)), 0);
+    }
+
+    #[test]
+    fn slots_that_are_stuck_are_not_counted_on() {
+        let tiny = Some(Duration::from_millis(1));
+        assert_eq!(ask(load(0, 0, tiny)), 104);
+        assert_eq!(ask(Load { stuck: 2, ..load(0, 2, tiny) }), 52);
+        assert_eq!(ask(Load { stuck: 4, ..load(0, 4, tiny) }), 0);
     }
 
     #[test]

@@ -1,25 +1,28 @@
 //! [`Worker`]: fetches, hands to slots, settles; one exchange with Redis in flight at a time.
 //!
 //! **Invariant:** every claim this worker holds is queued, running, or has an outcome on its way.
-//! An exchange is repeated byte for byte until it is answered or the session is over.
+//! What waits for a slot for longer than planned goes back if another worker is idle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::DynHandle;
-use super::plan::{Load, ask, mean_with};
+use super::exchange::{Answers, Exchanging, FetchCall, RETRY};
+use super::plan::{AHEAD, Load, OVERDUE, ask, mean_with};
 use super::slots::{Job, Slots};
-use crate::clock::Moment;
 use crate::config::Config;
-use crate::membership::{End, Session};
+use crate::membership::{End, Session, somebody_idle};
 use crate::notice::{Board, Notice};
 use crate::outcome::{Cause, Outcome, Settled, Settlement, Signature, settled};
-use crate::queue::{Block, Claim, Fetched, Turns, fetch_call, fetched, give_back_call, given_back};
+use crate::queue::{
+    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Turns, fetched, give_back_call,
+    given_back, unread,
+};
 use crate::store::{CALLS, Call, Store, StoreError};
 
 /// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
@@ -29,12 +32,8 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 const COLLECT_EVERY: Duration = Duration::from_millis(25);
 /// With nothing in hand there is nothing to look for.
 const REST: Duration = Duration::from_secs(3600);
-/// Pause before an unanswered exchange is repeated.
-const RETRY: Duration = Duration::from_millis(50);
-/// A call that Redis refuses this often will never be accepted.
-const REFUSALS_MAX: u32 = 60;
-/// From this attempt on a message is handled with nothing beside it.
-const ALONE_FROM: u32 = 3;
+/// How often an idle worker is looked for while something is overdue.
+const SEEK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a worker is meant to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,14 +72,22 @@ pub(crate) struct Worker {
     /// Messages that arrived when we no longer wanted any.
     unwanted: Vec<Job>,
     mean: Option<Duration>,
+    /// Returned messages that waited when Redis was last asked.
+    returned: usize,
+    /// What is overdue goes back with the next exchange: somebody else is idle.
+    release: bool,
+    /// When an idle worker is looked for again, at the earliest.
+    seek_at: Instant,
+    /// Nothing is fetched before this time: what could not be read here is for others.
+    fetch_at: Instant,
 }
 
 /// One round trip: settle, give back, fetch.
 struct Exchange {
     settles: Vec<u64>,
     gives: Vec<(u64, Vec<Claim>)>,
-    fetch: bool,
-    answers: BoxFuture<'static, Option<Vec<redis::Value>>>,
+    fetch: Option<Fetch>,
+    answers: BoxFuture<'static, Option<Answers>>,
 }
 
 impl Worker {
@@ -112,6 +119,10 @@ impl Worker {
             alone_runs: false,
             unwanted: Vec::new(),
             mean: None,
+            returned: 0,
+            release: false,
+            seek_at: Instant::now(),
+            fetch_at: Instant::now(),
         }
     }
 
@@ -120,6 +131,7 @@ impl Worker {
         let over = self.session.over.clone();
         let mut exchange: Option<Exchange> = None;
         let mut idle: Option<BoxFuture<'static, ()>> = None;
+        let mut seek: Option<BoxFuture<'static, bool>> = None;
         loop {
             self.collect();
             let mode = *self.mode.borrow_and_update();
@@ -142,8 +154,20 @@ impl Worker {
             if exchange.is_none() && idle.is_none() && mode == Mode::Work && !self.hungry {
                 idle = Some(wait_for_token(self.store.clone()));
             }
+            if seek.is_none()
+                && mode == Mode::Work
+                && self.is_overdue()
+                && Instant::now() >= self.seek_at
+            {
+                self.seek_at = Instant::now() + SEEK_EVERY;
+                seek = Some(seek_idle(self.store.clone(), self.session.clone()));
+            }
             // While handlers run, results are collected soon even if nobody tells of them.
             let look_again = if self.slots.inside() > 0 { COLLECT_EVERY } else { REST };
+            let look_again = match self.fetch_at.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => look_again,
+                pause => look_again.min(pause),
+            };
             let straggler = self.next_due().unwrap_or(look_again);
             tokio::select! {
                 biased;
@@ -159,12 +183,18 @@ impl Worker {
                     idle = None;
                     self.hungry = true;
                 }
+                found = pending_or(seek.as_mut()) => {
+                    seek = None;
+                    self.release = found;
+                }
                 _ = self.mode.changed() => {}
                 () = tokio::time::sleep(straggler), if exchange.is_none() => {}
             }
         }
-        self.session.in_flight.store(0, Ordering::Relaxed);
         self.collect();
+        self.session.in_flight.store(0, Ordering::Relaxed);
+        self.session.claimed.store(0, Ordering::Relaxed);
+        self.session.idle.store(false, Ordering::Relaxed);
         for finished in self.slots.stop().await {
             self.board.publish(Notice::ClaimLost { id: finished.claim.id });
         }
@@ -187,7 +217,17 @@ impl Worker {
                 self.slots.start([job]);
             }
         }
-        self.session.in_flight.store(self.slots.inside() as u64, Ordering::Relaxed);
+        let claimed = self.slots.inside() + self.unwanted.len() + usize::from(self.alone.is_some());
+        let works = *self.mode.borrow() == Mode::Work;
+        let idle = works && !self.hungry && claimed < self.config.concurrency;
+        self.session.in_flight.store(self.slots.running() as u64, Ordering::Relaxed);
+        self.session.claimed.store(claimed as u64, Ordering::Relaxed);
+        self.session.idle.store(idle, Ordering::Relaxed);
+    }
+
+    /// Does something wait for a slot for longer than was planned?
+    fn is_overdue(&self) -> bool {
+        self.slots.waited(Instant::now()).is_some_and(|waited| waited > OVERDUE)
     }
 
     fn settle(&mut self, claim: Claim, outcome: Outcome) {
@@ -204,12 +244,14 @@ impl Worker {
     /// Everything there is to say to Redis now, in one round trip.
     fn next_exchange(&mut self, mode: Mode) -> Option<Exchange> {
         let (mut calls, mut settles, mut gives) = (Vec::new(), Vec::new(), Vec::new());
-        let (label, ledger) = (self.config.label.clone(), self.config.ledger.arg());
-        let signature = Signature { label: &label, ledger };
+        let label = self.config.label.clone();
+        let signature = Signature { label: &label };
         let now = Instant::now();
+        let hungry = self.hungry && now >= self.fetch_at;
         let want = match mode {
-            Mode::Work if self.hungry && self.alone.is_none() && !self.alone_runs => ask(Load {
+            Mode::Work if hungry && self.alone.is_none() && !self.alone_runs => ask(Load {
                 slots: self.config.concurrency,
+                stuck: self.slots.stuck(now, AHEAD),
                 inside: self.slots.inside(),
                 mean: self.mean,
                 batch_max: self.config.batch_max,
@@ -225,8 +267,9 @@ impl Worker {
                 settles.push(block.n);
             }
         }
-        if mode != Mode::Work {
-            for (n, claims) in self.unstarted() {
+        let release = std::mem::take(&mut self.release) && self.is_overdue();
+        if mode != Mode::Work || release {
+            for (n, claims) in self.unstarted(mode) {
                 let Some(block) = self.blocks.get(&n) else { continue };
                 let mut positions: Vec<u32> = claims.iter().map(|claim| claim.position).collect();
                 positions.sort_unstable();
@@ -234,53 +277,55 @@ impl Worker {
                 gives.push((n, claims));
             }
         }
-        if fetch {
-            let held: Vec<u64> = self.blocks.keys().copied().collect();
-            let bytes = self.config.block_bytes_max;
-            let lanes = self.turns.order(self.turn + self.next);
-            calls.push(fetch_call(
-                &self.store,
-                &self.session,
-                self.next,
-                lanes,
-                want,
-                bytes,
-                &held,
-            ));
-        }
-        self.note_blocks(fetch);
-        if calls.is_empty() {
+        let free = self.config.concurrency.saturating_sub(self.slots.inside());
+        let fetch = fetch.then(|| Fetch {
+            n: self.next,
+            lanes: self.turns.order(self.turn + self.next),
+            max: want,
+            bytes_max: self.config.block_bytes_max,
+            blocks: self.returned.min(free).clamp(1, RETURNED_MAX),
+            held: self.blocks.len(),
+        });
+        self.note_blocks(fetch.is_some());
+        if calls.is_empty() && fetch.is_none() {
             return None;
         }
-        let replicas = if settles.is_empty() { 0 } else { self.config.durability.replicas() };
         let (store, session) = (self.store.clone(), self.session.clone());
-        let answers = Box::pin(perform(store, session, calls, replicas, self.board.clone()));
-        Some(Exchange { settles, gives, fetch, answers })
+        let exchanging = Exchanging {
+            replicas: if settles.is_empty() { 0 } else { self.config.durability.replicas() },
+            fetch: fetch.map(|fetch| FetchCall {
+                call: fetch.call(&store, &session),
+                unread: fetch.unread_call(&store, &session),
+                bytes: self.config.block_bytes_max.max(self.config.payload_bytes_max),
+            }),
+            store,
+            session,
+            calls,
+            board: self.board.clone(),
+        };
+        Some(Exchange { settles, gives, fetch, answers: Box::pin(exchanging.perform()) })
     }
 
     fn note_blocks(&self, fetching: bool) {
-        let held = self.blocks.keys().copied().collect();
-        self.session.note_blocks(held, self.next - 1, fetching);
+        self.session.note_blocks(self.blocks.len(), self.next - 1, fetching);
     }
 
-    /// Claims that no handler has started, by block.
-    fn unstarted(&mut self) -> BTreeMap<u64, Vec<Claim>> {
+    /// Claims that no handler has started, by block. While we work, what must run alone stays.
+    fn unstarted(&mut self, mode: Mode) -> BTreeMap<u64, Vec<Claim>> {
+        let mut jobs = self.slots.take_back();
+        if mode != Mode::Work {
+            jobs.extend(self.alone.take().into_iter().chain(self.unwanted.drain(..)));
+        }
         let mut claims: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
-        for job in self
-            .slots
-            .take_back()
-            .into_iter()
-            .chain(self.alone.take())
-            .chain(self.unwanted.drain(..))
-        {
+        for job in jobs {
             claims.entry(job.claim.block).or_default().push(job.claim);
         }
         claims
     }
 
-    fn take_in(&mut self, exchange: Exchange, answers: Vec<redis::Value>) {
-        let mut answers = answers.into_iter();
-        let mut next = || answers.next().unwrap_or(redis::Value::Nil);
+    fn take_in(&mut self, exchange: Exchange, answers: Answers) {
+        let mut values = answers.values.into_iter();
+        let mut next = || values.next().unwrap_or(redis::Value::Nil);
         for n in exchange.settles {
             let answer = settled(next());
             self.take_in_settled(n, answer);
@@ -302,10 +347,15 @@ impl Worker {
             }
         }
         self.blocks.retain(|_, block| !block.is_over());
-        if exchange.fetch {
+        if exchange.fetch.is_some() && answers.unread {
+            self.take_in_unread(next());
+        } else if exchange.fetch.is_some() {
             match fetched(next(), self.next) {
-                Ok(Fetched::Block(block)) => self.take_in_block(block),
-                Ok(Fetched::Empty) => self.hungry = false,
+                Ok(Fetched::Blocks { blocks, returned }) => {
+                    self.returned = returned;
+                    blocks.into_iter().for_each(|block| self.take_in_block(block));
+                }
+                Ok(Fetched::Empty) => (self.hungry, self.returned) = (false, 0),
                 Ok(Fetched::Burnt) => {
                     self.next += 1;
                     self.burnt = true;
@@ -317,6 +367,25 @@ impl Worker {
             }
         }
         self.note_blocks(false);
+    }
+
+    /// What this worker could not read is with others, who may have a better link.
+    fn take_in_unread(&mut self, answer: redis::Value) {
+        match unread(answer) {
+            Ok(Some(unread)) => {
+                self.next = unread.hi + 1;
+                self.fetch_at = Instant::now() + self.session.lease();
+                for (id, failed) in unread.messages {
+                    self.session.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
+                    self.board.publish(Notice::Unread { id, failed });
+                }
+                if unread.given_back > 0 {
+                    self.board.publish(Notice::GaveBack { messages: unread.given_back });
+                }
+            }
+            Ok(None) => self.session.end(End::Gone),
+            Err(error) => tracing::error!(%error, "unread"),
+        }
     }
 
     fn take_in_block(&mut self, block: Block) {
@@ -380,71 +449,13 @@ impl Worker {
     }
 }
 
-/// Sends all calls together and repeats the unanswered ones until each has its answer; `None` when
-/// the session is over.
-async fn perform(
-    store: Store,
-    session: Arc<Session>,
-    calls: Vec<Call>,
-    replicas: u32,
-    board: Board,
-) -> Option<Vec<redis::Value>> {
-    let mut answers: Vec<Option<redis::Value>> = calls.iter().map(|_| None).collect();
-    let (mut refusals, mut epoch) = (0, 0);
-    loop {
-        if !session.until_trusted().await {
-            return None;
-        }
-        let open: Vec<usize> = (0..calls.len()).filter(|&at| answers[at].is_none()).collect();
-        let sent = Moment::now();
+/// Is another worker idle?
+fn seek_idle(store: Store, session: Arc<Session>) -> BoxFuture<'static, bool> {
+    Box::pin(async move {
         let timeout = session.call_timeout();
-        if !open.is_empty() {
-            epoch = store.work.epoch();
-        }
-        let results = join_all(open.iter().map(|&at| store.work.call(&calls[at], timeout))).await;
-        let mut heard = false;
-        for (at, result) in open.into_iter().zip(results) {
-            match result {
-                Ok(value) => {
-                    heard = true;
-                    answers[at] = Some(value);
-                }
-                Err(error @ StoreError::Server { .. }) => {
-                    refusals += 1;
-                    tracing::warn!(%error, refusals, "Redis refused");
-                }
-                Err(error) => tracing::debug!(%error, "unanswered, will be repeated"),
-            }
-        }
-        if heard {
-            session.refresh(sent);
-        }
-        if answers.iter().all(Option::is_some) {
-            match store.replicas(replicas, timeout, epoch).await {
-                Ok(have) if have < replicas => {
-                    board.publish(Notice::Unreplicated { replicas: have, wanted: replicas });
-                    continue;
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    // Another connection knows nothing of these writes: make them again on it.
-                    tracing::debug!(%error, "replicas unknown, will be repeated");
-                    answers.fill(None);
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            }
-            return Some(answers.into_iter().flatten().collect());
-        }
-        if refusals >= REFUSALS_MAX {
-            // Nothing of it was recorded, and nothing will be: let others have what we hold.
-            board.publish(Notice::DataLossSeen { what: "a call that Redis keeps refusing" });
-            session.end(End::DataLoss);
-            return None;
-        }
-        // The longer it refuses, the less it is asked.
-        tokio::time::sleep(RETRY * (refusals / 4 + 1).min(10)).await;
-    }
+        let found = somebody_idle(&store.work, &store.keys, &session.id, timeout).await;
+        found.unwrap_or(false)
+    })
 }
 
 /// Waits for a wake token, a second at most. Token, time-out or error: a fetch follows.

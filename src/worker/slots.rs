@@ -17,6 +17,7 @@ use super::{Context, DynHandle};
 use crate::membership::Session;
 use crate::notice::{Board, Notice};
 use crate::outcome::{Cause, Outcome};
+use crate::panic::{drop_quietly, panic_text};
 use crate::queue::{Claim, Message, MessageId};
 
 /// So many results are told together while there is more to do.
@@ -43,10 +44,24 @@ pub(super) struct Finished {
 /// takes its next job in the same breath.
 #[derive(Default)]
 struct Desk {
-    jobs: VecDeque<Job>,
+    /// The oldest first, each with the time at which it was put there.
+    jobs: VecDeque<(Instant, Job)>,
     finished: Vec<Finished>,
     /// Slots that found no job and wait for one.
     idle: usize,
+    /// Since when each slot is busy with its job.
+    busy: Vec<Option<Instant>>,
+    running: usize,
+}
+
+impl Desk {
+    /// Gives a slot its next job, if there is one; it was busy until now or not.
+    fn next(&mut self, slot: usize, now: Instant) -> Option<Job> {
+        let job = self.jobs.pop_front().map(|(_, job)| job);
+        let before = std::mem::replace(&mut self.busy[slot], job.as_ref().map(|_| now));
+        self.running = self.running + usize::from(job.is_some()) - usize::from(before.is_some());
+        job
+    }
 }
 
 #[derive(Default)]
@@ -79,9 +94,11 @@ impl Slots {
         board: &Board,
     ) -> Slots {
         let shared = Arc::new(Shared::default());
+        shared.desk().busy = vec![None; count];
         let mut tasks = JoinSet::new();
-        for _ in 0..count {
+        for number in 0..count {
             let slot = Slot {
+                number,
                 shared: shared.clone(),
                 handler: handler.clone(),
                 timeout,
@@ -96,8 +113,8 @@ impl Slots {
     /// Puts jobs on the desk. Their number is bounded by what the worker asks Redis for.
     pub(super) fn start(&mut self, jobs: impl IntoIterator<Item = Job>) {
         let mut desk = self.shared.desk();
-        let before = desk.jobs.len();
-        desk.jobs.extend(jobs);
+        let (before, now) = (desk.jobs.len(), Instant::now());
+        desk.jobs.extend(jobs.into_iter().map(|job| (now, job)));
         let added = desk.jobs.len() - before;
         let wake = added.min(desk.idle);
         desk.idle -= wake;
@@ -113,6 +130,24 @@ impl Slots {
         self.inside
     }
 
+    /// Handlers that run.
+    pub(super) fn running(&self) -> usize {
+        self.shared.desk().running
+    }
+
+    /// Slots that have been busy with one job for longer than this.
+    pub(super) fn stuck(&self, now: Instant, longer_than: Duration) -> usize {
+        let desk = self.shared.desk();
+        let busy = desk.busy.iter().flatten();
+        busy.filter(|since| now.saturating_duration_since(**since) > longer_than).count()
+    }
+
+    /// How long the oldest job has waited for a slot.
+    pub(super) fn waited(&self, now: Instant) -> Option<Duration> {
+        let desk = self.shared.desk();
+        desk.jobs.front().map(|(since, _)| now.saturating_duration_since(*since))
+    }
+
     /// Waits until something is finished.
     pub(super) async fn some_finished(&self) {
         self.shared.some_finished.notified().await;
@@ -126,7 +161,7 @@ impl Slots {
 
     /// Takes back what no slot has started.
     pub(super) fn take_back(&mut self) -> Vec<Job> {
-        let jobs: Vec<Job> = self.shared.desk().jobs.drain(..).collect();
+        let jobs: Vec<Job> = self.shared.desk().jobs.drain(..).map(|(_, job)| job).collect();
         self.inside -= jobs.len();
         jobs
     }
@@ -141,6 +176,7 @@ impl Slots {
 }
 
 struct Slot {
+    number: usize,
     shared: Arc<Shared>,
     handler: Arc<dyn DynHandle>,
     timeout: Duration,
@@ -150,30 +186,33 @@ struct Slot {
 
 impl Slot {
     async fn run(self) {
-        let mut result = None;
+        let (mut result, mut now) = (None, Instant::now());
         let mut handled: u32 = 0;
         loop {
-            let job = match self.hand_in(result.take()) {
+            let job = match self.hand_in(result.take(), now) {
                 Some(job) => job,
-                None => self.next_job().await,
+                None => {
+                    let (job, began) = self.next_job().await;
+                    now = began;
+                    job
+                }
             };
-            result = self.work(job).await;
-            if result.is_none() {
-                return;
-            }
+            let Some((finished, ended)) = self.work(job, now).await else { return };
+            (result, now) = (Some(finished), ended);
             handled = handled.wrapping_add(1);
             if handled.is_multiple_of(YIELD_EVERY) {
                 tokio::task::yield_now().await;
+                now = Instant::now();
             }
         }
     }
 
     /// Puts a result on the desk and takes the next job, if there is one.
-    fn hand_in(&self, result: Option<Finished>) -> Option<Job> {
+    fn hand_in(&self, result: Option<Finished>, now: Instant) -> Option<Job> {
         let mut desk = self.shared.desk();
         let took = result.as_ref().map_or(Duration::ZERO, |finished| finished.took);
         desk.finished.extend(result);
-        let job = desk.jobs.pop_front();
+        let job = desk.next(self.number, now);
         let count = desk.finished.len();
         drop(desk);
         if count > 0 && (job.is_none() || count >= TELL_EVERY || took >= TELL_SLOW) {
@@ -182,15 +221,16 @@ impl Slot {
         job
     }
 
-    async fn next_job(&self) -> Job {
+    async fn next_job(&self) -> (Job, Instant) {
         loop {
             // Registered before the desk is looked at, so that no wake-up falls between the two.
             let mut woken = std::pin::pin!(self.shared.some_job.notified());
             woken.as_mut().enable();
             {
                 let mut desk = self.shared.desk();
-                if let Some(job) = desk.jobs.pop_front() {
-                    return job;
+                let now = Instant::now();
+                if let Some(job) = desk.next(self.number, now) {
+                    return (job, now);
                 }
                 desk.idle += 1;
             }
@@ -198,16 +238,23 @@ impl Slot {
         }
     }
 
-    /// Handles one message; `None` when the session is over.
-    async fn work(&self, Job { claim, message }: Job) -> Option<Finished> {
+    /// Handles one message, and says when it was done; `None` when the session is over.
+    async fn work(
+        &self,
+        Job { claim, message }: Job,
+        mut start: Instant,
+    ) -> Option<(Finished, Instant)> {
         let mut lost = Lost { id: Some(claim.id.clone()), board: &self.board };
-        if !self.session.trusted() && !self.session.until_trusted().await {
-            return None;
+        if !self.session.trusted() {
+            if !self.session.until_trusted().await {
+                return None;
+            }
+            start = Instant::now();
         }
-        let start = Instant::now();
         let outcome = self.handle(message, start).await;
         lost.id = None;
-        Some(Finished { claim, outcome, took: start.elapsed() })
+        let ended = Instant::now();
+        Some((Finished { claim, outcome, took: ended.duration_since(start) }, ended))
     }
 
     async fn handle(&self, message: Message, start: Instant) -> Outcome {
@@ -221,7 +268,7 @@ impl Slot {
         let called = AssertUnwindSafe(|| self.handler.handle(message, context));
         let mut handling = match std::panic::catch_unwind(called) {
             Ok(handling) => handling,
-            Err(panic) => return panicked(&*panic),
+            Err(panic) => return panicked(panic),
         };
         let mut running = AssertUnwindSafe(&mut handling).catch_unwind();
         // Most handlers of tiny messages are done at once and never need the timer.
@@ -231,21 +278,27 @@ impl Slot {
         };
         // What the handler leaves behind may panic, too, when it is dropped.
         let dropped = std::panic::catch_unwind(AssertUnwindSafe(move || drop(handling)));
-        match outcome.map(|outcome| outcome.and_then(|outcome| dropped.map(|()| outcome))) {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(panic)) => panicked(&*panic),
-            Err(_) => Outcome::failed_by(
-                Cause::Timeout,
-                format!("the handler ran longer than {:?}", self.timeout),
-            ),
+        match (outcome, dropped) {
+            (Ok(Ok(outcome)), Ok(())) => outcome,
+            (Ok(Ok(outcome)), Err(panic)) => {
+                drop_quietly(outcome);
+                panicked(panic)
+            }
+            (Ok(Err(panic)), dropped) => {
+                drop_quietly(dropped);
+                panicked(panic)
+            }
+            (Err(_), dropped) => {
+                drop_quietly(dropped);
+                let reason = format!("the handler ran longer than {:?}", self.timeout);
+                Outcome::failed_by(Cause::Timeout, reason)
+            }
         }
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Outcome {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    Outcome::failed(format!("the handler panicked: {}", text.unwrap_or_default()))
+fn panicked(panic: Box<dyn Any + Send>) -> Outcome {
+    Outcome::failed(format!("the handler panicked: {}", panic_text(panic)))
 }
 
 /// Reports a message whose handler was stopped, when it is dropped armed.

@@ -312,7 +312,7 @@ async fn a_subscription_is_dropped_when_nobody_waits_any_more() {
     };
     let waits = event.clone();
     let waiting = tokio::spawn(async move { waits.wait().await });
-    eventually("a subscription", || channels() == [format!("artel:{{{NAME}}}:event:e")]);
+    eventually("a subscription", || channels() == [format!("artel:{{{NAME}}}:@0:event:e")]);
     waiting.abort();
     eventually("it to be dropped", || channels().is_empty());
     let waits = event.clone();

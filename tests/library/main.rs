@@ -2,11 +2,15 @@
 //! blocks hurts nothing but its own message.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod databases; // fleets of one name in two databases do not meet
 mod events; // no wake-up is lost
+mod hoarding; // what is not started goes to whoever is idle
 mod hub; // notices on an event hub
 mod locks; // one holder, which ends with its session
 mod recipes; // semaphores, latches, barriers
 mod sending; // anybody may send, and put errors back to work
+mod settings; // one value for the whole fleet
+mod slow_links; // a large message over a slow link
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +29,7 @@ fn config() -> Config {
     let mut config = Config::default();
     config.lease = Some(Duration::from_secs(2));
     config.interval = Duration::from_millis(5);
-    config.ledger = Ledger::All;
+    config.ledger = Some(Ledger::All);
     config
 }
 
@@ -158,6 +162,109 @@ async fn an_outcome_does_not_wait_for_the_next_handler() {
     settled(&generator, 41).await; // while the slow one runs
     release.notify_one();
     settled(&generator, 45).await;
+    audit(&server);
+    stop([worker, generator]).await;
+}
+
+/// What a panic carries may panic when it is dropped: still only its own message fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_whose_payload_panics_on_drop_costs_no_slot() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any(());
+        }
+    }
+    let server = Server::any();
+    let generator = generates(&server, &["at once", "later", "fine", "fine"]).await;
+    let mut config = config();
+    config.concurrency = 1;
+    let handle = |message: Message, _: Context| {
+        if message.payload() == b"at once" {
+            std::panic::panic_any(Bomb);
+        }
+        async move {
+            tokio::task::yield_now().await;
+            if message.payload() == b"later" {
+                std::panic::panic_any(Bomb);
+            }
+        }
+    };
+    let worker = member(&server).config(config).handle(handle).start().await.expect("joins");
+    settled(&generator, 4).await;
+    let books = worker.status().await.expect("answers").messages;
+    assert_eq!((books.done, books.failed), (2, 2));
+    stop([worker, generator]).await;
+}
+
+/// A Redis that refuses for a reason that passes has lost nothing, however long it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_that_pass_are_no_data_loss() {
+    let server = Server::any();
+    let generator = generates(&server, &["one"]).await;
+    let mut config = config();
+    config.lease = None;
+    let replicas = |count: u32| {
+        let () = redis::cmd("CONFIG")
+            .arg(&["SET", "min-replicas-to-write", &count.to_string()])
+            .query(&mut server.connect())
+            .expect("answers");
+    };
+    let began = Arc::new(tokio::sync::Notify::new());
+    let told = began.clone();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let opens = gate.clone();
+    let handle = move |_: Message, _: Context| {
+        let (told, gate) = (told.clone(), gate.clone());
+        async move {
+            told.notify_one();
+            gate.acquire().await.expect("never closed").forget();
+        }
+    };
+    let mut worker = member(&server).config(config).handle(handle).start().await.expect("joins");
+    let mut notices = worker.notices();
+    soon(began.notified()).await;
+    replicas(1); // NOREPLICAS, for every script that writes
+    opens.add_permits(1);
+    tokio::time::sleep(Duration::from_millis(1500)).await; // the fault itself
+    replicas(0);
+    settled(&generator, 1).await;
+    worker.stop();
+    stop([worker, generator]).await;
+    while let Some(notice) = notices.next().await {
+        let wrong = matches!(notice, Notice::DataLossSeen { .. } | Notice::Refused { .. });
+        assert!(!wrong, "{notice:?}");
+    }
+    audit(&server);
+}
+
+/// Effects that Redis could not tell apart, or too many of them, fail their message and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_named_and_bounded() {
+    let server = Server::any();
+    let generator = generates(&server, &["nul", "field", "many", "large", "fine"]).await;
+    let handle = |message: Message, _: Context| async move {
+        let done = Outcome::done().with(Effect::incr_by("sum", 1));
+        match message.payload() {
+            b"nul" => done.with(Effect::incr_by("a\0b", 1)),
+            b"field" => done.with(Effect::hincr_by("h", "a\0b", 1)),
+            b"many" => (0..Effect::MAX).fold(done, |done, _| done.with(Effect::incr_by("sum", 1))),
+            b"large" => done.with(Effect::set("large", vec![0; Effect::BYTES_MAX])),
+            _ => done,
+        }
+    };
+    let worker = member(&server).handle(handle).start().await.expect("joins");
+    settled(&generator, 5).await;
+    let books = worker.status().await.expect("answers").messages;
+    assert_eq!((books.done, books.failed), (1, 4));
+    for record in errors(&server).await {
+        assert!(record.reason.starts_with("its effects cannot be applied: "), "{}", record.reason);
+    }
+    let sum: i64 = redis::cmd("GET")
+        .arg(format!("artel:{{{NAME}}}:data:sum"))
+        .query(&mut server.connect())
+        .expect("a number");
+    assert_eq!(sum, 1);
     audit(&server);
     stop([worker, generator]).await;
 }
@@ -430,7 +537,7 @@ async fn an_oversized_payload_is_refused_whole() {
 async fn a_full_backlog_makes_the_generator_wait() {
     let server = Server::any();
     let mut config = config();
-    config.backlog_max = 10;
+    config.backlog_max = Some(10);
     config.messages_max = Some(100);
     let generate = |_: Tick| std::future::ready(vec![NewMessage::from("x"); 25]);
     let mut fleet = member(&server).config(config).generate(generate).start().await.expect("joins");

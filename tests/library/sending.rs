@@ -55,7 +55,12 @@ async fn a_refusal_after_a_lost_reply_is_not_believed() {
 #[tokio::test]
 async fn a_refused_batch_is_not_added_and_uses_no_number() {
     let server = Server::any();
-    let sender = Sender::open(server.url(), "f").await.expect("reachable").backlog_max(2);
+    let mut small = artel::Config::default();
+    small.backlog_max = Some(2);
+    let fleet = Fleet::builder().redis(server.url()).name("f").config(small);
+    let _fleet = fleet.start().await.expect("joins");
+    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    assert_eq!(sender.backlog_max(), 2, "the fleet's");
     let batch: Vec<NewMessage> = ["1", "2", "3"].map(NewMessage::from).to_vec();
     assert!(matches!(sender.send_all(&batch).await, Err(Error::Full { .. })));
     let ids = sender.send_all(&batch[..2]).await.expect("room for two");

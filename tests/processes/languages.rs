@@ -25,7 +25,10 @@ fn documented(event: &str) -> String {
     let text = include_str!("../../src/sync/event.rs");
     let start = text.find("/// MULTI").expect("documented");
     let block = text[start..].split("/// ```").next().expect("a block");
-    block.replace("///", "").replace("artel:{shop}:event:new-prices", event)
+    block
+        .replace("///", "")
+        .replace("artel:{shop}:event:new-prices", event)
+        .replace("artel:{shop}:@0:event:new-prices", &event.replace(":event:", ":@0:event:"))
 }
 
 #[test]

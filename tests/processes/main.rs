@@ -50,7 +50,7 @@ fn pulse(connection: &mut redis::Connection) {
         .hset(&event, "flag", "1")
         .ignore()
         .cmd("SPUBLISH")
-        .arg(&event)
+        .arg(key("@0:event:pulse"))
         .arg("set")
         .ignore()
         .hset(&event, "flag", "0")

@@ -27,7 +27,8 @@ impl World<'_> {
         let stored = self.lab.stored();
         let call = match unanswered {
             Some(call) => call,
-            None if at == 0 && !stored.is_empty() => {
+            None if at == 0 && stored.is_empty() => return,
+            None if at == 0 => {
                 let some: Vec<&str> = stored.iter().take(2).map(String::as_str).collect();
                 let lane = ["", "h", "l"][self.pick(3) as usize];
                 self.lab.requeue_call(&name, next, lane, &some)
@@ -56,7 +57,7 @@ impl World<'_> {
             _ if call.script == "requeue" => {
                 self.senders[at].1 += answer.at(1).parse::<u64>().expect("a number");
             }
-            _ => self.senders[at].1 += call.args.len() as u64 - 5,
+            _ => self.senders[at].1 += call.args.len() as u64 - 4,
         }
     }
 

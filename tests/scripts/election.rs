@@ -24,9 +24,37 @@ fn a_term_grows_even_when_the_clock_stands_far_behind() {
     on_each_server(|lab| {
         lab.join("a");
         let key = lab.key("term");
-        let () = lab.redis(&["SET", &key, "8999999999999999"]);
-        assert_eq!(lab.acquire("a").at(1), "9000000000000000");
+        let () = lab.redis(&["SET", &key, "4499999999999999"]);
+        assert_eq!(lab.acquire("a").at(1), "4500000000000000");
     });
+}
+
+/// ⚑ Past 2^53 Lua's numbers skip, and a term would not grow. Nothing is granted past 2^52; what is stored
+/// stays as it is, and every heartbeat says so.
+#[test]
+fn no_term_and_no_token_is_granted_past_two_to_the_52nd() {
+    let rule = "if token > 4503599627370496 then return 'spent' end";
+    for key in ["term", "token"] {
+        proves("acquire", rule, "", |lab| {
+            lab.join("a");
+            let stored = lab.key(key);
+            let ask = |lab: &mut Lab, last: &str| {
+                let () = lab.redis(&["SET", &stored, last]);
+                match key {
+                    "term" => lab.acquire("a"),
+                    _ => lab.lock("a", "l", 1),
+                }
+            };
+            assert_eq!(lab.heartbeat("a", "0", "0").at(7), "0");
+            let refused = ask(lab, "4503599627370496") == "spent";
+            assert_eq!(lab.heartbeat("a", "0", "0").at(7), "1");
+            let () = lab.redis(&["SET", &stored, "9007199254740993"]);
+            let still: String = lab.redis(&["GET", &stored]);
+            assert_eq!(still, "9007199254740993");
+            // An operator lowers it, and all is well.
+            refused && ask(lab, "4503599627370495") == "won"
+        });
+    }
 }
 
 /// ⚑ Always a new term, also when the lease is already mine: otherwise a late copy of a push that
@@ -38,7 +66,7 @@ fn acquiring_again_gives_a_new_term() {
     proves("acquire", rule, off, |lab| {
         lab.join("a");
         let term = lab.acquire("a").at(1).to_owned();
-        let push = lab.push_call("a", &term, 1, &["x"], 1000);
+        let push = lab.push_call("a", &term, 1, &["x"]);
         assert_eq!(lab.send(&push), "ok");
         lab.acquire("a"); // the reply to the first one was lost
         lab.send(&push); // a late copy

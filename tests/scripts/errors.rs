@@ -1,4 +1,4 @@
-use crate::lab::{Lab, Late, NOBODY, on_each_server, proves};
+use crate::lab::{Lab, Late, NOBODY, PROTOCOL, on_each_server, proves};
 
 impl Lab {
     pub fn take_call(&self, token: &str, from: &str) -> Late {
@@ -19,7 +19,7 @@ impl Lab {
 
     pub fn pick_call(&self, token: &str, positions: &[&str]) -> Late {
         let drain = format!("drain:{token}");
-        let mut args = vec![token, "lab", "60000"];
+        let mut args = vec![token, "lab", "60000", "1048576"];
         args.extend(positions);
         self.late("pick", &["errors", "drains", &drain], &args)
     }
@@ -27,13 +27,19 @@ impl Lab {
     pub fn restore_call(&self, token: &str, own: bool, chunk: u64) -> Late {
         let drain = format!("drain:{token}");
         let (own, chunk) = (if own { "1" } else { "0" }, chunk.to_string());
-        self.late("restore", &["errors", "drains", &drain], &[token, own, &chunk, "60000"])
+        self.late(
+            "restore",
+            &["errors", "drains", &drain],
+            &[token, own, &chunk, "60000", "1048576"],
+        )
     }
 
     pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
         let (sent, from) = (format!("sent:{sender}"), from.to_string());
-        let keys = ["errors", &sent, "counts", "wake", "lane:high", "lane:normal", "lane:low"];
-        let mut args = vec![sender, &from, lane, "5"];
+        let mut keys =
+            vec!["errors", &sent, "counts", "wake", "lane:high", "lane:normal", "lane:low"];
+        keys.push("config");
+        let mut args = vec![sender, &from, lane, PROTOCOL, "1048576"];
         args.extend(positions);
         self.late("requeue", &keys, &args)
     }
@@ -127,7 +133,7 @@ fn a_clock_that_went_back_keeps_nobody_waiting() {
                 }
                 false => {
                     let keys = ["errors", "drains", "drain:old"];
-                    lab.late("restore", &keys, &["old", "0", "100", "50"])
+                    lab.late("restore", &keys, &["old", "0", "100", "50", "1048576"])
                 }
             };
             assert_eq!(lab.send(&heir), "alive");

@@ -9,7 +9,9 @@ use artel_testkit::{Kind, Server};
 use redis::{Connection, Value};
 
 pub const LEASE: u64 = 60_000;
-pub const NOBODY: &str = ",";
+/// No block is held.
+pub const NOBODY: &str = "0";
+pub const PROTOCOL: &str = "2";
 /// The lanes by urgency.
 pub const LANES: [&str; 4] = ["lane:high", "lane:generated", "lane:normal", "lane:low"];
 
@@ -20,7 +22,7 @@ macro_rules! sources {
 }
 
 /// Every script of the library.
-pub const SOURCES: [(&str, &str); 29] = sources! {
+pub const SOURCES: [(&str, &str); 32] = sources! {
     "join" => "membership/join.lua",
     "heartbeat" => "membership/heartbeat.lua",
     "look" => "membership/look.lua",
@@ -29,6 +31,9 @@ pub const SOURCES: [(&str, &str); 29] = sources! {
     "acquire" => "election/acquire.lua",
     "push" => "queue/push.lua",
     "send" => "queue/send.lua",
+    "enroll" => "queue/enroll.lua",
+    "unread" => "queue/unread.lua",
+    "open" => "store/open.lua",
     "fetch" => "queue/fetch.lua",
     "give_back" => "queue/give_back.lua",
     "adopt" => "queue/adopt.lua",
@@ -88,6 +93,11 @@ impl Answer {
 
     pub fn at(&self, index: usize) -> &str {
         &self.0[index]
+    }
+
+    /// The messages that a fetch brought.
+    pub fn messages(&self) -> &[String] {
+        &self.0[4..]
     }
 }
 
@@ -168,13 +178,35 @@ impl Lab {
     }
 
     pub fn join_call(&self, id: &str) -> Late {
-        let (member, alive) = (format!("member:{id}"), format!("alive:{id}"));
-        let lease = LEASE.to_string();
-        self.late(
-            "join",
-            &["members", &member, "watch", "blind", "config", &alive, "ctl", "term"],
-            &[id, "60000", "", "", "", &lease, "300", "3", "label", id],
-        )
+        self.join_wanting(id, &[], false)
+    }
+
+    /// Joins with these settings, as `(field, value)`.
+    pub fn join_wanting(&self, id: &str, wanted: &[(&str, &str)], waited: bool) -> Late {
+        let (member, alive) = (format!("member:{id}"), format!("@0:alive:{id}"));
+        let (lease, waited) = (LEASE.to_string(), if waited { "1" } else { "0" });
+        let mut keys = vec!["members", &member, "watch", "blind", "config", "term", "suspects"];
+        keys.extend(["orphans", &alive, "@0:ctl"]);
+        let mut args = vec![id, "60000", PROTOCOL, waited, "5"];
+        for (field, default) in [
+            ("lease_ms", lease.as_str()),
+            ("grace_ms", "300"),
+            ("attempts_max", "3"),
+            ("ledger", "-1"),
+            ("backlog_max", "1000"),
+        ] {
+            let value = wanted.iter().find(|(name, _)| *name == field).map_or("", |(_, v)| v);
+            args.extend([field, value, default]);
+        }
+        args.extend(["label", id]);
+        self.late("join", &keys, &args)
+    }
+
+    /// So many messages may wait in a lane.
+    pub fn limit_backlog(&mut self, backlog_max: &str) {
+        let config = self.key("config");
+        let set = ["HSET", &config, "protocol", PROTOCOL, "backlog_max", backlog_max];
+        let () = self.redis(&set);
     }
 
     pub fn heartbeat(&mut self, me: &str, held: &str, hi: &str) -> Answer {
@@ -187,17 +219,26 @@ impl Lab {
         let (lease, locks) = (LEASE.to_string(), format!("locks:{me}"));
         self.late(
             "heartbeat",
-            &["members", "lease", "watch", "orphans", &member, &blocks, &locks],
+            &[
+                "members", "lease", "watch", "orphans", &member, &blocks, &locks, "term", "token",
+                "config",
+            ],
             &[me, &lease, held, hi, "60000"],
         )
     }
 
     pub fn look(&mut self, me: &str, lease: u64, grace: u64) -> Answer {
-        let (lease, grace) = (lease.to_string(), grace.to_string());
+        let (config, lease, grace) = (self.key("config"), lease.to_string(), grace.to_string());
+        for (field, value) in [("lease_ms", lease), ("grace_ms", grace)] {
+            let now: Option<String> = self.redis(&["HGET", &config, field]);
+            if now.as_ref() != Some(&value) {
+                let () = self.redis(&["HSET", &config, field, &value]);
+            }
+        }
         self.call(
             "look",
-            &["members", "watch", "suspects", "blind", "orphans", "alive", "ctl"],
-            &[me, &lease, &grace, "-1"],
+            &["members", "watch", "suspects", "blind", "orphans", "@0:alive", "@0:ctl", "config"],
+            &[me, "-1"],
         )
     }
 
@@ -205,7 +246,7 @@ impl Lab {
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
         let (suspects, locks) = ("suspects", format!("locks:{me}"));
         let mut keys = vec!["members", suspects, "blind", "orphans", "lease", &member, &blocks];
-        keys.extend(["ctl", &locks]);
+        keys.extend(["@0:ctl", &locks]);
         self.late("leave", &keys, &[me])
     }
 
@@ -215,36 +256,28 @@ impl Lab {
     }
 
     pub fn acquire_call(&self, me: &str) -> Late {
-        let keys = ["members", "lease", "term", "last", "ctl", "counts"];
+        let keys = ["members", "lease", "term", "last", "@0:ctl", "counts"];
         self.late("acquire", &keys, &[me, &LEASE.to_string()])
     }
 
     pub fn resign_call(&self, me: &str, term: &str) -> Late {
-        self.late("resign", &["members", "lease", "ctl"], &[me, term])
+        self.late("resign", &["members", "lease", "@0:ctl"], &[me, term])
     }
 
     pub fn push(&mut self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Answer {
-        let call = self.push_call(me, term, from, payloads, 1000);
+        let call = self.push_call(me, term, from, payloads);
         self.send(&call)
     }
 
-    pub fn push_call(
-        &self,
-        me: &str,
-        term: &str,
-        from: u64,
-        payloads: &[&str],
-        backlog_max: u64,
-    ) -> Late {
+    pub fn push_call(&self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Late {
         let envelopes: Vec<String> = (from..)
             .zip(payloads)
             .map(|(seq, payload)| format!("1g-|{term}-{seq}|1|1794710083950|{payload}"))
             .collect();
         let (from, lease) = (from.to_string(), LEASE.to_string());
-        let backlog_max = backlog_max.to_string();
-        let mut args = vec![me, term, &from, &lease, &backlog_max];
+        let mut args = vec![me, term, &from, &lease, PROTOCOL];
         args.extend(envelopes.iter().map(String::as_str));
-        let keys = ["members", "lease", "last", "lane:generated", "counts", "wake"];
+        let keys = ["members", "lease", "last", "lane:generated", "counts", "wake", "config"];
         self.late("push", &keys, &args)
     }
 
@@ -259,15 +292,41 @@ impl Lab {
     }
 
     pub fn fetch_call(&self, me: &str, n: u64, max: u64, held: &str) -> Late {
-        self.fetch_from(&LANES, me, n, max, held)
+        self.fetch_many(me, n, max, held, 1)
     }
 
-    pub fn fetch_from(&self, lanes: &[&str], me: &str, n: u64, max: u64, held: &str) -> Late {
-        let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
-        let (n, max, lease) = (n.to_string(), max.to_string(), LEASE.to_string());
-        let mut keys = vec!["members", &blocks, &block, "counts", "wake", "lane:returned"];
+    /// As many returned messages may come, each in a block of its own.
+    pub fn fetch_many(&self, me: &str, n: u64, max: u64, held: &str, blocks: u64) -> Late {
+        self.fetch_from(&LANES, me, n, max, held, blocks)
+    }
+
+    pub fn fetch_from(
+        &self,
+        lanes: &[&str],
+        me: &str,
+        n: u64,
+        max: u64,
+        held: &str,
+        blocks: u64,
+    ) -> Late {
+        let own: Vec<String> = (n..n + blocks).map(|n| format!("block:{me}:{n}")).collect();
+        let (blocks, lease) = (format!("blocks:{me}"), LEASE.to_string());
+        let (n, max) = (n.to_string(), max.to_string());
+        let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
         keys.extend(lanes);
-        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held])
+        keys.extend(own.iter().map(String::as_str));
+        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3"])
+    }
+
+    /// Gives back what a fetch of so many blocks brought and nobody could read.
+    pub fn unread_call(&self, me: &str, n: u64, blocks: u64) -> Late {
+        let own: Vec<String> = (n..n + blocks).map(|n| format!("block:{me}:{n}")).collect();
+        let (blocks, n, lease) = (format!("blocks:{me}"), n.to_string(), LEASE.to_string());
+        let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
+        keys.extend(LANES);
+        keys.extend(["unread", "errors", "ledger", "config"]);
+        keys.extend(own.iter().map(String::as_str));
+        self.late("unread", &keys, &[me, &n, &lease, "hgnl", "3"])
     }
 
     /// `rest` is `-` to keep the block open; `named` are `(position, 'd' | 'f')`.
@@ -295,11 +354,12 @@ impl Lab {
     ) -> Late {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
         let mut keys = vec!["members", &blocks, &block, "counts", "errors", "ledger"];
+        keys.extend(["config", "unread"]);
         let data: Vec<String> = effects.iter().map(|effect| format!("data:{}", effect.2)).collect();
         keys.extend(data.iter().map(String::as_str));
         let (n, lease, count) = (n.to_string(), LEASE.to_string(), named.len().to_string());
         let mut args: Vec<String> =
-            [me, &n, stamp, &lease, rest, "-1", &count].map(str::to_owned).to_vec();
+            [me, &n, stamp, &lease, rest, &count].map(str::to_owned).to_vec();
         for (position, word) in named {
             args.extend([position.to_string(), (*word).to_owned(), "{}".to_owned()]);
         }
@@ -313,8 +373,9 @@ impl Lab {
 
     pub fn give_back_call(&self, me: &str, n: u64, stamp: &str, positions: &[u64]) -> Late {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
-        let mut keys = vec!["members", &blocks, &block, "counts", "wake", "lane:returned"];
+        let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
         keys.extend(LANES);
+        keys.push(&block);
         let (n, lease) = (n.to_string(), LEASE.to_string());
         let positions: Vec<String> = positions.iter().map(u64::to_string).collect();
         let mut args = vec![me, &n, stamp, &lease, "hgnl"];
@@ -323,22 +384,21 @@ impl Lab {
     }
 
     pub fn adopt_call(&self, me: &str, dead: &str, n: u64, chunk: u64) -> Late {
-        let (blocks, block) = (format!("blocks:{dead}"), format!("block:{dead}:{n}"));
-        let locks = format!("locks:{dead}");
-        let keys = [
-            "members",
-            "orphans",
-            &blocks,
-            &block,
-            "lane:returned",
-            "errors",
-            "counts",
-            "wake",
-            "ledger",
-            &locks,
-        ];
-        let (n, chunk) = (n.to_string(), chunk.to_string());
-        self.late("adopt", &keys, &[me, dead, &n, "3", &chunk, "-1"])
+        self.adopt_all_call(me, dead, if n == 0 { &[] } else { std::slice::from_ref(&n) }, chunk)
+    }
+
+    /// `numbers` are blocks, falling.
+    pub fn adopt_all_call(&self, me: &str, dead: &str, numbers: &[u64], chunk: u64) -> Late {
+        let (blocks, locks) = (format!("blocks:{dead}"), format!("locks:{dead}"));
+        let own: Vec<String> = numbers.iter().map(|n| format!("block:{dead}:{n}")).collect();
+        let mut keys = vec!["members", "orphans", &blocks, "lane:returned", "errors", "counts"];
+        keys.extend(["wake", "ledger", &locks, "config"]);
+        keys.extend(own.iter().map(String::as_str));
+        let (chunk, numbers): (String, Vec<String>) =
+            (chunk.to_string(), numbers.iter().map(u64::to_string).collect());
+        let mut args = vec![me, dead, &chunk, "1048576"];
+        args.extend(numbers.iter().map(String::as_str));
+        self.late("adopt", &keys, &args)
     }
 
     /// A copy of all there is, to be put back later.
@@ -384,7 +444,7 @@ impl Lab {
     pub fn presence(&self, id: &str) -> Presence {
         let stream = TcpStream::connect(("127.0.0.1", self.server.port())).expect("connects");
         let mut presence = Presence(BufReader::new(stream));
-        for channel in [self.key("alive"), self.key(&format!("alive:{id}"))] {
+        for channel in [self.key("@0:alive"), self.key(&format!("@0:alive:{id}"))] {
             write!(presence.0.get_mut(), "SSUBSCRIBE {channel}\r\n").expect("writes");
             presence.lines(6); // *3, $10 ssubscribe, $n channel, :count
         }

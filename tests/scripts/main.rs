@@ -1,7 +1,8 @@
 //! Proves each rule of the protocol script by script, against real servers: repeats after a lost
 //! reply, late copies, refusals; and that each rule is needed: switched off, its test fails.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod bounds; // how long Redis is busy with one call, and how many bytes it moves
 mod bystanders; // senders and takers in the random schedule
 mod contest; // locks at random, checked after every step
 mod election; // one generator, terms only grow
@@ -16,3 +17,4 @@ mod repeats; // every script: the reply lost, a late copy
 mod rights; // locks end with their session, events have generations
 mod schedule; // all of it at random, checked after every step
 mod sending; // sent once, put back once
+mod unread; // what a worker cannot read is for others

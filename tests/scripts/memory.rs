@@ -4,15 +4,16 @@ use crate::lab::{Lab, NOBODY, Rules, SOURCES, on_each_server};
 #[test]
 fn a_full_redis_can_elect_drain_and_settle() {
     on_each_server(|lab| {
+        lab.enroll("s");
         let (stamp, term) = fill(lab);
-        let push = lab.push_call("gen", &term, 3, &["more"], 1000);
-        let send = lab.send_call("s", 1, "normal", &["more"], None);
+        let push = lab.push_call("gen", &term, 3, &["more"]);
+        let send = lab.send_call("s", 2, "normal", &["more"], None);
         for adds in [&push, &send] {
             let refused = lab.try_send(adds).expect_err("out of memory");
             assert_eq!(refused.code(), Some("OOM"));
         }
         // Everything that empties it, or keeps the fleet alive, goes on.
-        assert_eq!(lab.heartbeat("w", ",1,2,", "1"), "ok");
+        assert_eq!(lab.heartbeat("w", "1", "1"), "ok");
         assert_eq!(lab.settle("w", 1, &stamp, "0", &[(0, "f")]), "ok");
         let block = lab.fetch("w", 2, 1, NOBODY);
         assert_eq!(block, "ok");
@@ -49,7 +50,7 @@ fn without_the_flag_a_full_redis_cannot_drain() {
 fn only_adding_messages_is_refused_when_memory_is_full() {
     for (name, source) in SOURCES {
         let expected = match name {
-            "push" | "send" | "requeue" => "#!lua",
+            "push" | "send" | "enroll" | "requeue" => "#!lua",
             "guarded" => "#!lua", // what a user's script adds is not for us to allow
             "event_read" => "#!lua flags=no-writes",
             _ => "#!lua flags=allow-oom",

@@ -186,6 +186,53 @@ fn effects_see_the_ones_before_them() {
     });
 }
 
+/// ⚑ Names and fields that meet when they are joined by some sign are still two.
+#[test]
+fn effects_on_different_keys_and_fields_never_meet() {
+    let rule = "local known, slot = numbers[key], rule[1] == 'hash' and a or 1";
+    let joined = "numbers.all = numbers.all or {}
+    local known, slot = numbers.all, rule[1] == 'hash' and key .. '\\0' .. a or key";
+    proves("settle", rule, joined, |lab| {
+        let stamp = claimed(lab, &["1"]);
+        // As text, `k\0a` + `b` and `k` + `a\0b` are the same.
+        let text = lab.key("data:k\0a");
+        let () = lab.redis(&["HSET", &text, "b", "no number"]);
+        let effects = [
+            (0, "INCRBY", "n", "1", ""),
+            (0, "HSET", "k", "a\0b", "5"),
+            (0, "HINCRBY", "k\0a", "b", "1"),
+        ];
+        let call = lab.settle_call("w", 1, &stamp, "0", &[(0, "d")], &effects);
+        lab.send(&call).tag() == "effect"
+    });
+}
+
+/// ⚑ Should an effect fail after all, the call is not refused: it would be repeated, and what came before
+/// the failure would happen again. The message fails instead, once.
+#[test]
+fn a_half_done_call_is_never_repeated() {
+    let check = "if kind ~= 'none' and kind ~= rule[1] and op ~= 'SET' then";
+    on_each_server(|lab| {
+        lab.rules = crate::lab::Rules::all().without("settle", check, "if false then");
+        let stamp = claimed(lab, &["1", "2"]);
+        let text = lab.key("data:text");
+        let () = lab.redis(&["SET", &text, "x"]);
+        let effects = [
+            (0, "INCRBY", "n", "1", ""),
+            (0, "RPUSH", "text", "y", ""),
+            (0, "INCRBY", "n", "1", ""),
+            (1, "INCRBY", "n", "10", ""),
+        ];
+        let call = lab.settle_call("w", 1, &stamp, "0", &[(0, "d"), (1, "d")], &effects);
+        assert_eq!(lab.send(&call), "ok");
+        assert_eq!(lab.send(&call), "already");
+        let n = lab.key("data:n");
+        assert_eq!(lab.redis::<i64>(&["GET", &n]), 11, "what came after it did not happen");
+        assert_eq!((lab.count("done"), lab.count("failed")), (1, 1));
+        lab.assert_clean();
+    });
+}
+
 #[test]
 fn an_effect_without_the_right_to_it_leaves_no_trace() {
     on_each_server(|lab| {
@@ -206,6 +253,6 @@ fn claimed(lab: &mut Lab, payloads: &[&str]) -> String {
     lab.leader_with("gen", payloads);
     lab.join("w");
     let block = lab.fetch("w", 1, 100, NOBODY);
-    assert_eq!(block.0.len(), payloads.len() + 2);
+    assert_eq!(block.messages().len(), payloads.len());
     block.at(1).to_owned()
 }

@@ -6,7 +6,8 @@ impl Lab {
     fn permit(&self, script: &'static str, me: &str, n: u64) -> Late {
         let n = n.to_string();
         let args: &[&str] = if script == "permit_take" { &[me, &n, "2"] } else { &[me, &n] };
-        self.late(script, &["members", "semaphore:s"], args)
+        let keys = ["members", "semaphore:s", "@0:semaphore:s"];
+        self.late(script, if script == "permit_take" { &keys[..2] } else { &keys }, args)
     }
 
     fn take(&mut self, me: &str, n: u64) -> Answer {
@@ -25,11 +26,11 @@ impl Lab {
     }
 
     fn arrival(&self, me: &str, n: u64) -> Late {
-        self.late("arrive", &["members", "barrier:b"], &[me, &n.to_string(), "2"])
+        self.late("arrive", &["members", "barrier:b", "@0:barrier:b"], &[me, &n.to_string(), "2"])
     }
 
     fn count_down(&mut self, round: &str, id: &str) -> Answer {
-        self.call("latch_down", &["latch:l"], &[round, id])
+        self.call("latch_down", &["latch:l", "@0:latch:l"], &[round, id])
     }
 
     /// Begins a round after the present one.
@@ -130,7 +131,7 @@ fn a_latch_counts_each_call_once_and_in_its_round() {
     let rule = "if ARGV[1] ~= round then return {'moved', count, round} end";
     proves("latch_down", rule, "", |lab| {
         let round = lab.begin("1", "x").at(1).to_owned();
-        let late = lab.late("latch_down", &["latch:l"], &[&round, "a"]);
+        let late = lab.late("latch_down", &["latch:l", "@0:latch:l"], &[&round, "a"]);
         lab.send(&late);
         lab.begin("1", "y");
         lab.send(&late);

@@ -31,9 +31,9 @@ impl Story<'_> {
         let lease = self.lab.key("lease");
         let lease: String = self.lab.redis(&["GET", &lease]);
         let term = lease.split_once('|').expect("member|term").1.to_owned();
-        let push = self.lab.push_call("gen", &term, 1, &["1", "2", "3", "4", "5", "6"], 1000);
+        let push = self.lab.push_call("gen", &term, 1, &["1", "2", "3", "4", "5", "6"]);
         assert_eq!(self.tell(push), "ok");
-        let beat = self.lab.heartbeat_call("w1", ",1,", "0");
+        let beat = self.lab.heartbeat_call("w1", "0", "0");
         assert_eq!(self.tell(beat), "ok");
         let fetch = self.lab.fetch_call("w1", 1, 4, NOBODY);
         let block = self.tell(fetch);

@@ -34,9 +34,19 @@ struct Process {
 enum Meaning {
     Acquire,
     Push(u64),
-    Fetch(u64),
-    Settle { n: u64, positions: Vec<usize>, closing: bool },
-    GiveBack { n: u64, positions: Vec<usize> },
+    /// From this number on, so many blocks at the most.
+    Fetch(u64, u64),
+    /// A fetch that was given up.
+    Unread,
+    Settle {
+        n: u64,
+        positions: Vec<usize>,
+        closing: bool,
+    },
+    GiveBack {
+        n: u64,
+        positions: Vec<usize>,
+    },
     Nothing,
 }
 
@@ -136,7 +146,14 @@ impl World<'_> {
 
     fn act(&mut self, at: usize) {
         let Some(me) = self.processes[at].id.clone() else { return self.join(at) };
-        if let Some((call, meaning)) = self.processes[at].unanswered.clone() {
+        if let Some((mut call, mut meaning)) = self.processes[at].unanswered.clone() {
+            // An answer that does not come through is given up.
+            if let Meaning::Fetch(n, blocks) = meaning
+                && self.pick(3) == 0
+            {
+                call = self.lab.unread_call(&me, n, blocks);
+                meaning = Meaning::Unread;
+            }
             return self.send(at, call, meaning);
         }
         match self.pick(20) {
@@ -178,27 +195,24 @@ impl World<'_> {
     fn push(&mut self, at: usize, me: &str) {
         let Some((term, next)) = self.processes[at].term.clone() else { return };
         let payloads = vec!["x"; 1 + self.pick(3) as usize];
-        let call = self.lab.push_call(me, &term, next, &payloads, 5);
+        let call = self.lab.push_call(me, &term, next, &payloads);
         self.send(at, call, Meaning::Push(payloads.len() as u64));
     }
 
     fn held(&self, at: usize) -> String {
-        let mut held = String::from(",");
-        for n in self.processes[at].blocks.keys() {
-            held.push_str(&format!("{n},"));
-        }
-        held
+        self.processes[at].blocks.len().to_string()
     }
 
     fn fetch(&mut self, at: usize, me: &str) {
         let (n, max, held) = (self.processes[at].next, self.pick(4), self.held(at));
-        let call = self.lab.fetch_call(me, n, max, &held);
-        self.send(at, call, Meaning::Fetch(n));
+        let blocks = 1 + self.pick(3);
+        let call = self.lab.fetch_many(me, n, max, &held, blocks);
+        self.send(at, call, Meaning::Fetch(n, blocks));
     }
 
     fn heartbeat(&mut self, at: usize, me: &str) {
         let next = self.processes[at].next;
-        let held = format!(",{next}{}", self.held(at));
+        let held = self.held(at);
         let call = self.lab.heartbeat_call(me, &held, &(next - 1).to_string());
         let answer = self.lab.send(&call);
         if answer == "gone" || answer.at(6) == "1" {
@@ -274,12 +288,24 @@ impl World<'_> {
                 }
             }
             ("fenced" | "gap", Meaning::Push(_)) => process.term = None,
-            ("ok", Meaning::Fetch(n)) => {
-                let open = answer.0[2..].iter().map(|m| !m.is_empty() && m != "-").collect();
-                process.blocks.insert(n, (answer.at(1).to_owned(), open));
-                process.next = n + 1;
+            ("ok", Meaning::Fetch(n, _)) => {
+                let open: Vec<bool> =
+                    answer.messages().iter().map(|m| !m.is_empty() && m != "-").collect();
+                let (stamp, count) = (answer.at(1).to_owned(), answer.at(2).parse().unwrap_or(0));
+                process.next = n + count;
+                if count == 1 {
+                    process.blocks.insert(n, (stamp, open));
+                } else {
+                    for (n, open) in (n..).zip(open) {
+                        process.blocks.insert(n, (stamp.clone(), vec![open]));
+                    }
+                    self.note("fetch of several blocks");
+                }
             }
-            ("burnt" | "closed", Meaning::Fetch(n)) => process.next = n + 1,
+            ("ok", Meaning::Unread) => {
+                process.next = answer.at(1).parse::<u64>().expect("a number") + 1;
+            }
+            ("burnt" | "closed", Meaning::Fetch(n, _)) => process.next = n + 1,
             ("ok" | "already", Meaning::Settle { n, positions, closing }) => {
                 forget(process, n, &positions, closing);
             }
@@ -306,6 +332,7 @@ fn forget(process: &mut Process, n: u64, positions: &[usize], closing: bool) {
 /// Runs one world; what went wrong, if anything did.
 fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<(), String> {
     let () = lab.redis(&["FLUSHALL"]);
+    lab.limit_backlog("5");
     let check = redis::Script::new(CHECK);
     let prefix = lab.prefix.clone();
     let mut world = World {
@@ -355,6 +382,9 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
         "push gone",
         "push gap",
         "fetch closed",
+        "fetch of several blocks",
+        "unread ok",
+        "late unread ok",
         "fetch stray",
         "fetch gap",
         "fetch gone",
@@ -413,7 +443,11 @@ fn the_adversary_finds_a_missing_rule() {
     let gone = "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end";
     let faults = [
         ("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1"),
-        ("fetch", "if not open then return 'closed' end", "hi = n - 1"),
+        (
+            "fetch",
+            "if not open then return 'closed' end",
+            "if not open then hi = n - 1 n = hi + 1 end",
+        ),
         ("settle", "elseif message ~= '' and not named", "elseif not named"),
         ("fetch", gone, ""),
         ("send", "if from + n - 1 <= last then", "last = from - 1 if false then"),

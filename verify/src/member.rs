@@ -183,7 +183,7 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
     let mut config = Config::default();
     config.lease = Some(part.lease);
     config.interval = part.interval;
-    config.ledger = Ledger::All;
+    config.ledger = Some(Ledger::All);
     config.label = part.name.clone();
     config.concurrency = CONCURRENCY;
     config.stop_grace = LEAVES_WITHIN;

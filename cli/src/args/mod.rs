@@ -293,10 +293,6 @@ pub(crate) struct SendArgs {
     #[arg(long)]
     pub(crate) raw: bool,
 
-    /// Wait while this many messages are in the lane
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    pub(crate) backlog_max: usize,
-
     /// Print one JSON document per message instead of its id
     #[arg(long)]
     pub(crate) json: bool,

@@ -84,9 +84,10 @@ pub(crate) struct MemberArgs {
           default_value = "high=10,generated=3,normal=2,low=1")]
     pub(crate) lane_weights: artel::LaneWeights,
 
-    /// Stop generating while this many messages wait
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    pub(crate) backlog_max: usize,
+    /// Messages that may wait in a lane: beyond, generating and sending wait; one value for the fleet
+    /// [default: the fleet's, else 1000000]
+    #[arg(long, value_name = "N")]
+    pub(crate) backlog_max: Option<usize>,
 
     /// Workers that may die over a message before it goes to the error store; one value for the
     /// fleet [default: the fleet's, else 5]
@@ -110,9 +111,10 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) replicas: u32,
 
-    /// Keep an entry per settled message: off, all, or about the last N
-    #[arg(long, value_name = "off|all|N", value_parser = values::ledger, default_value = "off")]
-    pub(crate) ledger: artel::Ledger,
+    /// Keep an entry per settled message: off, all, or about the last N; one value for the fleet
+    /// [default: the fleet's, else off]
+    #[arg(long, value_name = "off|all|N", value_parser = values::ledger)]
+    pub(crate) ledger: Option<artel::Ledger>,
 
     /// Makes the built-in generator and handler repeatable
     #[arg(long, value_name = "N")]

@@ -32,14 +32,21 @@ pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
     fleet.clean().await?;
     fleet.stop();
     fleet.stopped().await;
-    let (mut members, mut messages) = (0, 0);
+    let (mut members, mut messages) = (0, (0, 0));
     while let Some(notice) = notices.next().await {
         match notice {
             Notice::MemberDied { .. } => members += 1,
-            Notice::Adopted { returned, failed, .. } => messages += returned + failed,
+            Notice::Adopted { returned, failed, .. } => {
+                messages = (messages.0 + returned, messages.1 + failed);
+            }
             _ => {}
         }
     }
-    printer::data(&format!("dead members removed: {members}\nmessages put back: {messages}\n"))?;
+    let (returned, failed) = messages;
+    let mut said = format!("dead members removed: {members}\nmessages put back: {returned}\n");
+    if failed > 0 {
+        said.push_str(&format!("messages failed, their attempts used up: {failed}\n"));
+    }
+    printer::data(&said)?;
     Ok(OK)
 }

@@ -248,6 +248,19 @@ async fn tell(mut notices: Notices, label: String) {
             Notice::Unreplicated { replicas, wanted } => {
                 tracing::warn!(replicas, wanted, "waiting for replicas");
             }
+            Notice::Refused { reason } => {
+                tracing::error!(reason, "Redis refuses: what this member holds goes to others");
+            }
+            Notice::Unread { id, failed: false } => {
+                tracing::warn!(%id, "not read in time over this link, given back");
+            }
+            Notice::Unread { id, failed: true } => {
+                tracing::error!(%id, "too many workers could not read it in time: message failed");
+            }
+            Notice::Exhausted { keys } => tracing::error!(
+                keys,
+                "no larger term or token can be granted: Redis's clock is, or was, past the year 2112"
+            ),
             Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
             Notice::GenerateFailed { reason } => tracing::error!(reason, "nothing generated"),
             Notice::Missed { notices } => {

@@ -30,13 +30,7 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
     }
     let sender = Sender::open(&place.redis, &place.fleet).await?;
     let sender = sender.lane(args.lane.into()).remember(args.dedup_for);
-    let mut post = Post {
-        sender: sender.backlog_max(args.backlog_max.max(1)),
-        signals: Signals::catch()?,
-        args,
-        accepted: 0,
-        waited: false,
-    };
+    let mut post = Post { sender, signals: Signals::catch()?, args, accepted: 0, waited: false };
     if args.messages.is_empty() { post.lines().await } else { post.arguments().await }
 }
 
@@ -84,7 +78,7 @@ impl Post<'_> {
             .ok()
             .filter(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
         let progress = printer::progress(total.map(|stat| stat.st_size as u64));
-        let (raw, most) = (self.args.raw, self.args.backlog_max.clamp(1, Sender::BATCH_MAX));
+        let (raw, most) = (self.args.raw, self.sender.backlog_max().clamp(1, Sender::BATCH_MAX));
         // Bounded: a full lane holds up the reader, and it whoever writes to us.
         let (batches, mut received) = mpsc::channel(4);
         let reader =

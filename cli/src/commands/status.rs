@@ -17,7 +17,8 @@ pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failu
     let status = Status::read(&place.redis, &place.fleet).await?;
     let text = if args.json { table::json(&status)? } else { page(&status) };
     printer::data(&text)?;
-    Ok(if status.generator.is_some() { OK } else { UNHEALTHY })
+    let healthy = status.generator.is_some() && status.exhausted.is_empty();
+    Ok(if healthy { OK } else { UNHEALTHY })
 }
 
 /// Again and again, until Ctrl-C or until nobody reads. A Redis that is away is said, and waited for.
@@ -74,6 +75,13 @@ fn page(status: &Status) -> String {
         ),
         None => writeln!(text, "generator: nobody leads"),
     };
+    for key in &status.exhausted {
+        let _ = writeln!(
+            text,
+            "{key} cannot grow: Redis's clock is, or once was, past the year 2112, so no lease and no lock \
+             can be granted (README, \"Clocks\")"
+        );
+    }
     text.push_str(&books(status));
     let lanes = &status.lanes;
     if status.messages.waiting > 0 {
@@ -102,10 +110,12 @@ fn page(status: &Status) -> String {
             member.done.to_string(),
             member.failed.to_string(),
             member.in_flight.to_string(),
+            member.claimed.to_string(),
             format!("{} ms", member.seen_ms),
         ]
     });
-    let head = ["MEMBER", "LABEL", "ROLE", "HOST:PID", "DONE", "FAILED", "IN FLIGHT", "SEEN"];
+    let head =
+        ["MEMBER", "LABEL", "ROLE", "HOST:PID", "DONE", "FAILED", "IN FLIGHT", "CLAIMED", "SEEN"];
     text.push('\n');
     text.push_str(&table::columns(head, rows));
     text

@@ -37,7 +37,7 @@ fn the_nearest_place_decides() {
         ("concurrency", "2", "ARTEL_CONCURRENCY"),
         ("error-rate", "0.3", "artel.toml:2"),
         ("fleet", "filed", "artel.toml:4"),
-        ("ledger", "off", "default"),
+        ("replicas", "0", "default"),
     ] {
         assert_eq!(value_of(&show, name), (value.to_owned(), origin.to_owned()));
     }

@@ -314,7 +314,8 @@ fn a_user_that_may_not_subscribe_waits_all_the_same() {
     let url = format!("redis://quiet:secret@127.0.0.1:{}", shell.0.port());
     let args = ["event", "wait", "e", "--consumer-timeout", "20ms", "--redis", &url];
     let mut waits = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
-    waits.says("this user may not subscribe to artel:{artel}:event:e: asking every 20ms instead");
+    waits
+        .says("this user may not subscribe to artel:{artel}:@0:event:e: asking every 20ms instead");
     shell.says(&["event", "set", "e"], 0, "", "");
     assert_eq!(waits.exit_code(), Some(0), "{}", waits.stderr());
     assert_eq!(waits.stderr().matches("may not subscribe").count(), 1);

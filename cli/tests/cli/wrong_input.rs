@@ -63,7 +63,7 @@ fn missing_rights_are_named() {
     let url = format!("redis://limited:secret@127.0.0.1:{}", server.port());
     let screen = format!(
         "error: Redis at {} denies access: this user lacks the right to ZADD artel:{{artel}}:counts, \
-         SPUBLISH artel:{{artel}}:ctl\n\nhint: put user and password into the address, \
+         SPUBLISH artel:{{artel}}:@0:ctl\n\nhint: put user and password into the address, \
          redis://user:password@host:port, and give that user the rights named above",
         server.url()
     );

@@ -114,7 +114,8 @@ fn options_that_make_no_sense() {
 #[test]
 fn a_full_lane_holds_up_the_sender() {
     let server = any_server(&[]);
-    let (mut sender, mut stdin) = sender_of_one_line(&server, &["--backlog-max", "2"]);
+    limit_backlog(&server, 2);
+    let (mut sender, mut stdin) = sender_of_one_line(&server, &[]);
     stdin.write_all(b"two\nthree\n").expect("it reads");
     sender.says("waiting for room: 2 messages wait in lane normal already");
     sender.terminate();
@@ -124,11 +125,21 @@ fn a_full_lane_holds_up_the_sender() {
     assert!(last.starts_with("stopped; line") && last.contains("sent: go on with"), "{screen}");
 }
 
+/// As a member of that fleet would have set it.
+fn limit_backlog(server: &Server, messages: u32) {
+    let () = redis::cmd("HSET")
+        .arg("artel:{artel}:config")
+        .arg(&["protocol", "2", "backlog_max", &messages.to_string()])
+        .query(&mut server.connect())
+        .expect("answers");
+}
+
 /// A batch larger than the bound goes in pieces; it does not wait for room that can never be.
 #[test]
 fn a_bound_smaller_than_a_batch_is_no_obstacle() {
     let server = any_server(&[]);
-    let args = ["send", "--redis", &server.url(), "--backlog-max", "50"];
+    limit_backlog(&server, 50);
+    let args = ["send", "--redis", &server.url()];
     let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), &args);
     command.stdin(Stdio::piped());
     let mut sender = Program::spawn(command);

@@ -206,7 +206,7 @@ fn a_shell_waits_for_what_python_sets() {
     let mut waits =
         Program::start(artel(), &["event", "wait", "pulse", "--redis", &url, "--fleet", FLEET]);
     eventually("it to listen", || {
-        let event = format!("artel:{{{FLEET}}}:event:pulse");
+        let event = format!("artel:{{{FLEET}}}:@0:event:pulse");
         let count: (String, u32) = redis::cmd("PUBSUB")
             .arg("SHARDNUMSUB")
             .arg(event)

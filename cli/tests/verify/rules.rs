@@ -24,7 +24,7 @@ const NUMBERS: (&str, &str, &str) = (
 );
 
 const NO_KEY: (&str, &str, &str) =
-    ("send", "local id = redis.call('GET', KEYS[5])", "local id = false");
+    ("send", "local id = redis.call('GET', KEYS[6])", "local id = false");
 const REFRESH: &str = "redis.call('ZADD', KEYS[1], 'XX', \
                        string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)";
 
@@ -116,7 +116,7 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
     Mutant {
         name: "an event is set and nobody is told",
         rules: &[],
-        edits: &[("event_set", "redis.call('SPUBLISH', KEYS[1], gen)", "")],
+        edits: &[("event_set", "redis.call('SPUBLISH', KEYS[2], gen)", "")],
         faults: "kill-taker",
         seeds: [1, 2, 3],
         time: "4s",
@@ -127,9 +127,9 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
         rules: &[],
         edits: &[(
             "adopt",
-            "redis.call('LPUSH', KEYS[5], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
-            "redis.call('XADD', KEYS[9], '*', 'id', id, 'outcome', 'done', 'member', dead, 'attempt', attempt) \
-             redis.call('HINCRBY', KEYS[7], 'done', 1)",
+            "redis.call('LPUSH', KEYS[4], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
+            "redis.call('XADD', KEYS[8], '*', 'id', id, 'outcome', 'done', 'member', dead, 'attempt', attempt) \
+             redis.call('HINCRBY', KEYS[6], 'done', 1)",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -214,7 +214,7 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
     Mutant {
         name: "a fetch does not say what it took",
         rules: &[],
-        edits: &[("fetch", "redis.call('HINCRBY', KEYS[4], 'claimed', count)", "")],
+        edits: &[("fetch", "redis.call('HINCRBY', KEYS[3], 'claimed', #reply - 4)", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -225,7 +225,7 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
         rules: &[],
         edits: &[(
             "fetch",
-            "redis.call('RPUSH', KEYS[3], unpack(reply, i, math.min(i + 999, #reply)))",
+            "redis.call('RPUSH', KEYS[10], unpack(reply, i, math.min(i + 999, #reply)))",
             "",
         )],
         faults: "kill-worker",
@@ -238,7 +238,7 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
         rules: &[],
         edits: &[(
             "adopt",
-            "redis.call('LPUSH', KEYS[5], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
+            "redis.call('LPUSH', KEYS[4], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
             "",
         )],
         faults: "kill-worker",
@@ -291,8 +291,8 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
         rules: &[],
         edits: &[(
             "settle",
-            "for _, call in ipairs(effects) do redis.call(unpack(call)) end",
-            "for _, call in ipairs(effects) do redis.call(unpack(call)) redis.call(unpack(call)) end",
+            "local done = not it.broken and redis.pcall(unpack(effect[2]))",
+            "redis.pcall(unpack(effect[2])) local done = not it.broken and redis.pcall(unpack(effect[2]))",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -403,7 +403,7 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
     Mutant {
         name: "a message over which workers die is tried for ever",
         rules: &[],
-        edits: &[("adopt", "tonumber(attempt) >= tonumber(ARGV[4])", "false")],
+        edits: &[("adopt", "tonumber(attempt) >= tonumber(attempts_max)", "false")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "20s",
@@ -428,7 +428,7 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
         edits: &[
             (
                 "heartbeat",
-                "redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + ARGV[2]), me)",
+                "redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + lease_ms), me)",
                 "",
             ),
             ("fetch", REFRESH, ""),
