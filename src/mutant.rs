@@ -21,11 +21,20 @@ pub(crate) enum Rule {
     SubscribeThenRead,
     /// Whoever waits reads again on a new connection.
     ReadAfterReconnect,
+    /// A channel names the database of its fleet.
+    ChannelNamesDatabase,
+    /// A sender whose numbers were forgotten does not send again what may have been added.
+    ForgottenIsDoubt,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 3] =
-    [Rule::TrustFromSending, Rule::SubscribeThenRead, Rule::ReadAfterReconnect];
+const RULES: [Rule; 5] = [
+    Rule::TrustFromSending,
+    Rule::SubscribeThenRead,
+    Rule::ReadAfterReconnect,
+    Rule::ChannelNamesDatabase,
+    Rule::ForgottenIsDoubt,
+];
 
 /// Is this rule switched off?
 #[cfg(not(feature = "mutants"))]

@@ -70,7 +70,7 @@ pub(crate) async fn push(url: &str, fleet: &str, count: usize) -> Result<Duratio
     let mut config = Config::default();
     config.interval = Duration::from_millis(1);
     config.messages_max = Some(count as u64);
-    config.backlog_max = 10 * count;
+    config.backlog_max = Some(10 * count);
     let meter = Meter::default();
     let made = meter.clone();
     let mut payloads = payloads();

@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::{Config, Durability, check_fleet_name};
+use crate::mutant::{Rule, off};
 use crate::store::{Address, Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 use super::message::{Lane, MessageId, NewMessage};
@@ -263,7 +264,7 @@ impl Sender {
                     Answer::Refused(error) => Some(error),
                     // The numbers were forgotten: after an hour of silence, or by data loss. Whether a
                     // copy that nobody answered was added is not known any more.
-                    Answer::Gap if unheard => {
+                    Answer::Gap if unheard && !off(Rule::ForgottenIsDoubt) => {
                         return Err(Error::NoAnswer { after: Moment::now().since(began) });
                     }
                     Answer::Gap => {

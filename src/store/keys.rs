@@ -43,6 +43,7 @@
 //! | `artel:{f}:@<db>:event:<name>`, and so for semaphores, latches, barriers and `gather` | the new generation |
 
 use crate::membership::MemberId;
+use crate::mutant::{Rule, off};
 
 /// The names of one fleet's keys and channels.
 #[derive(Clone, Debug)]
@@ -75,7 +76,11 @@ macro_rules! plain {
 impl Keys {
     pub(crate) fn new(fleet: &str, database: i64) -> Keys {
         let prefix = format!("artel:{{{fleet}}}:");
-        Keys { channels: format!("{prefix}@{database}:"), prefix }
+        let channels = match off(Rule::ChannelNamesDatabase) {
+            true => prefix.clone(),
+            false => format!("{prefix}@{database}:"),
+        };
+        Keys { channels, prefix }
     }
 
     fn signal(&self, name: impl std::fmt::Display) -> Signal {

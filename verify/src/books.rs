@@ -1,7 +1,7 @@
 //! What is in Redis, read in one piece and without trusting any counter.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult};
 
@@ -46,7 +46,7 @@ local t = redis.call('TIME')
 -- By the clock, so that it grows even if Redis forgot where it was.
 local gen = math.max(tonumber(redis.call('HGET', KEYS[1], 'gen') or 0) + 1, t[1] * 1000 + math.floor(t[2] / 1000))
 redis.call('HSET', KEYS[1], 'gen', string.format('%.0f', gen), 'flag', '1')
-redis.call('SPUBLISH', KEYS[1], 'set')
+redis.call('SPUBLISH', KEYS[2], 'set')
 redis.call('HSET', KEYS[1], 'flag', '0')
 return string.format('%.0f', gen)
 ";
@@ -93,6 +93,8 @@ pub(crate) struct Settled {
 pub(crate) struct Books {
     url: String,
     connection: Option<Connection>,
+    /// When Redis last answered.
+    pub(crate) answered: Instant,
     /// The last entry of the ledger that was read, and the one before the last page.
     read: String,
     before: String,
@@ -100,7 +102,8 @@ pub(crate) struct Books {
 
 impl Books {
     pub(crate) fn new(url: String) -> Books {
-        Books { url, connection: None, read: "0".into(), before: "0".into() }
+        let answered = Instant::now();
+        Books { url, connection: None, answered, read: "0".into(), before: "0".into() }
     }
 
     /// Everything is gone, the ledger too: it begins anew.
@@ -121,6 +124,7 @@ impl Books {
         };
         let answer = ask(&mut connection);
         if answer.is_ok() {
+            self.answered = Instant::now();
             self.connection = Some(connection);
         }
         answer
@@ -154,8 +158,10 @@ impl Books {
 
     /// Sets the event and clears it in one piece; says how often it was set.
     pub(crate) fn beat(&mut self) -> RedisResult<u64> {
-        let event = key(&format!("event:{PULSE}"));
-        self.with(|connection| redis::cmd("EVAL").arg(BEAT).arg(1).arg(event).query(connection))
+        let (event, channel) = (format!("event:{PULSE}"), format!("@0:event:{PULSE}"));
+        let mut beat = redis::cmd("EVAL");
+        beat.arg(BEAT).arg(2).arg(key(&event)).arg(key(&channel));
+        self.with(|connection| beat.query(connection))
     }
 
     /// By how many milliseconds the wall clock of Redis is ahead of ours.

@@ -15,8 +15,9 @@ const LIBRARY: &str = "faketime/libfaketime.so.1";
 const LOOKS_EVERY: &str = "1";
 /// So long after it was set a clock is wrong at the latest.
 pub(crate) const TAKES_EFFECT: Duration = Duration::from_secs(2);
-/// A clock is wrong by at least so much.
+/// A clock is wrong by at least so much, and at most.
 const OFF_MIN: i64 = 1000;
+pub(crate) const OFF_MAX: i64 = 3 * 3_600_000;
 /// It keeps something of every process here, and cannot remove it when that is killed.
 const LEFTOVERS: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"];
 
@@ -95,10 +96,10 @@ impl Clock {
     }
 }
 
-/// By how much a clock is off, as a number decides: by up to two leases, or by up to an hour.
+/// By how much a clock is off, as a number decides: by up to two leases, or by up to three hours, longer than
+/// anything is remembered of a sender.
 pub(crate) fn off_ms(which: u32, lease: Duration) -> i64 {
-    const HOUR: i64 = 3_600_000;
-    let most = if which.is_multiple_of(4) { HOUR } else { 2 * lease.as_millis() as i64 };
+    let most = if which.is_multiple_of(4) { OFF_MAX } else { 2 * lease.as_millis() as i64 };
     let off = i64::from(which / 4) % (2 * most + 1) - most;
     if off < 0 { off.min(-OFF_MIN) } else { off.max(OFF_MIN) }
 }
@@ -108,11 +109,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_goes_wrong_in_both_directions_and_never_by_more_than_an_hour() {
+    fn a_clock_goes_wrong_in_both_directions_and_by_more_than_an_hour() {
         let lease = Duration::from_secs(2);
         let off: Vec<i64> =
             (0..10_000_u32).map(|n| off_ms(n.wrapping_mul(2_654_435_761), lease)).collect();
-        assert!(off.iter().all(|off| (OFF_MIN..=3_600_000).contains(&off.abs())));
+        assert!(off.iter().all(|off| (OFF_MIN..=OFF_MAX).contains(&off.abs())));
+        assert!(off.iter().any(|off| *off > 3_600_000) && off.iter().any(|off| *off < -3_600_000));
         assert!(off.iter().any(|off| *off < -4000) && off.iter().any(|off| *off > 4000));
         let small = off.iter().filter(|off| off.abs() <= 4000).count();
         assert!((7000..8000).contains(&small), "{small}");

@@ -31,6 +31,8 @@ const AIM_EVERY: Duration = Duration::from_secs(1);
 /// How often, and after what time, a fault is tried again that finds nobody to hit.
 const TRIES: u32 = 80;
 const TRY_AGAIN: Duration = Duration::from_millis(25);
+/// How long Redis is asked that does not answer, on a machine with much else to do.
+const ASKED_MAX: Duration = Duration::from_secs(120);
 /// Lines of the history shown with one violation.
 const EXCERPT: usize = 40;
 
@@ -95,7 +97,8 @@ pub fn run(
         Target::Private(program) => {
             let dir = options.dir.join("server");
             std::fs::create_dir_all(&dir)?;
-            let wanted = options.kinds.contains(&Kind::ClockRedis);
+            let wanted = [Kind::ClockRedis, Kind::ClockSender];
+            let wanted = wanted.iter().any(|kind| options.kinds.contains(kind));
             let clock = library.as_deref().filter(|_| wanted);
             let clock = clock.map(|library| Clock::new(library, dir.join("clock"))).transpose()?;
             let server =
@@ -288,7 +291,9 @@ impl Director<'_> {
         loop {
             match ask(&mut self.books) {
                 Err(_) if self.stop.is_now() => return Err(Trouble::Ended),
-                Err(error) if begun.elapsed() > Duration::from_secs(20) => return Err(error.into()),
+                Err(error) if begun.elapsed() > ASKED_MAX => {
+                    return Err(Trouble::Server(format!("Redis does not answer: {error}")));
+                }
                 Err(_) => std::thread::sleep(LOOK),
                 Ok(answer) => return Ok(answer),
             }

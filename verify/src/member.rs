@@ -83,6 +83,8 @@ pub struct Part {
 pub(crate) const TAKER: &str = "taker";
 /// The name of those who send messages.
 pub(crate) const SENDER: &str = "sender";
+/// The name of a fleet of the same name in the next database: it must be heard of nowhere.
+pub(crate) const NEXT_DOOR: &str = "next-door";
 
 /// `m3`, in any of its lives.
 fn role(name: &str) -> &str {
@@ -101,7 +103,9 @@ impl Part {
         };
         // Frozen when whoever started it is gone, it would stay for ever.
         let _ = set_parent_process_death_signal(Some(Signal::CONT));
-        let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
+        if role(&self.name) != NEXT_DOOR {
+            let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
+        }
         let redis = Redis::open(self.url.as_str(), FLEET)?;
         let leave = Notify::new();
         tokio::select! {
@@ -113,6 +117,7 @@ impl Part {
                 match role(&self.name) {
                     TAKER => take(&self, &book).await,
                     SENDER => send(&self, &book).await,
+                    NEXT_DOOR => live_next_door(&self, &book).await,
                     _ => work(&self, &redis, &book, &leave).await,
                 }
             } => result,
@@ -188,6 +193,7 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
     config.concurrency = CONCURRENCY;
     config.stop_grace = LEAVES_WITHIN;
     config.block_bytes_max = BLOCK_BYTES;
+    config.payload_bytes_max = LARGE_BYTES * 2;
     config.attempts_max = Some(ATTEMPTS_MAX);
     let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
     let made = Arc::clone(book);
@@ -287,6 +293,28 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     }
 }
 
+/// A fleet of one, which elects, generates and hears in its own database. Should it hear of the others, or they of
+/// it, somebody takes that for lost data.
+async fn live_next_door(part: &Part, book: &Book) -> Result<(), Error> {
+    let mut config = Config::default();
+    config.lease = Some(part.lease);
+    let mut fleet = loop {
+        let url = format!("{}/1", part.url);
+        let fleet = Fleet::builder().redis(url).name(FLEET).config(config.clone());
+        match fleet.generate(|_: Tick| async { Vec::<NewMessage>::new() }).start().await {
+            Ok(fleet) => break fleet,
+            Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
+        }
+    };
+    let mut notices = fleet.notices();
+    while let Some(notice) = notices.next().await {
+        if let Notice::DataLossSeen { what } = notice {
+            book.put(&Entry::DataLoss(what.to_owned()));
+        }
+    }
+    Ok(())
+}
+
 /// Waits for the pulse, again and again.
 async fn wait(redis: Redis, book: Arc<Book>) -> Result<(), Error> {
     let event = DistributedEvent::new(&redis, PULSE)?;
@@ -339,6 +367,11 @@ async fn take(part: &Part, book: &Book) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether this message of a sender is sent under a key.
+fn has_key(number: u64) -> bool {
+    number / 2 % 2 == 0
+}
+
 async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
     let store = ErrorStore::open(part.url.as_str(), FLEET).await?;
     let mut taker = store.take();
@@ -376,7 +409,8 @@ fn note_origins(page: &[ErrorRecord], book: &Book) {
     }
 }
 
-/// Sends one message after the other. One whose answer never came is sent again by the next life, under its key.
+/// Sends one message after the other, two under keys and two without. One whose answer never came is sent again by
+/// the next life, under its key; without one nobody knows whether it was added, and it is left alone.
 async fn send(part: &Part, book: &Book) -> Result<(), Error> {
     let (mut begun, mut sent) = (0, 0);
     for file in std::fs::read_dir(&part.dir).into_iter().flatten().flatten() {
@@ -399,6 +433,9 @@ async fn send(part: &Part, book: &Book) -> Result<(), Error> {
     };
     let rest = part.dir.join(REST);
     let mut number = begun.max(sent + 1);
+    if number <= begun && !has_key(number) {
+        number += 1;
+    }
     loop {
         if number <= begun || !rest.exists() {
             book.put(&Entry::Sends(number));
@@ -410,8 +447,13 @@ async fn send(part: &Part, book: &Book) -> Result<(), Error> {
             }
             let lane = [Lane::High, Lane::Normal, Lane::Low][number as usize % 3];
             let (laned, key) = (sender.clone().lane(lane), number.to_string());
-            let one = tokio::time::timeout(SEND_MAX, laned.send_once(&key, payload)).await;
-            if let Ok(Ok(sent)) = one
+            let one = match has_key(number) {
+                true => tokio::time::timeout(SEND_MAX, laned.send_once(&key, payload)).await,
+                false => Ok(laned.send(payload).await),
+            };
+            if matches!(one, Ok(Err(Error::NoAnswer { .. }))) && !has_key(number) {
+                number += 1; // in doubt
+            } else if let Ok(Ok(sent)) = one
                 && let Some(id) = id_of(sent.id.as_str())
             {
                 book.put(&Entry::Sent { number, id });

@@ -113,6 +113,8 @@ pub enum Trouble {
     Ended,
     /// On the Redis that was given, the fleet did not even begin.
     NotStarted(String),
+    /// The server that was started is not there in time.
+    Server(String),
     /// It cannot be done like this.
     Usage(String),
     /// Something could not be started or reached.
@@ -132,7 +134,7 @@ impl std::fmt::Display for Trouble {
             Trouble::NoClocks(why) => write!(f, "no wall clock can be set on this machine: {why}"),
             Trouble::Ended => f.write_str("ended without a verdict"),
             Trouble::NotStarted(what) => write!(f, "the fleet did not get going: {what}"),
-            Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
+            Trouble::Server(what) | Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
         }
     }
 }

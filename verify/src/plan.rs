@@ -64,11 +64,13 @@ pub enum Kind {
     Neighbour,
     /// The wall clock of Redis is set to another time.
     ClockRedis,
+    /// The wall clock of Redis goes ahead by hours and back while a sender waits for its first answer.
+    ClockSender,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 26] = [
+    pub const ALL: [Kind; 27] = [
         Kind::KillGenerator,
         Kind::KillWorker,
         Kind::KillTaker,
@@ -95,6 +97,7 @@ impl Kind {
         Kind::MaxMemory,
         Kind::Neighbour,
         Kind::ClockRedis,
+        Kind::ClockSender,
     ];
 
     /// Its name on the command line and in reports.
@@ -126,6 +129,7 @@ impl Kind {
             Kind::Neighbour => "neighbour",
             Kind::ClockMember => "clock-member",
             Kind::ClockRedis => "clock-redis",
+            Kind::ClockSender => "clock-sender",
         }
     }
 
@@ -158,6 +162,7 @@ impl Kind {
             Kind::Neighbour => "a neighbour with 300,000 expiring keys",
             Kind::ClockMember => "wall clock of a member set to another time",
             Kind::ClockRedis => "wall clock of Redis set to another time",
+            Kind::ClockSender => "wall clock of Redis hours ahead and back, while a sender waits",
         }
     }
 
@@ -186,7 +191,7 @@ impl Kind {
 
     /// Is it a wall clock that is set?
     pub(crate) fn is_clock(self) -> bool {
-        matches!(self, Kind::ClockMember | Kind::ClockRedis)
+        matches!(self, Kind::ClockMember | Kind::ClockRedis | Kind::ClockSender)
     }
 
     /// Is nothing heard of whom it hits?
@@ -224,7 +229,7 @@ impl Kind {
             Kind::FreezeShort => 100,
             kind if kind.is_network() => 40,
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => 70,
-            Kind::Neighbour => 4,
+            Kind::Neighbour | Kind::ClockSender => 4,
             _ => 20,
         }
     }
@@ -291,7 +296,9 @@ impl Plan {
         let lasts = match kind {
             Kind::FreezeShort => part(rng, self.lease, 0.05, 0.6),
             Kind::FreezeLong => part(rng, self.lease, 1.1, 2.5),
-            Kind::Delay | Kind::Jitter | Kind::Slow => part(rng, self.lease, 0.3, 1.5),
+            Kind::Delay | Kind::Jitter => part(rng, self.lease, 0.3, 1.5),
+            // So long that a large message is given up.
+            Kind::Slow => part(rng, self.lease, 1.0, 4.0),
             Kind::Reset => Duration::ZERO,
             kind if kind.is_network() => part(rng, self.lease, 0.1, 2.0),
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
@@ -358,7 +365,7 @@ mod tests {
         assert_ne!(plan(7), plan(8));
         // Every kind comes early, however rare it is.
         let early = plan(9);
-        assert!(Kind::ALL.iter().all(|kind| early[..26].iter().any(|step| step.kind == *kind)));
+        assert!(Kind::ALL.iter().all(|kind| early[..27].iter().any(|step| step.kind == *kind)));
         assert!(
             early
                 .iter()
@@ -372,7 +379,7 @@ mod tests {
         assert_eq!(Kind::named("freeze").map(|some| some.len()), Some(2));
         assert_eq!(Kind::named("network").map(|some| some.len()), Some(8));
         assert_eq!(Kind::named("redis").map(|some| some.len()), Some(7));
-        assert_eq!(Kind::named("clock"), Some(vec![Kind::ClockMember, Kind::ClockRedis]));
+        assert_eq!(Kind::named("clock").map(|some| some.len()), Some(3));
         assert_eq!(Kind::named("redis-loss"), Some(vec![Kind::RedisLoss]));
         assert!(Kind::named("all").is_some_and(|all| !all.iter().any(|kind| kind.loses_data())));
         assert_eq!(Kind::named("earthquake"), None);

@@ -13,8 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::Clock;
 
-/// How long it may take to read its data and to answer.
-const START_MAX: Duration = Duration::from_secs(30);
+/// How long it may say nothing, on a machine with much else to do.
+const START_MAX: Duration = Duration::from_secs(60);
+/// How long it may take to read its data.
+const LOAD_MAX: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running private server.
@@ -92,8 +94,8 @@ impl Server {
 
     /// Waits until it answers.
     fn comes_up(&mut self) -> io::Result<()> {
-        let begun = Instant::now();
-        while begun.elapsed() < START_MAX {
+        let (begun, mut heard) = (Instant::now(), Instant::now());
+        while heard.elapsed() < START_MAX && begun.elapsed() < LOAD_MAX {
             if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok()?) {
                 let log = std::fs::read_to_string(self.log()).unwrap_or_default();
                 let said = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
@@ -102,22 +104,25 @@ impl Server {
                     format!("{program} ended instead of answering: {status} {}", said.trim());
                 return Err(io::Error::other(what.trim_end().to_owned()));
             }
-            if self.answers() {
-                return Ok(());
+            match self.is_loading() {
+                Some(false) => return Ok(()),
+                Some(true) => heard = Instant::now(),
+                None => {}
             }
             std::thread::sleep(PAUSE);
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"))
+        let waited = begun.elapsed().as_secs();
+        let what = format!("{} was not ready after {waited} s", self.program.display());
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
     }
 
-    fn answers(&self) -> bool {
-        let Ok(client) = redis::Client::open(self.url()) else { return false };
-        let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(1)) else {
-            return false;
-        };
-        let loading: Result<String, _> =
-            redis::cmd("INFO").arg("persistence").query(&mut connection);
-        loading.is_ok_and(|info| info.lines().any(|line| line == "loading:0"))
+    /// Does it read its data? `None` if it does not answer.
+    fn is_loading(&self) -> Option<bool> {
+        let client = redis::Client::open(self.url()).ok()?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
+        connection.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        let info: String = redis::cmd("INFO").arg("persistence").query(&mut connection).ok()?;
+        Some(!info.lines().any(|line| line == "loading:0"))
     }
 
     /// Its address.

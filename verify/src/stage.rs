@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use crate::cast::Actor;
 use crate::clock::Clock;
-use crate::member::{Part, SENDER, TAKER};
+use crate::member::{NEXT_DOOR, Part, SENDER, TAKER};
 use crate::options::{Options, Target, Trouble};
 use crate::plan::Kind;
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Those who are no members stand behind them: the taker, and then the sender.
+/// Those who are no members stand behind them: the taker, the sender, and, on a server of our own, the fleet next
+/// door.
 pub(crate) fn cast(
     options: &Options,
     url: &str,
@@ -38,7 +39,8 @@ pub(crate) fn cast(
         let clock = library.map(|library| Clock::new(library, file)).transpose()?;
         actors.push(Actor::new(role, &options.program, part.clone(), port, clock)?);
     }
-    for role in [TAKER, SENDER] {
+    let next_door = matches!(options.target, Target::Private(_)).then_some(NEXT_DOOR);
+    for role in [TAKER, SENDER].into_iter().chain(next_door) {
         actors.push(Actor::new(role.into(), &options.program, part.clone(), port, None)?);
     }
     Ok(actors)

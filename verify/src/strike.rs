@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use crate::clock::{TAKES_EFFECT, off_ms};
+use crate::clock::{OFF_MAX, TAKES_EFFECT, off_ms};
 use crate::director::{Director, LOOK};
 use crate::history::{Entry, now};
 use crate::options::Trouble;
@@ -15,6 +15,12 @@ use crate::server::Server;
 
 /// For so long the taker of errors is watched until it has some in its hands: it does several times a second.
 const CATCH: Duration = Duration::from_millis(500);
+
+/// For so long a new life of a sender is watched until its first message was added.
+const CATCH_FIRST: Duration = Duration::from_secs(3);
+
+/// In this time the clock of Redis is hours ahead, and what expires has expired.
+const FORGOTTEN: Duration = Duration::from_secs(4);
 
 /// In this time a sender sends something, and hears nothing of it.
 const UNANSWERED: Duration = Duration::from_millis(100);
@@ -30,6 +36,8 @@ pub(crate) enum Act {
     Memory,
     /// Nothing ends: by now the clock of Redis is off by so much.
     Clock(i64),
+    /// The clock of Redis is right again.
+    ClockBack,
 }
 
 /// The options of a private server, by the faults it is for.
@@ -138,8 +146,10 @@ impl Director<'_> {
                     }
                 }
             }
-            // It ends by the clock of Redis: set back meanwhile, it would last for an hour.
-            Kind::ClientPause if Instant::now() < self.clock_set + TAKES_EFFECT => {
+            // It ends by the clock of Redis: set back meanwhile, it would last for hours.
+            Kind::ClientPause
+                if Instant::now() < self.clock_set + TAKES_EFFECT || self.goes_back() =>
+            {
                 return Ok(None);
             }
             Kind::ClientPause => {
@@ -194,6 +204,20 @@ impl Director<'_> {
                 self.clock_set = Instant::now();
                 self.ends(Act::Clock(off), TAKES_EFFECT + LOOK * 10);
             }
+            Kind::ClockSender => {
+                let at = self.sender();
+                let clock = self.server.as_ref().and_then(Server::clock).cloned();
+                let Some(clock) = clock.filter(|_| !self.actors[at].hurt) else { return Ok(None) };
+                self.actors[at].name().clone_into(&mut whom);
+                self.end(at);
+                if !self.catch_first_answer(at)? {
+                    return Ok(None);
+                }
+                clock.set(OFF_MAX)?;
+                self.clock_set = Instant::now();
+                self.ends(Act::ClockBack, FORGOTTEN);
+                self.ends(Act::Mend(at), FORGOTTEN + TAKES_EFFECT + LOOK * 10);
+            }
             kind => {
                 let Some(at) = self.target(step) else { return Ok(None) };
                 self.actors[at].name().clone_into(&mut whom);
@@ -226,6 +250,31 @@ impl Director<'_> {
             }
         }
         Ok(Some(whom))
+    }
+
+    /// Begins a new life of a sender and cuts it off when its first message was added and its answer was
+    /// swallowed. Was it?
+    fn catch_first_answer(&mut self, at: usize) -> Result<bool, Trouble> {
+        let before = self.actors[at].swallowed();
+        // The head of an envelope: nothing else that it says has that.
+        self.actors[at].network(Fault::DropReplyTo(b"-|s".to_vec()));
+        self.actors[at].begin()?;
+        let begun = Instant::now();
+        while self.actors[at].swallowed() == before && begun.elapsed() < CATCH_FIRST {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let caught = self.actors[at].swallowed() > before;
+        if caught {
+            self.actors[at].network(Fault::Cut);
+        } else {
+            self.ends(Act::Mend(at), Duration::ZERO);
+        }
+        Ok(caught)
+    }
+
+    /// Will the clock of Redis be set back?
+    fn goes_back(&self) -> bool {
+        self.agenda.iter().any(|Reverse((_, act))| *act == Act::ClockBack)
     }
 
     /// Nobody leads, or nothing flows, from now on.
@@ -278,7 +327,9 @@ impl Director<'_> {
     pub(crate) fn act(&mut self, act: Act) -> Result<(), Trouble> {
         let whom = match &act {
             Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => self.actors[*at].name().to_owned(),
-            Act::RedisUp | Act::RedisThaw | Act::Memory | Act::Clock(_) => "redis".to_owned(),
+            Act::RedisUp | Act::RedisThaw | Act::Memory | Act::Clock(_) | Act::ClockBack => {
+                "redis".to_owned()
+            }
         };
         // What a stale generator says is heard when another one leads: until then it is held up, within bounds.
         if let (Act::Mend(at), Some((whose, term, until))) = (&act, self.held_up)
@@ -327,7 +378,9 @@ impl Director<'_> {
                     self.leader = Default::default(); // terms may begin lower
                 }
                 if let Some(server) = &mut self.server {
-                    self.checker.seen.torn += u64::from(server.restart()?);
+                    let torn = server.restart();
+                    let torn = torn.map_err(|error| Trouble::Server(error.to_string()))?;
+                    self.checker.seen.torn += u64::from(torn);
                 }
                 if self.options.kinds.contains(&Kind::RedisLoss) {
                     self.books.forget();
@@ -344,6 +397,12 @@ impl Director<'_> {
             Act::Clock(off) => {
                 let seen = self.books.clock_off().is_ok_and(|now| (now - off).abs() < 500);
                 self.paths.clocks_seen += u64::from(seen);
+            }
+            Act::ClockBack => {
+                if let Some(clock) = self.server.as_ref().and_then(Server::clock) {
+                    clock.set(0)?;
+                    self.clock_set = Instant::now();
+                }
             }
             Act::Memory if self.redis_hurt => self.ends(Act::Memory, LOOK),
             Act::Memory => self.again(|books| books.say(&["CONFIG", "SET", "maxmemory", "0"]))?,

@@ -53,7 +53,7 @@ impl Sort {
         match call {
             "join" => Sort::Join,
             "acquire" => Sort::Acquire,
-            "heartbeat" | "fetch" | "give_back" => Sort::Refresh,
+            "heartbeat" | "fetch" | "give_back" | "unread" => Sort::Refresh,
             "push" | "settle" => Sort::Move,
             "send" | "requeue" => Sort::Send,
             _ => Sort::Other,

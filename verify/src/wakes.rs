@@ -13,6 +13,8 @@ use crate::promise::Invariant;
 
 /// Nobody said that it has set it: somebody else is asked.
 const TOLD_MAX: Duration = Duration::from_secs(3);
+/// Who has seen nothing for so long cannot tell whether all was well.
+const BLIND: Duration = Duration::from_secs(1);
 /// By then whoever waits has returned, if all was well all the time.
 const WAKE_MAX: Duration = Duration::from_secs(10);
 
@@ -103,13 +105,17 @@ impl Director<'_> {
     /// Has events set that somebody waits for, and sees to it that nobody waits too long.
     pub(crate) fn watch_over_waits(&mut self) {
         let now = Instant::now();
-        // A director that was held up itself, by a Redis that starts slowly, saw nothing of what was.
-        let blind = std::mem::replace(&mut self.looked, now) + Duration::from_secs(1) < now;
-        let (actors, down) = (&self.actors, self.redis_hurt || blind);
+        // A director that was held up itself, by a Redis that starts slowly, saw nothing of what was; and a
+        // Redis that answers nobody, on a busy machine, keeps everybody waiting.
+        let blind = std::mem::replace(&mut self.looked, now) + BLIND < now;
+        let silent = self.books.answered + BLIND < now;
+        let (actors, down) = (&self.actors, self.redis_hurt || blind || silent);
         self.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
         for (name, whose) in self.wakes.tell(now, self.lossy) {
             let able = |actor: &Actor| actor.is_alive() && !actor.hurt;
-            let others = (1..self.actors.len()).map(|by| (whose + by) % self.actors.len());
+            // Not the fleet next door: its events are others.
+            let many = self.sender() + 1;
+            let others = (1..many).map(|by| (whose + by) % many);
             if let Some(other) = others.into_iter().find(|at| able(&self.actors[*at])) {
                 self.actors[other].tell(&format!("set {name}"));
             }

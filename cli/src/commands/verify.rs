@@ -188,6 +188,9 @@ fn explain(trouble: Trouble, given: bool) -> Failure {
         Trouble::Ended => Failure::new(NO_VERDICT, trouble.to_string()),
         Trouble::NotStarted(_) => Failure::new(UNREACHABLE, trouble.to_string())
             .hint("may it do there what it needs to? `artel run` says what is missing"),
+        Trouble::Server(what) => Failure::new(NO_VERDICT, what).hint(
+            "this machine, or its disk, is too busy: leave it more room, or let `--rate` and `--for` be less",
+        ),
         Trouble::Usage(what) => {
             Failure::new(USAGE, what).hint("leave `--redis` out for a private server")
         }

@@ -28,7 +28,7 @@ const NO_KEY: (&str, &str, &str) =
 const REFRESH: &str = "redis.call('ZADD', KEYS[1], 'XX', \
                        string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)";
 
-pub(crate) const MUTANTS: [Mutant; 37] = [
+pub(crate) const MUTANTS: [Mutant; 42] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
@@ -438,5 +438,54 @@ pub(crate) const MUTANTS: [Mutant; 37] = [
         seeds: [1, 2, 3],
         time: "4s",
         broken: &["well-are-spared"],
+    },
+    Mutant {
+        name: "fleets of one name in two databases hear each other",
+        rules: &["ChannelNamesDatabase"],
+        edits: &[],
+        faults: "kill-generator",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["no-loss-invented"],
+    },
+    Mutant {
+        name: "a sender that Redis forgot begins to count anew",
+        rules: &[],
+        edits: &[("send", "if not seen then return 'gap' end", "seen = seen or '0'")],
+        faults: "clock-sender",
+        seeds: [1, 2, 3],
+        time: "30s",
+        broken: &["settled-once", "each-attempt-once", "added-once", "answers-true"],
+    },
+    Mutant {
+        name: "a sender that was forgotten sends again what may have been added",
+        rules: &["ForgottenIsDoubt"],
+        edits: &[],
+        faults: "clock-sender",
+        seeds: [1, 2, 3],
+        time: "30s",
+        broken: &["added-once"],
+    },
+    Mutant {
+        name: "what a worker cannot read is dropped",
+        rules: &[],
+        edits: &[(
+            "unread",
+            "redis.call('LPUSH', attempt == '1' and lane and KEYS[5 + lane] or KEYS[5], message)",
+            "",
+        )],
+        faults: "slow",
+        seeds: [1, 2, 3],
+        time: "30s",
+        broken: &["nothing-lost", "books-balance"],
+    },
+    Mutant {
+        name: "a returned message is in no block",
+        rules: &[],
+        edits: &[("fetch", "redis.call('RPUSH', KEYS[9 + i], reply[4 + i])", "")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["no-loss-invented", "nothing-lost", "books-balance"],
     },
 ];
