@@ -1,7 +1,7 @@
 use artel_testkit::Program;
 
 use crate::fake;
-use crate::screen::{any_server, artel, says};
+use crate::screen::{any_server, artel, says, text};
 
 #[test]
 fn an_unreachable_redis() {
@@ -192,4 +192,69 @@ fn another_lease_than_the_fleet_s() {
         "error: fleet \"artel\" runs with lease_ms = 2000, not 4000\n\n\
          hint: leave out `--lease` to take the fleet's 2000, or stop all members first",
     );
+}
+
+#[test]
+fn a_fleet_of_another_protocol() {
+    let server = any_server(&[]);
+    let (url, mut connection) = (server.url(), server.connect());
+    let () = redis::pipe()
+        .cmd("HSET")
+        .arg("artel:{artel}:config")
+        .arg(&["protocol", "3", "lease_ms", "3000"])
+        .ignore()
+        .cmd("ZADD")
+        .arg("artel:{artel}:members")
+        .arg(9_000_000_000_000_u64)
+        .arg("somebody")
+        .ignore()
+        .query(&mut connection)
+        .expect("answers");
+    for args in [
+        &["run"][..],
+        &["send", "x"],
+        &["status"],
+        &["getErrors"],
+        &["errors", "list"],
+        &["event", "set", "e"],
+        &["event", "wait", "e", "--timeout", "1s"],
+        &["lock", "status", "l"],
+        &["stats"],
+    ] {
+        let mut args = args.to_vec();
+        args.extend(["--redis", &url]);
+        says(
+            &args,
+            1,
+            "error: fleet \"artel\" runs with protocol 3, this program speaks 2\n\n\
+             hint: two versions cannot share a fleet: stop all of its processes, then start all of them \
+             with one version",
+        );
+    }
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("answers");
+    assert_eq!(keys, 2, "nothing was written");
+}
+
+/// Whatever cannot grow is named, by the status and by every member.
+#[test]
+fn a_term_that_cannot_grow() {
+    let server = any_server(&[]);
+    let (url, mut connection) = (server.url(), server.connect());
+    let () = redis::cmd("SET")
+        .arg("artel:{artel}:term")
+        .arg("9007199254740993")
+        .query(&mut connection)
+        .expect("answers");
+    let member = Program::start(env!("CARGO_BIN_EXE_artel"), &["run", "--redis", &url]);
+    member.says("no larger term or token can be granted");
+    let status = artel(&["status", "--redis", &url]);
+    let screen = text(&status.stdout);
+    assert_eq!(status.status.code(), Some(6), "{screen}");
+    assert!(screen.contains("artel:{artel}:term cannot grow"), "{screen}");
+    let status = artel(&["status", "--json", "--redis", &url]);
+    let json: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(json["exhausted"], serde_json::json!(["artel:{artel}:term"]));
+    let term: String =
+        redis::cmd("GET").arg("artel:{artel}:term").query(&mut connection).expect("answers");
+    assert_eq!(term, "9007199254740993", "never lowered by itself");
 }

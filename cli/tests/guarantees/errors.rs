@@ -113,6 +113,29 @@ on_each_server! {
     }
 }
 
+/// Whoever puts back what the dead left goes by the fleet's limit of attempts and its ledger, not by its own.
+#[test]
+fn clean_temp_goes_by_the_settings_of_the_fleet() {
+    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+    let options =
+        ["--interval", "50ms", "--lease", "1s", "--work-time", "60s", "--error-rate", "0"];
+    let mut crew = Crew::start(kind, 2, &[&options[..], &["--attempts-max", "1"]].concat());
+    eventually("a claimed message", || crew.look().blocks.values().flatten().count() >= 1);
+    for process in 0..2 {
+        crew.members[process].kill();
+    }
+    let url = crew.server.url();
+    let mut clean =
+        Program::start(artel(), &["clean", "--temp", "--redis", &url, "--fleet", FLEET]);
+    assert_eq!(clean.exit_code(), Some(0), "{}", clean.stderr());
+    let said = clean.stdout();
+    assert!(said.contains("messages put back: 0\n"), "{said}");
+    assert!(said.contains("messages failed, their attempts used up: "), "{said}");
+    let snapshot = crew.look();
+    assert!(!snapshot.errors.is_empty() && !snapshot.ledger.is_empty());
+    crew.audit();
+}
+
 /// A server with this many failed messages, stored as the scripts store them.
 fn store(kind: Kind, count: usize) -> Server {
     let server = Server::start(kind);

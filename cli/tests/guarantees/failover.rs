@@ -34,6 +34,42 @@ on_each_server! {
         }
     }
 
+    /// All members are frozen for longer than their lease while another one starts with another lease. Then
+    /// they wake: there is one lease, and it is the new one.
+    fn a_frozen_fleet_wakes_with_the_lease_it_finds(kind) {
+        let mut crew = Crew::start(kind, 2, &["--interval", "20ms", "--lease", "1s"]);
+        crew.leader();
+        for member in &crew.members {
+            member.freeze();
+        }
+        let members = crew.key("members");
+        eventually("them to be overdue", || {
+            let (seconds, _): (u64, u64) =
+                redis::cmd("TIME").query(crew.connection()).expect("answers");
+            let alive: u64 = redis::cmd("ZCOUNT")
+                .arg(&[&members, &(seconds * 1000).to_string(), "+inf"])
+                .query(crew.connection())
+                .expect("answers");
+            alive == 0
+        });
+        let url = crew.server.url();
+        let args = ["run", "--redis", &url, "--fleet", FLEET, "--lease", "4s", "--interval", "20ms"];
+        let other = artel_testkit::Program::start(crate::crew::artel(), &args);
+        other.says("joined the fleet");
+        for member in &crew.members {
+            member.thaw();
+            member.says("joining with the fleet's values instead");
+        }
+        eventually("all three to take part", || crew.sessions().len() == 3);
+        let config = crew.key("config");
+        let lease: String = redis::cmd("HGET")
+            .arg(config)
+            .arg("lease_ms")
+            .query(crew.connection())
+            .expect("answers");
+        assert_eq!(lease, "4000");
+    }
+
     /// Promise 1: a generator that was frozen for three leases comes back as a worker, under a new
     /// id; whatever it still had to write was refused.
     fn frozen_generators_come_back_as_workers(kind) {
