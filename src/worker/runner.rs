@@ -32,6 +32,8 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 const COLLECT_EVERY: Duration = Duration::from_millis(25);
 /// With nothing in hand there is nothing to look for.
 const REST: Duration = Duration::from_secs(3600);
+/// Blocks that are settled in one round trip; the others follow in the next.
+const SETTLES_MAX: usize = 500;
 /// How often an idle worker is looked for while something is overdue.
 const SEEK_EVERY: Duration = Duration::from_millis(500);
 
@@ -260,6 +262,9 @@ impl Worker {
         };
         let fetch = want > 0 || (mode != Mode::Work && !self.burnt);
         for block in self.blocks.values_mut() {
+            if settles.len() == SETTLES_MAX {
+                break;
+            }
             // Whatever can be said travels with a fetch; alone, only what is due.
             let due = block.due_in(now);
             if due.is_some_and(|due| due.is_zero() || (fetch && block.open() == 0)) {

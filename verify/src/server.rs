@@ -1,6 +1,7 @@
 //! [`Server`]: a private Redis or Valkey on a free loopback port, to be killed and started again.
 //!
-//! **Invariant:** it is gone when this is dropped; its data stay in the folder it was given.
+//! **Invariant:** it is gone when this is dropped; its data stay in the folder it was given. What answers at its
+//! port is the process that was started, and nobody else's server that took the port first.
 
 use std::io;
 use std::net::TcpListener;
@@ -18,6 +19,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// How long it may take to read its data.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(10);
+/// Where ports are looked for, and how often.
+const PORTS: std::ops::Range<u16> = 15_000..32_000;
+const TRIES: u32 = 100;
 
 /// A running private server.
 pub struct Server {
@@ -121,8 +125,11 @@ impl Server {
         let client = redis::Client::open(self.url()).ok()?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
         connection.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        let info: String = redis::cmd("INFO").arg("persistence").query(&mut connection).ok()?;
-        Some(!info.lines().any(|line| line == "loading:0"))
+        let info: String = redis::cmd("INFO").query(&mut connection).ok()?;
+        let says = |what: &str| info.lines().any(|line| line == what);
+        // Another server may have taken the port while ours was about to: ours ends then.
+        let ours = format!("process_id:{}", self.child.as_ref()?.id());
+        says(&ours).then(|| !says("loading:0"))
     }
 
     /// Its address.
@@ -229,7 +236,14 @@ impl Drop for Server {
     }
 }
 
-/// A port nobody listens on at this moment.
+/// A port nobody listens on at this moment. Not one of those that the system gives to whoever connects: a server that
+/// is started again needs the one it had.
 pub fn free_port() -> io::Result<u16> {
+    for _ in 0..TRIES {
+        let port = rand::random_range(PORTS);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
