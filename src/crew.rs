@@ -17,6 +17,7 @@ use crate::fleet::Role;
 use crate::generator::{Ending, Runner};
 use crate::membership::{Exercise, Keeper, Session, resign_call};
 use crate::notice::{Board, Notice};
+use crate::panic::drop_quietly;
 use crate::queue::adopt_all;
 use crate::shutdown::Shutdown;
 use crate::store::Store;
@@ -103,7 +104,7 @@ impl Crew {
         if let Some(worker) = worker
             && !worker.is_finished()
         {
-            let _ = worker.await;
+            drop_quietly(worker.await);
         }
     }
 

@@ -117,11 +117,12 @@ pub enum Notice {
         /// may try.
         failed: bool,
     },
-    /// No larger term or token can be granted: Redis's clock is, or once was, past the year 2112. Nobody
-    /// can be elected until an operator helps. Said once a minute.
+    /// No larger term or token can be granted: Redis's clock is, or once was, past the year 2112. An
+    /// operator must help. Said once a minute.
     Exhausted {
-        /// The keys in Redis, one of which holds too large a number.
-        keys: String,
+        /// The keys in Redis: of terms, without which nobody is elected, or of tokens, without which nobody
+        /// gets a lock.
+        keys: Vec<String>,
     },
     /// Fewer replicas than demanded have the last writes: generating and settling wait for them.
     Unreplicated {

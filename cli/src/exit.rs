@@ -90,14 +90,21 @@ impl From<artel::Error> for Failure {
             Error::Conflict { ref field, ref theirs, .. } => {
                 let flag = field.trim_end_matches("_ms").replace('_', "-");
                 let hint = format!(
-                    "leave out `--{flag}` to take the fleet's {theirs}, or stop all members first"
+                    "leave out `--{flag}` to take the fleet's {theirs}, or stop all members first \
+                     (`artel clean --temp` ends those that are dead)"
                 );
                 Failure::new(FAILURE, text).hint(hint)
             }
-            Error::Protocol { .. } => Failure::new(FAILURE, text).hint(
-                "two versions cannot share a fleet: stop all of its processes, then start all of \
-                 them with one version",
-            ),
+            Error::Protocol { ref theirs, ours, .. } => {
+                let newer = theirs.parse::<u32>().is_ok_and(|theirs| theirs > ours);
+                Failure::new(FAILURE, text).hint(match newer {
+                    true => "this program is older than the fleet: use the newer version",
+                    false => {
+                        "two versions cannot share a fleet: stop all of its processes, then start all of \
+                         them with one version"
+                    }
+                })
+            }
             Error::Exhausted { .. } => Failure::new(FAILURE, text).hint(
                 "set Redis's clock right; if that is not enough, stop all members and lower the \
                  number by hand (README, \"Clocks\")",

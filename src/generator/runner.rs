@@ -218,7 +218,8 @@ impl Outlet {
                 Ok(Pushed::Protocol(theirs)) => {
                     let reason = self.store.other_protocol(&theirs).to_string();
                     self.board.publish(Notice::Refused { reason });
-                    return Some(Ending::Deposed);
+                    session.end(End::Refused);
+                    return Some(Ending::Over);
                 }
                 Err(error) if error.is_oom() => Some("Redis is out of memory".to_owned()),
                 Err(error) => {

@@ -7,7 +7,7 @@
 --         then field, value … for the member's hash
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
 --         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
---         1 if no term or token can be granted (see acquire), lease_ms, grace_ms, its locks as name, `token:attempt` …}
+--         what can be granted no more (see acquire): '', 'term', 'token' or both with a blank between, lease_ms, grace_ms, its locks as name, `token:attempt` …}
 -- Why the lease from config: it may change while only observers are here, and there must be one at a time.
 -- Why a number is enough for held: see fetch.
 local me = ARGV[1]
@@ -34,8 +34,12 @@ if #ARGV > 5 then
   redis.call('PEXPIRE', KEYS[5], ARGV[5])
 end
 local LIMIT = 4503599627370496
-local highest = math.max(tonumber(redis.call('GET', KEYS[8]) or '0'), tonumber(redis.call('GET', KEYS[9]) or '0'))
-local spent = math.max(highest + 1, t[1] * 1000000 + t[2]) > LIMIT and 1 or 0
+local function is_spent(key)
+  return math.max((tonumber(redis.call('GET', key) or '0') or 0) + 1, t[1] * 1000000 + t[2]) > LIMIT
+end
+local spent = {}
+if is_spent(KEYS[8]) then spent[#spent + 1] = 'term' end
+if is_spent(KEYS[9]) then spent[#spent + 1] = 'token' end
 return {'ok', lease or '', string.format('%.0f', left), string.format('%.0f', now - (looked or 0)),
-  redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray, spent,
+  redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray, table.concat(spent, ' '),
   lease_ms, config[2] or '300', redis.call('HGETALL', KEYS[7])}

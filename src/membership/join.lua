@@ -18,25 +18,30 @@ if redis.call('ZSCORE', KEYS[1], me) then return 'taken' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local here = redis.call('ZRANGE', KEYS[1], 0, -1)
-local works = false -- observers (`o…`) follow whatever is in config, and pin nothing
+local works = false -- observers (`o…`) follow whatever is in config, and pin nothing; see below
 for _, id in ipairs(here) do
   if string.sub(id, 1, 1) ~= 'o' then works = true; break end
 end
 local set, conflict = {}, false
 local theirs = redis.call('HGET', KEYS[5], 'protocol') or redis.call('EXISTS', KEYS[5]) == 1 and '1'
-if theirs and theirs ~= ARGV[3] and #here > 0 then conflict = {'protocol', theirs} end
+-- A newer protocol is never undone: what it wrote may be beyond us.
+local newer = theirs and (tonumber(theirs) or 0) > tonumber(ARGV[3])
+if theirs and theirs ~= ARGV[3] and (newer or #here > 0) then conflict = {'protocol', theirs} end
 local last = 5 + 3 * ARGV[5]
 for i = 6, last, 3 do
   local field, wanted = ARGV[i], ARGV[i + 1]
   local stored = redis.call('HGET', KEYS[5], field)
-  if stored and works and wanted ~= '' and wanted ~= stored then
+  -- What an observer relies on was granted under the old lease: that may grow under it, and not shrink.
+  local shrinks = (field == 'lease_ms' or field == 'grace_ms') and #here > 0
+    and wanted ~= '' and stored and tonumber(wanted) < tonumber(stored)
+  if stored and (works or shrinks) and wanted ~= '' and wanted ~= stored then
     conflict = conflict or {'config', field, stored, wanted}
   end
   set[#set + 1] = field
   set[#set + 1] = wanted ~= '' and wanted or stored or ARGV[i + 2]
 end
 if conflict then
-  local overdue = redis.call('ZCOUNT', KEYS[1], string.format('%.0f', now), '+inf') == 0
+  local overdue = not newer and redis.call('ZCOUNT', KEYS[1], string.format('%.0f', now), '+inf') == 0
   if not overdue or ARGV[4] ~= '1' then
     conflict[#conflict + 1] = overdue and redis.call('HGET', KEYS[5], 'lease_ms') or '0'
     return conflict

@@ -154,10 +154,22 @@ impl Keep {
                     }
                     // The fleet was set up anew with other values while we were away: take them. Another
                     // protocol cannot be taken: wait until those members are gone.
-                    tracing::error!(%error, "joining with the fleet's values instead");
+                    let pause = match error {
+                        Error::Protocol { .. } => {
+                            tracing::error!(
+                                %error,
+                                "cannot join: stop all processes of the fleet, then start all with one version"
+                            );
+                            CONFLICT_PAUSE * 10
+                        }
+                        _ => {
+                            tracing::error!(%error, "joining with the fleet's values instead");
+                            CONFLICT_PAUSE
+                        }
+                    };
                     self.profile.settings.iter_mut().for_each(|setting| setting.wanted = None);
                     tokio::select! {
-                        () = tokio::time::sleep(CONFLICT_PAUSE) => continue,
+                        () = tokio::time::sleep(pause) => continue,
                         () = self.stop.cancelled() => return,
                     }
                 }
@@ -204,7 +216,12 @@ impl Keep {
                     return Ok(Some(*session));
                 }
                 // Dead, or only frozen: whoever lives is heard of within a lease.
-                Ok(Joined::Conflict { lease: Some(lease), .. }) if first => {
+                Ok(Joined::Conflict { lease: Some(lease), error })
+                    if first || matches!(error, Error::Protocol { .. }) =>
+                {
+                    if overdue_since.is_none() {
+                        tracing::warn!(%error, "its members are overdue: waiting a lease for them");
+                    }
                     let since = *overdue_since.get_or_insert_with(Instant::now);
                     waited = since.elapsed() >= lease;
                     tokio::select! {
@@ -221,6 +238,7 @@ impl Keep {
                 }
                 Err(error) => {
                     tries += 1;
+                    (overdue_since, waited) = (None, false);
                     if !first {
                         self.unheard(&mut silent_since, &error);
                     }

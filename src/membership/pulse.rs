@@ -335,8 +335,9 @@ impl Keep {
             return Ok(session.beat());
         }
         self.compare_lease(session, holder, exercise_before).await;
-        if reply.number(6)? == 1 {
-            self.exhausted();
+        let spent = reply.text(6)?;
+        if !spent.is_empty() {
+            self.exhausted(&spent);
         }
         let locks = reply.items.get(9).cloned().unwrap_or(redis::Value::Nil);
         if let Err(error) = self.compare_locks(session, &locks_before, locks).await {
@@ -352,12 +353,14 @@ impl Keep {
     }
 
     /// No term or token can be granted any more. Said again and again: only an operator can help.
-    fn exhausted(&mut self) {
+    fn exhausted(&mut self, names: &str) {
         let due = self.exhausted_at.is_none_or(|at| at.elapsed() >= EXHAUSTED_EVERY);
         if due {
             self.exhausted_at = Some(Instant::now());
-            let (term, token) = (self.store.keys.term(), self.store.keys.token());
-            self.board.publish(Notice::Exhausted { keys: format!("{term}, {token}") });
+            let keys = &self.store.keys;
+            let key = |name| if name == "term" { keys.term() } else { keys.token() };
+            let keys = names.split(' ').map(key).collect();
+            self.board.publish(Notice::Exhausted { keys });
         }
     }
 

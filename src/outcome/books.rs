@@ -197,7 +197,9 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
     let raw = parse(store.once(&BOOKS.call(&all)).await?).map_err(|error| store.explain(error))?;
     let lease_ms = raw.config.get("lease_ms").and_then(|ms| ms.parse().ok()).unwrap_or(0);
     let protocol = raw.config.get("protocol").map_or("1", String::as_str);
-    if !raw.config.is_empty() && protocol != PROTOCOL.to_string() {
+    let newer = protocol.parse::<u32>().is_ok_and(|theirs| theirs > PROTOCOL);
+    let other = !raw.config.is_empty() && protocol != PROTOCOL.to_string();
+    if other && (newer || !raw.members.is_empty()) {
         return Err(store.other_protocol(protocol));
     }
     let is_spent = |highest: u64| (highest + 1).max(raw.now_us) > NUMBER_MAX;

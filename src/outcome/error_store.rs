@@ -17,9 +17,6 @@ pub(super) const PAGE: usize = 100;
 /// Bytes of records that one script moves and one page has, unless it is a single record.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Records that are read first, while nothing is known of their size.
-const FIRST_READ: usize = 8;
-
 /// How far the error store was read, oldest first.
 ///
 /// ```
@@ -183,12 +180,12 @@ pub(super) async fn read_page(
     let count = count.clamp(1, PAGE);
     let (mut page, mut bytes): (Vec<ErrorRecord>, usize) = (Vec::new(), 0);
     while page.len() < count && bytes < CHUNK_BYTES_MAX {
-        // As many as are likely to fit, by those that were read; twice as many at the most.
+        // One first; then as many as are likely to fit, by those that were read, and few times as many.
         let mean = (bytes / page.len().max(1)).max(1);
-        let likely = ((CHUNK_BYTES_MAX - bytes) / mean).clamp(1, page.len().max(FIRST_READ));
+        let likely = ((CHUNK_BYTES_MAX - bytes) / mean).clamp(1, (page.len() * 3).max(1));
         let few = likely.min(count - page.len());
         let call = Call::plain("XRANGE").arg(&stream).arg(&start).arg("+").arg("COUNT").arg(few);
-        let entries = store.once(&call.answering(CHUNK_BYTES_MAX)).await?;
+        let entries = store.once(&call.answering(CHUNK_BYTES_MAX * few.min(4))).await?;
         let records = list(entries).and_then(|entries| entries.into_iter().map(record).collect());
         let records: Vec<ErrorRecord> = records.map_err(|error| store.explain(error))?;
         let Some(last) = records.last() else { break };

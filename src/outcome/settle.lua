@@ -109,7 +109,11 @@ end
 if redis.call('EXISTS', KEYS[8]) == 1 then
   local all = closing and redis.call('LRANGE', KEYS[3], 0, -1) or {}
   for _, at in ipairs(order) do all[#all + 1] = named[at][1] end
-  for _, message in ipairs(all) do redis.call('HDEL', KEYS[8], string.match(message, '^...|([^|]+)|') or 'unreadable') end
+  for _, message in ipairs(all) do
+    if message ~= '' and message ~= '-' then
+      redis.call('HDEL', KEYS[8], string.match(message, '^...|([^|]+)|') or 'unreadable')
+    end
+  end
 end
 if closing and keep ~= '0' then
   for i, message in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do

@@ -68,6 +68,15 @@ fn pick_call(store: &Store, token: &str, owner: &str, positions: &[String]) -> C
     call
 }
 
+/// Keeps a drain alive by this call for as long as it is waited for. The call counts when Redis has it; its answer
+/// may wait behind the page.
+async fn stay_alive(store: Store, call: Call) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(DRAIN_LIFE / 4).await;
+        let _ = store.work.call(&call, DRAIN_LIFE / 4).await;
+    }
+}
+
 fn owner() -> String {
     format!("pid {}", std::process::id())
 }
@@ -103,12 +112,25 @@ impl Taker {
             let token = match &self.token {
                 Some(token) => token.clone(),
                 None => match self.next_drain().await? {
-                    Some(token) => self.token.insert(token).clone(),
+                    Some(token) => {
+                        self.token = Some(token.clone());
+                        // Redis knows the script by then with which we say that we live.
+                        if !self.keep_alive().await? {
+                            continue;
+                        }
+                        token
+                    }
                     None => return Ok(Vec::new()),
                 },
             };
             let drain = self.store.keys.drain(&token);
-            let records = read_page(&self.store, drain, "-".to_owned(), PAGE).await?;
+            let reading = read_page(&self.store, drain, "-".to_owned(), PAGE);
+            let alive = stay_alive(self.store.clone(), self.confirm_call(&token, &[]));
+            // A page over a slow link takes longer than a drain lives: it is said that we do.
+            let records = tokio::select! {
+                records = reading => records?,
+                never = alive => match never {},
+            };
             if !records.is_empty() {
                 return Ok(records);
             }
@@ -155,20 +177,25 @@ impl Taker {
     async fn touch(&mut self, ids: &[&str]) -> Result<bool, Error> {
         // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
         let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
-        let keys = &self.store.keys;
-        let mut call = CONFIRM
-            .call(&[keys.drains(), keys.drain(&token), keys.counts()])
-            .arg(&token)
-            .arg(&self.owner)
-            .arg(DRAIN_LIFE.as_millis() as u64);
-        for id in ids {
-            call.push_arg(id);
-        }
+        let call = self.confirm_call(&token, ids);
         let gone = self.store.repeat(&call).await?.tag == "gone";
         if gone {
             self.token = None;
         }
         Ok(!gone)
+    }
+
+    fn confirm_call(&self, token: &str, ids: &[&str]) -> Call {
+        let keys = &self.store.keys;
+        let mut call = CONFIRM
+            .call(&[keys.drains(), keys.drain(token), keys.counts()])
+            .arg(token)
+            .arg(&self.owner)
+            .arg(DRAIN_LIFE.as_millis() as u64);
+        for id in ids {
+            call.push_arg(id);
+        }
+        call
     }
 
     /// Our own drain: of the stored errors, else of a taker that stopped.

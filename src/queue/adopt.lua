@@ -2,8 +2,9 @@
 -- Puts back what a dead member held: a chunk from the tails of the blocks named, attempt + 1, in order.
 -- KEYS[1] members ZSET     KEYS[2] orphans SET     KEYS[3] blocks:<dead> HASH  KEYS[4] lane:returned LIST
 -- KEYS[5] errors STREAM    KEYS[6] counts HASH     KEYS[7] wake LIST           KEYS[8] ledger STREAM
--- KEYS[9] locks:<dead> HASH, emptied before        KEYS[10] config HASH        KEYS[11…] block:<dead>:<n> LIST
--- ARGV    me, dead, chunk, bytes_max, then the numbers n of KEYS[11…], falling
+-- KEYS[9] locks:<dead> HASH, emptied before        KEYS[10] config HASH        KEYS[11] unread HASH
+-- KEYS[12…] block:<dead>:<n> LIST
+-- ARGV    me, dead, chunk, bytes_max, then the numbers n of KEYS[12…], falling
 -- Returns {'ok', returned, failed, blocks that are emptied, 1 if the orphan is done with}, 'already' (not an orphan),
 --         'gone'
 local me, dead = ARGV[1], ARGV[2]
@@ -22,12 +23,13 @@ local function fail(message, id, attempt, cause, reason)
     redis.call('XADD', KEYS[8], 'MAXLEN', '~', ledger, '*',
       'id', id, 'outcome', 'failed', 'member', dead, 'attempt', attempt)
   end
+  redis.call('HDEL', KEYS[11], id)
   failed = failed + 1
 end
 
 local moved, bytes = 0, 0
-for i = 11, #KEYS do
-  local n = ARGV[i - 6]
+for i = 12, #KEYS do
+  local n = ARGV[i - 7]
   local block = redis.call('HGET', KEYS[3], n)
   local before = returned + failed
   local message = block and redis.call('LINDEX', KEYS[i], -1)

@@ -139,6 +139,7 @@ fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, blocks: &[u64
         keys.ledger(),
         keys.locks(orphan),
         keys.config(),
+        keys.unread(),
     ];
     all.extend(blocks.iter().map(|n| keys.block(orphan, *n)));
     let mut call =

@@ -18,8 +18,9 @@ static UNREAD: Script = Script::new("unread", include_str!("unread.lua"));
 pub(crate) const RETURNED_MAX: usize = 100;
 /// From this attempt on a message is handled with nothing beside it, so it is fetched alone.
 pub(crate) const ALONE_FROM: u32 = 3;
-/// A message that this many workers could not read in time is failed.
+/// A message that this many workers could not read in time is failed, or that was given back this often.
 const UNREAD_MAX: u32 = 5;
+const UNREAD_TRIES: u32 = 20;
 
 /// The right to settle one message, once.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ fn between(store: &Store, me: &MemberId, lanes: [Lane; 4]) -> Vec<String> {
 }
 
 /// What one fetch asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fetch {
     /// The number of its first block.
     pub(crate) n: u64,
@@ -76,8 +77,20 @@ pub(crate) struct Fetch {
     pub(crate) bytes_max: usize,
     /// Returned messages it may bring, each in a block of its own.
     pub(crate) blocks: usize,
-    /// How many blocks the worker holds.
+    /// How many blocks the worker holds, and which, if they are few.
     pub(crate) held: usize,
+    pub(crate) known: String,
+}
+
+/// More blocks than this are counted, not named.
+const NAMED_MAX: usize = 64;
+
+/// Names the blocks that a worker holds, for a fetch.
+pub(crate) fn named(held: impl ExactSizeIterator<Item = u64>) -> String {
+    if held.len() > NAMED_MAX {
+        return String::new();
+    }
+    held.fold(String::from(","), |known, n| known + &n.to_string() + ",")
 }
 
 impl Fetch {
@@ -97,6 +110,7 @@ impl Fetch {
             .arg(self.bytes_max)
             .arg(self.held)
             .arg(ALONE_FROM)
+            .arg(&self.known)
     }
 
     /// Gives back whatever this fetch brought and could not be read, and uses its numbers up.
@@ -112,17 +126,20 @@ impl Fetch {
             .arg(session.lease().as_millis() as u64)
             .arg(String::from_iter(Lane::ALL.map(Lane::letter)))
             .arg(UNREAD_MAX)
+            .arg(UNREAD_TRIES)
     }
 }
 
 /// What became of blocks that could not be read.
 #[derive(Debug)]
 pub(crate) struct Unread {
-    /// The last number that is used up.
-    pub(crate) hi: u64,
-    /// Messages of which this worker had not said so before, and whether they failed.
+    /// The last number of this fetch: all up to it are used up.
+    pub(crate) last: u64,
+    /// Messages that came alone and of which this worker had not said so before, and whether they failed.
     pub(crate) messages: Vec<(MessageId, bool)>,
     pub(crate) given_back: u64,
+    /// It was one message, and that was too large.
+    pub(crate) alone: bool,
 }
 
 /// Reads the answer to [`Fetch::unread_call`]; `None`: the session is gone.
@@ -133,11 +150,13 @@ pub(crate) fn unread(value: redis::Value) -> Result<Option<Unread>, StoreError> 
         "gone" => return Ok(None),
         _ => return Err(reply.unexpected()),
     }
-    let mut unread = Unread { hi: reply.number(0)? as u64, messages: Vec::new(), given_back: 0 };
+    let mut unread =
+        Unread { last: reply.number(0)? as u64, messages: Vec::new(), given_back: 0, alone: false };
     for at in (1..reply.items.len()).step_by(2) {
         let (id, what) = (MessageId::from_redis(&reply.text(at)?), reply.text(at + 1)?);
         unread.given_back += u64::from(what != "failed");
-        if what != "again" {
+        unread.alone = what != "many";
+        if what == "back" || what == "failed" {
             unread.messages.push((id, what == "failed"));
         }
     }

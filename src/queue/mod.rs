@@ -23,7 +23,7 @@ pub use adopt::PutBack;
 pub(crate) use adopt::{adopt_all, disown_strays};
 pub(crate) use block::{
     ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, fetched, give_back_call, given_back,
-    unread,
+    named, unread,
 };
 pub(crate) use lanes::Turns;
 pub use message::{Lane, Message, MessageId, NewMessage};

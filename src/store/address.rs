@@ -77,6 +77,11 @@ impl Address {
         if self.url.contains('#') {
             return Err(bad("must not contain #; in a password it is written %23"));
         }
+        if self.url.starts_with("redis") && self.url.contains('?') {
+            return Err(bad(
+                "must not contain ?; a database is written /1, in a password ? is %3F",
+            ));
+        }
         let info = self.url.as_str().into_connection_info();
         let info = info.map_err(|_| bad("is not a Redis address such as redis://host:port/db"))?;
         let tcp = info.tcp_settings().clone().set_nodelay(true);
@@ -175,6 +180,7 @@ mod tests {
     fn certificates_are_checked_and_belong_to_tls() {
         for (address, words) in [
             (Address::new("rediss://h:1#insecure"), "switch the check"),
+            (Address::new("redis://h:1?db=1"), "a database is written /1"),
             (Address::new("redis://h:1").with_ca("x"), "must begin with rediss://"),
             (Address::new("rediss://h:1").with_identity("x", "y"), "cannot be used"),
         ] {

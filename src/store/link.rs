@@ -53,7 +53,9 @@ struct State {
     /// Which of its successors it is.
     generation: u64,
     last_answer: Instant,
-    /// Until then an answer may take that carries many bytes: others wait behind it.
+    /// Calls under way that carry many bytes, and until when the last of them may take: others wait behind
+    /// them.
+    travelling: u32,
     busy_until: Instant,
     /// When the last one was over.
     ended_at: Moment,
@@ -131,7 +133,6 @@ impl Shared {
         state.next_try = Instant::now();
         state.generation = generation;
         state.last_answer = Instant::now();
-        state.busy_until = state.last_answer;
         state.live = Some(connection);
         self.epoch.send_replace(2 * generation);
         Ok(())
@@ -162,6 +163,7 @@ impl Link {
             live: None,
             generation: 0,
             last_answer: now,
+            travelling: 0,
             busy_until: now,
             ended_at: Moment::now(),
             refused: false,
@@ -190,10 +192,7 @@ impl Link {
     ) -> Result<(Value, u64), StoreError> {
         let travels = call.travel_time();
         let timeout = timeout + travels;
-        if !travels.is_zero() {
-            let mut state = self.shared.state();
-            state.busy_until = state.busy_until.max(Instant::now() + timeout);
-        }
+        let _travelling = (!travels.is_zero()).then(|| Travelling::begin(&self.shared, timeout));
         let mut generation = 0;
         let told = tracing::enabled!(target: CALLS, tracing::Level::TRACE);
         let number = told.then(|| NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -295,7 +294,7 @@ impl Link {
                 let now = Instant::now();
                 state.generation == generation
                     && now.duration_since(state.last_answer) >= SILENCE_MAX
-                    && now >= state.busy_until
+                    && (state.travelling == 0 || now >= state.busy_until)
             }
             Err(_) => true,
         };
@@ -307,7 +306,6 @@ impl Link {
             let mut state = self.shared.state();
             if state.generation == generation {
                 state.last_answer = Instant::now();
-                state.busy_until = state.last_answer;
             }
         }
     }
@@ -361,6 +359,24 @@ impl Link {
             tell.send_replace(Some(outcome));
         });
         attempt
+    }
+}
+
+/// A call that carries many bytes is under way, until this is dropped.
+struct Travelling<'a>(&'a Shared);
+
+impl<'a> Travelling<'a> {
+    fn begin(shared: &'a Shared, timeout: Duration) -> Travelling<'a> {
+        let mut state = shared.state();
+        state.travelling += 1;
+        state.busy_until = state.busy_until.max(Instant::now() + timeout);
+        Travelling(shared)
+    }
+}
+
+impl Drop for Travelling<'_> {
+    fn drop(&mut self) {
+        self.0.state().travelling -= 1;
     }
 }
 

@@ -3,10 +3,12 @@
 -- KEYS[1] config HASH   KEYS[2] members ZSET
 -- ARGV    protocol
 -- Returns {'ok', backlog_max} (the same, or there is no fleet yet), {'protocol', theirs} (members run with another one)
--- Why a fleet without members changes over: all were stopped, which is how a new protocol begins.
+-- Why a fleet without members changes over: all were stopped, which is how a new protocol begins. Never back to an
+-- older one: what the newer one wrote may be beyond it.
 local theirs = redis.call('HGET', KEYS[1], 'protocol') or redis.call('EXISTS', KEYS[1]) == 1 and '1'
 if theirs and theirs ~= ARGV[1] then
-  if redis.call('ZCARD', KEYS[2]) > 0 then return {'protocol', theirs} end
+  local newer = (tonumber(theirs) or 0) > tonumber(ARGV[1])
+  if newer or redis.call('ZCARD', KEYS[2]) > 0 then return {'protocol', theirs} end
   redis.call('HSET', KEYS[1], 'protocol', ARGV[1])
 end
 return {'ok', redis.call('HGET', KEYS[1], 'backlog_max') or '1000000'}

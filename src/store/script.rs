@@ -13,6 +13,8 @@ use super::StoreError;
 
 /// Bytes per second that a link must carry.
 const SLOWEST: u64 = 256 << 10;
+/// Fewer bytes make no difference.
+const SMALL: u64 = 32 << 10;
 
 /// A Lua file that is part of this crate, or a user's.
 pub(crate) struct Script {
@@ -112,7 +114,10 @@ impl Call {
             _ => 0,
         };
         let sent: usize = self.cmd.args_iter().map(arg).sum();
-        Duration::from_millis(((sent + self.answer_bytes) as u64 * 1000) / SLOWEST)
+        match (sent + self.answer_bytes) as u64 {
+            bytes if bytes < SMALL => Duration::ZERO,
+            bytes => Duration::from_millis(bytes * 1000 / SLOWEST),
+        }
     }
 
     pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {

@@ -36,6 +36,8 @@ pub(super) struct Exchanging {
     pub(super) calls: Vec<Call>,
     /// And fetched, as the last.
     pub(super) fetch: Option<FetchCall>,
+    /// It settles something.
+    pub(super) settles: bool,
     pub(super) replicas: u32,
     pub(super) board: Board,
 }
@@ -110,9 +112,9 @@ impl Exchanging {
                 session.refresh(sent);
             }
             if answers.iter().all(Option::is_some) {
-                match store.replicas(self.replicas, timeout, epoch).await {
-                    Ok(have) if have < self.replicas => {
-                        let wanted = self.replicas;
+                let wanted = if self.settles || unread { self.replicas } else { 0 };
+                match store.replicas(wanted, timeout, epoch).await {
+                    Ok(have) if have < wanted => {
                         self.board.publish(Notice::Unreplicated { replicas: have, wanted });
                         continue;
                     }

@@ -21,7 +21,7 @@ use crate::notice::{Board, Notice};
 use crate::outcome::{Cause, Outcome, Settled, Settlement, Signature, settled};
 use crate::queue::{
     ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Turns, fetched, give_back_call,
-    given_back, unread,
+    given_back, named, unread,
 };
 use crate::store::{CALLS, Call, Store, StoreError};
 
@@ -82,6 +82,8 @@ pub(crate) struct Worker {
     seek_at: Instant,
     /// Nothing is fetched before this time: what could not be read here is for others.
     fetch_at: Instant,
+    /// So many messages at once come through this link, as far as is known.
+    readable: usize,
 }
 
 /// One round trip: settle, give back, fetch.
@@ -125,6 +127,7 @@ impl Worker {
             release: false,
             seek_at: Instant::now(),
             fetch_at: Instant::now(),
+            readable: usize::MAX,
         }
     }
 
@@ -286,10 +289,11 @@ impl Worker {
         let fetch = fetch.then(|| Fetch {
             n: self.next,
             lanes: self.turns.order(self.turn + self.next),
-            max: want,
+            max: want.min(self.readable),
             bytes_max: self.config.block_bytes_max,
-            blocks: self.returned.min(free).clamp(1, RETURNED_MAX),
+            blocks: self.returned.min(free).min(self.readable).clamp(1, RETURNED_MAX),
             held: self.blocks.len(),
+            known: named(self.blocks.keys().copied()),
         });
         self.note_blocks(fetch.is_some());
         if calls.is_empty() && fetch.is_none() {
@@ -297,8 +301,9 @@ impl Worker {
         }
         let (store, session) = (self.store.clone(), self.session.clone());
         let exchanging = Exchanging {
-            replicas: if settles.is_empty() { 0 } else { self.config.durability.replicas() },
-            fetch: fetch.map(|fetch| FetchCall {
+            settles: !settles.is_empty(),
+            replicas: self.config.durability.replicas(),
+            fetch: fetch.as_ref().map(|fetch| FetchCall {
                 call: fetch.call(&store, &session),
                 unread: fetch.unread_call(&store, &session),
                 bytes: self.config.block_bytes_max.max(self.config.payload_bytes_max),
@@ -358,6 +363,7 @@ impl Worker {
             match fetched(next(), self.next) {
                 Ok(Fetched::Blocks { blocks, returned }) => {
                     self.returned = returned;
+                    self.readable = self.readable.saturating_mul(2);
                     blocks.into_iter().for_each(|block| self.take_in_block(block));
                 }
                 Ok(Fetched::Empty) => (self.hungry, self.returned) = (false, 0),
@@ -378,8 +384,12 @@ impl Worker {
     fn take_in_unread(&mut self, answer: redis::Value) {
         match unread(answer) {
             Ok(Some(unread)) => {
-                self.next = unread.hi + 1;
-                self.fetch_at = Instant::now() + self.session.lease();
+                self.next = unread.last + 1;
+                // Many at once were too much: one by one it is known which, if any, is too large.
+                self.readable = 1;
+                if unread.alone {
+                    self.fetch_at = Instant::now() + self.session.lease();
+                }
                 for (id, failed) in unread.messages {
                     self.session.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
                     self.board.publish(Notice::Unread { id, failed });

@@ -170,7 +170,14 @@ impl Slots {
     /// thread cannot be stopped: it is waited for a moment, then left alone.
     /// What came out meanwhile is handed over.
     pub(super) async fn stop(mut self) -> Vec<Finished> {
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.shutdown()).await;
+        self.tasks.abort_all();
+        // What a panic of user code carries may panic when it is dropped.
+        let ended = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                drop_quietly(ended);
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
         self.finished()
     }
 }

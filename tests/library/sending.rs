@@ -195,3 +195,35 @@ async fn a_dropped_page_of_a_choosing_taker_comes_again() {
     }
     panic!("no page, however long it is waited for");
 }
+
+/// A page over a slow link takes longer than what a taker holds may go without a sign of life.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taker_that_reads_slowly_is_alive() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port()).expect("a free port");
+    let mut connection = server.connect();
+    let () = redis::cmd("XADD")
+        .arg(&["artel:{f}:errors", "*", "m", "1n-|s1-1|1|9|x", "e", "{}"])
+        .query(&mut connection)
+        .expect("answers");
+    let store = ErrorStore::open(proxy.url(), "f").await.expect("opens");
+    let mut taker = store.take();
+    assert_eq!(taker.page().await.expect("a page").len(), 1);
+    proxy.set(Fault::HoldReplies);
+    let reading = tokio::spawn(async move { (taker.page().await, taker) });
+    let mut deadline = || -> u64 {
+        let drains: Vec<String> =
+            redis::cmd("HVALS").arg("artel:{f}:drains").query(&mut connection).expect("answers");
+        drains[0].rsplit('|').next().and_then(|ms| ms.parse().ok()).expect("a time")
+    };
+    let mut last = deadline();
+    for _ in 0..2 {
+        eventually("a sign of life", || deadline() > last);
+        last = deadline();
+    }
+    proxy.set(Fault::Pass);
+    let (page, mut taker) = reading.await.expect("no panic");
+    let page = page.expect("a page");
+    assert_eq!(page.len(), 1);
+    assert!(taker.confirm(&page).await.expect("answers"), "it is still its own");
+}

@@ -73,6 +73,30 @@ async fn what_one_worker_cannot_read_another_one_gets() {
     stop([slow, quick]).await;
 }
 
+/// Many small messages at once are too much for a link that carries any one of them: they come one by one.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_messages_come_through_a_link_that_is_too_slow_for_many() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port()).expect("a free port");
+    let handle = |_: Message, _: Context| async { Outcome::done() };
+    let mut config = config();
+    config.concurrency = 500;
+    config.block_bytes_max = 512 * KIB;
+    config.payload_bytes_max = 4 * KIB;
+    let fleet = Fleet::builder().redis(proxy.url()).name(NAME).config(config);
+    let worker = fleet.handle(handle).start().await.expect("joins");
+    let sender = Sender::open(server.url(), NAME).await.expect("reachable");
+    proxy.set(Fault::Slow(64 * KIB as u64));
+    let kib = vec![b'x'; KIB];
+    sender.send_all(&vec![artel::NewMessage::from(kib); 500]).await.expect("sent");
+    until("some to be done", async || count(&server, "done") >= 20).await;
+    assert_eq!(count(&server, "failed"), 0, "nothing is blamed");
+    proxy.set(Fault::Pass);
+    until("all to be done", async || count(&server, "done") == 500).await;
+    audit(&server);
+    stop([worker]).await;
+}
+
 /// A call that waits behind a large answer does not tear the connection on which it comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_small_call_behind_a_large_answer_waits_for_it() {

@@ -45,9 +45,9 @@ fn no_term_and_no_token_is_granted_past_two_to_the_52nd() {
                     _ => lab.lock("a", "l", 1),
                 }
             };
-            assert_eq!(lab.heartbeat("a", "0", "0").at(7), "0");
+            assert_eq!(lab.heartbeat("a", "0", "0").at(7), "");
             let refused = ask(lab, "4503599627370496") == "spent";
-            assert_eq!(lab.heartbeat("a", "0", "0").at(7), "1");
+            assert_eq!(lab.heartbeat("a", "0", "0").at(7), key);
             let () = lab.redis(&["SET", &stored, "9007199254740993"]);
             let still: String = lab.redis(&["GET", &stored]);
             assert_eq!(still, "9007199254740993");

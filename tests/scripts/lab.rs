@@ -315,7 +315,15 @@ impl Lab {
         let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
         keys.extend(lanes);
         keys.extend(own.iter().map(String::as_str));
-        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3"])
+        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3", ""])
+    }
+
+    /// As [`fetch_many`](Self::fetch_many), by a worker that names the blocks it knows of.
+    pub fn fetch_known(&self, me: &str, n: u64, max: u64, known: &[u64], blocks: u64) -> Late {
+        let mut call = self.fetch_many(me, n, max, &known.len().to_string(), blocks);
+        let names = known.iter().map(|n| format!("{n},")).collect::<String>();
+        *call.args.last_mut().expect("it has some") = format!(",{names}");
+        call
     }
 
     /// Gives back what a fetch of so many blocks brought and nobody could read.
@@ -326,7 +334,7 @@ impl Lab {
         keys.extend(LANES);
         keys.extend(["unread", "errors", "ledger", "config"]);
         keys.extend(own.iter().map(String::as_str));
-        self.late("unread", &keys, &[me, &n, &lease, "hgnl", "3"])
+        self.late("unread", &keys, &[me, &n, &lease, "hgnl", "3", "6"])
     }
 
     /// `rest` is `-` to keep the block open; `named` are `(position, 'd' | 'f')`.
@@ -392,7 +400,7 @@ impl Lab {
         let (blocks, locks) = (format!("blocks:{dead}"), format!("locks:{dead}"));
         let own: Vec<String> = numbers.iter().map(|n| format!("block:{dead}:{n}")).collect();
         let mut keys = vec!["members", "orphans", &blocks, "lane:returned", "errors", "counts"];
-        keys.extend(["wake", "ledger", &locks, "config"]);
+        keys.extend(["wake", "ledger", &locks, "config", "unread"]);
         keys.extend(own.iter().map(String::as_str));
         let (chunk, numbers): (String, Vec<String>) =
             (chunk.to_string(), numbers.iter().map(u64::to_string).collect());

@@ -87,7 +87,9 @@ fn another_explicit_setting_is_refused_and_named() {
 fn an_observer_pins_nothing_and_follows_the_fleet() {
     proves("heartbeat", "config[1] or ARGV[2]", "ARGV[2]", |lab| {
         lab.join("o1");
-        let wanted = [("lease_ms", "1000"), ("ledger", "0"), ("attempts_max", "9")];
+        let lease = LEASE + 10_000;
+        let longer = lease.to_string();
+        let wanted = [("lease_ms", longer.as_str()), ("ledger", "0"), ("attempts_max", "9")];
         let join = lab.join_wanting("w", &wanted, false);
         assert_eq!(lab.send(&join), "ok");
         let before = now_ms(lab);
@@ -95,8 +97,21 @@ fn an_observer_pins_nothing_and_follows_the_fleet() {
         let members = lab.key("members");
         let deadline: f64 = lab.redis(&["ZSCORE", &members, "o1"]);
         let after = now_ms(lab);
-        let own = (before + 1000..=after + 1000).contains(&(deadline as u64));
-        own && beat.at(8) == "1000" && beat.at(9) == "300"
+        let own = (before + lease..=after + lease).contains(&(deadline as u64));
+        own && beat.at(8) == longer && beat.at(9) == "300"
+    });
+}
+
+/// ⚑ An observer that holds a lock relies on it for two thirds of the lease under which it was last heard of.
+/// Were the lease made shorter under it, somebody else could have the lock while it still does.
+#[test]
+fn a_lease_never_shrinks_under_an_observer() {
+    proves("join", "(works or shrinks)", "works", |lab| {
+        lab.join("o1");
+        let lease = lab.join_wanting("o2", &[("lease_ms", "1000")], false);
+        let grace = lab.join_wanting("o3", &[("grace_ms", "100")], false);
+        let longer = lab.join_wanting("o4", &[("grace_ms", "500")], false);
+        lab.send(&lease) == "config" && lab.send(&grace) == "config" && lab.send(&longer) == "ok"
     });
 }
 
@@ -161,11 +176,14 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
             }
             assert_eq!(lab.copy().len(), before.len());
         }
-        // Nobody is left of the old ones: the fleet changes over.
+        // Nobody is left of the old ones: the fleet changes over; never back from a newer one.
         for id in ["gen", "w"] {
             let leave = lab.leave_call(id);
             lab.send(&leave);
         }
+        let () = lab.redis(&["HSET", &config, "protocol", "3"]);
+        assert_eq!((lab.send(&open).tag(), lab.join("new").tag()), ("protocol", "protocol"));
+        let () = lab.redis(&["HDEL", &config, "protocol"]);
         assert_eq!(lab.send(&open), "ok");
         assert_eq!(lab.join("new"), "ok");
         let now: String = lab.redis(&["HGET", &config, "protocol"]);

@@ -206,7 +206,9 @@ impl World<'_> {
     fn fetch(&mut self, at: usize, me: &str) {
         let (n, max, held) = (self.processes[at].next, self.pick(4), self.held(at));
         let blocks = 1 + self.pick(3);
-        let call = self.lab.fetch_many(me, n, max, &held, blocks);
+        let known: Vec<u64> = self.processes[at].blocks.keys().copied().collect();
+        assert_eq!(held, known.len().to_string());
+        let call = self.lab.fetch_known(me, n, max, &known, blocks);
         self.send(at, call, Meaning::Fetch(n, blocks));
     }
 
@@ -445,8 +447,8 @@ fn the_adversary_finds_a_missing_rule() {
         ("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1"),
         (
             "fetch",
-            "if not open then return 'closed' end",
-            "if not open then hi = n - 1 n = hi + 1 end",
+            "if n <= hi and not open then return 'closed' end",
+            "if n <= hi then hi = n - 1 open = false end",
         ),
         ("settle", "elseif message ~= '' and not named", "elseif not named"),
         ("fetch", gone, ""),

@@ -18,7 +18,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) since: Option<Duration>,
 
-    /// Only those that failed for this cause: handler, attempts, decode or timeout
+    /// Only those that failed for this cause: handler, attempts, decode, timeout or unread
     #[arg(long, value_name = "CAUSE")]
     pub(crate) cause: Option<artel::Cause>,
 

@@ -258,8 +258,9 @@ async fn tell(mut notices: Notices, label: String) {
                 tracing::error!(%id, "too many workers could not read it in time: message failed");
             }
             Notice::Exhausted { keys } => tracing::error!(
-                keys,
-                "no larger term or token can be granted: Redis's clock is, or was, past the year 2112"
+                keys = keys.join(", "),
+                "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
+                 (README, \"Clocks\")"
             ),
             Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
             Notice::GenerateFailed { reason } => tracing::error!(reason, "nothing generated"),

@@ -76,10 +76,12 @@ fn page(status: &Status) -> String {
         None => writeln!(text, "generator: nobody leads"),
     };
     for key in &status.exhausted {
+        let what =
+            if key.ends_with(":term") { "nobody can be elected" } else { "no lock can be had" };
         let _ = writeln!(
             text,
-            "{key} cannot grow: Redis's clock is, or once was, past the year 2112, so no lease and no lock \
-             can be granted (README, \"Clocks\")"
+            "{key} cannot grow, so {what}: Redis's clock is, or once was, past the year 2112 \
+             (README, \"Clocks\")"
         );
     }
     text.push_str(&books(status));

@@ -190,7 +190,8 @@ fn another_lease_than_the_fleet_s() {
         &["run", "--redis", &url, "--lease", "4s"],
         1,
         "error: fleet \"artel\" runs with lease_ms = 2000, not 4000\n\n\
-         hint: leave out `--lease` to take the fleet's 2000, or stop all members first",
+         hint: leave out `--lease` to take the fleet's 2000, or stop all members first (`artel clean \
+         --temp` ends those that are dead)",
     );
 }
 
@@ -227,8 +228,7 @@ fn a_fleet_of_another_protocol() {
             &args,
             1,
             "error: fleet \"artel\" runs with protocol 3, this program speaks 2\n\n\
-             hint: two versions cannot share a fleet: stop all of its processes, then start all of them \
-             with one version",
+             hint: this program is older than the fleet: use the newer version",
         );
     }
     let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("answers");

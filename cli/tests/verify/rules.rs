@@ -469,11 +469,7 @@ pub(crate) const MUTANTS: [Mutant; 42] = [
     Mutant {
         name: "what a worker cannot read is dropped",
         rules: &[],
-        edits: &[(
-            "unread",
-            "redis.call('LPUSH', attempt == '1' and lane and KEYS[5 + lane] or KEYS[5], message)",
-            "",
-        )],
+        edits: &[("unread", "redis.call('RPUSH', lane, message)", "")],
         faults: "slow",
         seeds: [1, 2, 3],
         time: "30s",
