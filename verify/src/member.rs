@@ -369,7 +369,7 @@ async fn take(part: &Part, book: &Book) -> Result<(), Error> {
 
 /// Whether this message of a sender is sent under a key.
 fn has_key(number: u64) -> bool {
-    number / 2 % 2 == 0
+    (number / 2).is_multiple_of(2)
 }
 
 async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
