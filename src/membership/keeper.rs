@@ -205,17 +205,18 @@ impl Keep {
         // Since when every member is overdue whose settings are not ours.
         let mut overdue_since: Option<Instant> = None;
         let mut waited = false;
+        let mut id = MemberId::new(self.profile.observes);
         loop {
             if self.stop.is_cancelled() {
                 return Ok(None);
             }
-            let id = MemberId::new(self.profile.observes);
             match self.join_as(&id, waited).await {
                 Ok(Joined::Session(session)) => {
                     self.heard(&mut silent_since);
                     return Ok(Some(*session));
                 }
-                // Dead, or only frozen: whoever lives is heard of within a lease.
+                // Dead, or only frozen: whoever lives is heard of within a lease. A refusal wrote nothing, so
+                // the id is as good as new.
                 Ok(Joined::Conflict { lease: Some(lease), error })
                     if first || matches!(error, Error::Protocol { .. }) =>
                 {
@@ -239,6 +240,7 @@ impl Keep {
                 Err(error) => {
                     tries += 1;
                     (overdue_since, waited) = (None, false);
+                    id = MemberId::new(self.profile.observes);
                     if !first {
                         self.unheard(&mut silent_since, &error);
                     }
