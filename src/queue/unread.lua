@@ -37,6 +37,7 @@ local reply, failed = {'ok', string.format('%.0f', last)}, 0
 -- A message that came alone: what becomes of it.
 local function alone(message, id, attempt, lane)
   local tries, by = string.match(redis.call('HGET', KEYS[10], id) or '0', '^(%d+) ?(.*)$')
+  if not tries then tries, by = 0, '' end
   local known = string.find(by, me, 1, true)
   if not known then by = by == '' and me or by .. ' ' .. me end
   local _, workers = string.gsub(by, '%S+', '')

@@ -77,7 +77,9 @@ impl Address {
         if self.url.contains('#') {
             return Err(bad("must not contain #; in a password it is written %23"));
         }
-        if self.url.starts_with("redis") && self.url.contains('?') {
+        // For a socket that is how a database is named; for a host the client would ignore it.
+        let socket = ["unix:", "redis+unix:", "valkey+unix:"];
+        if self.url.contains('?') && !socket.iter().any(|scheme| self.url.starts_with(scheme)) {
             return Err(bad(
                 "must not contain ?; a database is written /1, in a password ? is %3F",
             ));
@@ -177,10 +179,20 @@ mod tests {
     }
 
     #[test]
+    fn the_database_of_an_address_is_the_one_that_is_used() {
+        for (url, database) in
+            [("redis://h:1", 0), ("redis://h:1/3", 3), ("unix:///tmp/a.sock?db=2", 2)]
+        {
+            assert_eq!(Address::new(url).database().expect("an address"), database, "{url}");
+        }
+    }
+
+    #[test]
     fn certificates_are_checked_and_belong_to_tls() {
         for (address, words) in [
             (Address::new("rediss://h:1#insecure"), "switch the check"),
             (Address::new("redis://h:1?db=1"), "a database is written /1"),
+            (Address::new("valkey://h:1?db=1"), "a database is written /1"),
             (Address::new("redis://h:1").with_ca("x"), "must begin with rediss://"),
             (Address::new("rediss://h:1").with_identity("x", "y"), "cannot be used"),
         ] {

@@ -376,7 +376,11 @@ impl<'a> Travelling<'a> {
 
 impl Drop for Travelling<'_> {
     fn drop(&mut self) {
-        self.0.state().travelling -= 1;
+        let mut state = self.0.state();
+        state.travelling -= 1;
+        if state.travelling == 0 {
+            state.busy_until = Instant::now();
+        }
     }
 }
 

@@ -87,7 +87,8 @@ impl Redis {
         if self.compared.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.store.try_open_fleet().await {
+        // Apart: it happens once, and ten thousand who wait would each keep room for it.
+        match Box::pin(self.store.try_open_fleet()).await {
             Ok(Ok(_)) => {
                 self.compared.store(true, Ordering::Release);
                 Ok(())

@@ -387,7 +387,8 @@ impl Worker {
                 self.next = unread.last + 1;
                 // Many at once were too much: one by one it is known which, if any, is too large.
                 self.readable = 1;
-                if unread.alone {
+                // An answer without messages is that of a repeat: the first one may have had some.
+                if unread.alone || unread.given_back == 0 {
                     self.fetch_at = Instant::now() + self.session.lease();
                 }
                 for (id, failed) in unread.messages {

@@ -48,29 +48,47 @@ fn number(report: &Value, path: &str) -> u64 {
     report.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
 
+/// Runs it for the first of these times; on a machine so busy that it did not come to what must be seen, for the
+/// next one. No run may find anything broken.
+fn until_seen(
+    kind: Kind,
+    times: &[&str],
+    args: &[&str],
+    seen: impl Fn(&Value) -> bool,
+) -> (Value, String) {
+    for time in times {
+        let (code, report, text) = verify(kind, &[&["--for", time], args].concat());
+        assert_eq!(report["violations"], Value::Array(Vec::new()), "{text}");
+        assert_eq!(code, Some(0), "{text}");
+        if seen(&report) {
+            return (report, text);
+        }
+    }
+    panic!("not even the longest run came to it: see the reports above");
+}
+
 /// Short, or an hour.
 fn keeps_its_promises(kind: Kind, seed: &str) {
     let hour = soak() && (kind == Kind::Redis || Kind::Redis.program().is_none());
-    let time = match soak() {
-        true if hour => "61m",
-        true => "10m",
-        false => "30s",
+    let times: &[&str] = match soak() {
+        true if hour => &["61m"],
+        true => &["10m"],
+        false => &["30s", "60s", "120s"],
     };
-    let (code, report, text) = verify(kind, &["--for", time, "--seed", seed, "--rate", "700/s"]);
-    assert_eq!(report["violations"], Value::Array(Vec::new()), "{text}");
-    assert_eq!(code, Some(0), "{text}");
-    let kill = |whom: &str| number(&report, &format!("/faults/kill-{whom}"));
-    assert!(kill("generator") > 0 && kill("worker") > 0, "{text}");
-    assert!(number(&report, "/faults/freeze-long") > 0, "{text}");
-    assert!(number(&report, "/faults/redis-kill") > 0, "{text}");
+    let seen = |report: &Value| {
+        let number = |path: &str| number(report, path);
+        let killed = |more: &str| number(&format!("/outages/generator killed{more}/times"));
+        ["kill-generator", "kill-worker", "freeze-long", "redis-kill"]
+            .iter()
+            .all(|kind| number(&format!("/faults/{kind}")) > 0)
+            && number("/seen/settled") > 1000
+            && number("/seen/terms") > 1
+            && killed("") + killed(", and more") > 0
+            && number("/seen/woken") > 0
+    };
+    let (report, text) = until_seen(kind, times, &["--seed", seed, "--rate", "700/s"], seen);
     assert_eq!(number(&report, "/seen/accepted"), number(&report, "/seen/settled"), "{text}");
-    assert!(
-        number(&report, "/seen/settled") > 1000 && number(&report, "/seen/terms") > 1,
-        "{text}"
-    );
-    let killed = |more: &str| number(&report, &format!("/outages/generator killed{more}/times"));
-    assert!(killed("") + killed(", and more") > 0, "{text}");
-    assert!(number(&report, "/seen/woken") > 0, "{text}");
+    let kill = |whom: &str| number(&report, &format!("/faults/kill-{whom}"));
     if hour {
         // On a machine where no clock can be set the rest is proved.
         let untried = report["untried"].as_array().into_iter().flatten();
@@ -119,16 +137,17 @@ fn there_is_no_false_alarm() {
 #[test]
 fn wall_clocks_may_be_wrong() {
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
-    let args = ["--for", "12s", "--seed", "3", "--faults", "clock", "--members", "3"];
-    let (code, report, text) = verify(kind, &args);
+    let args = ["--seed", "3", "--faults", "clock", "--members", "3"];
+    let (code, _, text) = verify(kind, &[&["--for", "1s"][..], &args].concat());
     if code == Some(2) {
         assert!(text.contains("libfaketime is not installed"), "{text}");
         return;
     }
-    assert_eq!((code, &report["violations"]), (Some(0), &Value::Array(Vec::new())), "{text}");
-    assert!(number(&report, "/faults/clock-member") > 0, "{text}");
-    assert!(number(&report, "/paths/clocks_seen") > 0, "{text}");
-    assert_eq!(report["verdict"], "held", "{text}");
+    until_seen(kind, &["12s", "30s", "60s"], &args, |report| {
+        number(report, "/faults/clock-member") > 0
+            && number(report, "/paths/clocks_seen") > 0
+            && report["verdict"] == "held"
+    });
 }
 
 /// A Redis that is given may want a password, which nobody else gets to see.
