@@ -59,7 +59,7 @@ struct State {
     busy_until: Instant,
     /// When the last one was over.
     ended_at: Moment,
-    /// The last attempt that failed since a connection was over found nobody there.
+    /// Since the last connection was over, some attempt found nobody there.
     refused: bool,
     failures: u32,
     next_try: Instant,
@@ -125,9 +125,8 @@ impl Shared {
             return Err(StoreError::Unconnected("another connection is being made".to_owned()));
         }
         state.connecting = None;
-        if let Err(error) = &connection {
-            state.refused = is_refused(error);
-        }
+        // Once away, it is a new Redis that comes back, however its first attempts end.
+        state.refused |= connection.as_ref().is_err_and(is_refused);
         let connection = connection?;
         state.failures = 0;
         state.next_try = Instant::now();
@@ -266,8 +265,8 @@ impl Link {
         self.shared.state().ended_at
     }
 
-    /// Was nobody there when we last tried, or until just now? Then it is Redis that is, or was, away,
-    /// and not only our way to it.
+    /// Was nobody there when we tried, since the last connection was over? Then it is Redis that is, or was,
+    /// away, and not only our way to it.
     pub(crate) fn is_refused(&self) -> bool {
         self.shared.state().refused
     }
