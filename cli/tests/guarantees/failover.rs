@@ -11,9 +11,13 @@ on_each_server! {
         let options = ["--interval", "5ms", "--lease", lease, "--max-messages", &messages.to_string()];
         let mut crew = Crew::start(kind, 5, &options);
         let books = watch_the_books(crew.server.connect());
-        let mut times = Vec::new();
+        let (mut times, mut terms) = (Vec::new(), std::collections::BTreeSet::new());
         for _ in 0..kills {
             let (old, process) = crew.leader();
+            let highest = crew.key("term");
+            let term: u64 =
+                redis::cmd("GET").arg(highest).query(crew.connection()).expect("a term");
+            terms.insert(term);
             let killed = Instant::now();
             crew.members[process].kill();
             crew.next_leader(&old);
@@ -23,7 +27,9 @@ on_each_server! {
             eventually("the new one to generate", || crew.count("generated") > generated);
         }
         let audit = crew.complete(messages);
-        assert!(audit.terms.len() > kills, "every generator had its own term");
+        // On a busy machine one may be killed before it has made anything.
+        assert_eq!(terms.len(), kills, "every generator had its own term");
+        assert!(!audit.terms.is_empty());
         books.all_balanced();
         times.sort();
         let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
