@@ -215,8 +215,8 @@ impl Keep {
                     self.heard(&mut silent_since);
                     return Ok(Some(*session));
                 }
-                // Dead, or only frozen: whoever lives is heard of within a lease. A refusal wrote nothing, so
-                // the id is as good as new.
+                // They are dead, or only frozen: a living member refreshes within a lease. A refusal wrote
+                // nothing, so the id can be used again.
                 Ok(Joined::Conflict { lease: Some(lease), error })
                     if first || matches!(error, Error::Protocol { .. }) =>
                 {

@@ -34,7 +34,7 @@ const COLLECT_EVERY: Duration = Duration::from_millis(25);
 const REST: Duration = Duration::from_secs(3600);
 /// Blocks that are settled in one round trip; the others follow in the next.
 const SETTLES_MAX: usize = 500;
-/// How often an idle worker is looked for while something is overdue.
+/// How often to look for an idle worker while something is overdue.
 const SEEK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a worker is meant to do.
@@ -78,11 +78,11 @@ pub(crate) struct Worker {
     returned: usize,
     /// What is overdue goes back with the next exchange: somebody else is idle.
     release: bool,
-    /// When an idle worker is looked for again, at the earliest.
+    /// The earliest time to look for an idle worker again.
     seek_at: Instant,
     /// Nothing is fetched before this time: what could not be read here is for others.
     fetch_at: Instant,
-    /// So many messages at once come through this link, as far as is known.
+    /// How many messages at once this link carried so far; grows with every success.
     readable: usize,
 }
 
