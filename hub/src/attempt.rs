@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** an attempt delivers to everybody or to nobody. All logs are locked, always in the
 //! same order, before the first is written to; no lock is held while user code runs or anybody is
-//! woken.
+//! woken. Room in a queue that publishers wait for is taken before anything is written, and given
+//! back if nothing is.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::error::Refusal;
 use crate::event::AnyEvent;
 use crate::group::queue_of;
 use crate::heart::Heart;
+use crate::leave::STOPPED;
 use crate::log::{Full, Log, Wakes, Writer};
 use crate::overflow::Overflow;
 use crate::publish::Receipt;
-use crate::queue::{Pushed, Queue};
+use crate::queue::{Pushed, Queue, Room};
 use crate::route::Routes;
 use crate::signal::Signal;
 use crate::subscriber::Subscriber;
@@ -41,12 +43,15 @@ pub(crate) enum Attempt {
     /// The first of the events are published, as many as the receipt says.
     Done(Receipt),
     Refused(Refusal),
-    /// This one is full; a deadline, if that is not to last.
+    /// These are full, and any of them will do; a deadline, if that is not to last.
     Wait {
-        whom: u64,
+        whom: Vec<u64>,
         until: Option<Instant>,
     },
 }
+
+/// Room that was taken for the event, in queues that publishers wait for.
+type Rooms = Vec<Room<AnyEvent>>;
 
 /// Publishes the first of these events, or finds out who is in the way. What is published is taken:
 /// a reader may have it already, and to touch it again would take it out of that reader's cache.
@@ -56,7 +61,7 @@ pub(crate) fn attempt(
     events: &mut [Option<AnyEvent>],
     patience: Patience<'_>,
 ) -> Attempt {
-    let routes = channel.routes.load();
+    let routes = heart.routes(channel);
     let skip = matches!(patience, Patience::Skip);
     if heart.is_closed() && !skip {
         return Attempt::Refused(Refusal::Closed);
@@ -69,18 +74,20 @@ pub(crate) fn attempt(
         };
     }
     let Some(event) = events.first().cloned().flatten() else { return Attempt::Done(receipt) };
-    if let Some(wait) = queues_full(&routes, &event, patience) {
+    let mut rooms = Rooms::new();
+    if let Some(wait) = queues_full(&routes, &event, patience, &mut rooms) {
         return wait;
     }
-    let members = match choose(&routes, &event, patience) {
+    let members = match choose(&routes, &event, patience, &mut rooms) {
         Ok(chosen) => chosen,
         Err(attempt) => return attempt,
     };
     if let Some(attempt) = write(&routes.logs, &mut events[..1], patience, &mut receipt) {
         return attempt;
     }
-    spread(heart, channel, &routes, members, &event, &mut receipt);
-    Attempt::Done(receipt)
+    let mut spread = Spread { heart, channel, event: &event, rooms, receipt };
+    spread.to(&routes, members);
+    Attempt::Done(spread.receipt)
 }
 
 /// Writes as many events as there is room for into every log, all at once. All locks are given back
@@ -135,7 +142,7 @@ fn fill(
             };
             match patience {
                 Patience::Wait { signal, .. } if !writer.wait(&cursor, bytes, signal) => {}
-                _ => return Some(Attempt::Wait { whom: cursor.owner, until: None }),
+                _ => return Some(Attempt::Wait { whom: vec![cursor.owner], until: None }),
             }
         }
         receipt.sequence = event.sequence();
@@ -158,13 +165,23 @@ fn fill(
 }
 
 /// A queue that blocks for a time and has no room yet.
-fn queues_full(routes: &Routes, event: &AnyEvent, patience: Patience<'_>) -> Option<Attempt> {
-    let full = |one: &Arc<Subscriber>| wait_for(queue_of(one)?, event, patience);
-    routes.queues.iter().find_map(full)
+fn queues_full(
+    routes: &Routes,
+    event: &AnyEvent,
+    patience: Patience<'_>,
+    rooms: &mut Rooms,
+) -> Option<Attempt> {
+    let mut full = |one: &Arc<Subscriber>| wait_for(queue_of(one)?, event, patience, rooms);
+    routes.queues.iter().find_map(&mut full)
 }
 
-/// Whether this queue is worth waiting for.
-fn wait_for(queue: &Queue<AnyEvent>, event: &AnyEvent, patience: Patience<'_>) -> Option<Attempt> {
+/// Takes room in this queue, if it is one that publishers wait for; or says how long to wait.
+fn wait_for(
+    queue: &Arc<Queue<AnyEvent>>,
+    event: &AnyEvent,
+    patience: Patience<'_>,
+    rooms: &mut Rooms,
+) -> Option<Attempt> {
     let time = match queue.bounds.overflow {
         Overflow::Block if !matches!(patience, Patience::Skip) => None,
         Overflow::BlockFor(time) if !matches!(patience, Patience::None | Patience::Skip) => {
@@ -172,14 +189,24 @@ fn wait_for(queue: &Queue<AnyEvent>, event: &AnyEvent, patience: Patience<'_>) -
         }
         _ => return None,
     };
-    let (bytes, whom) = (event.bytes.into(), queue.owner);
-    let Patience::Wait { signal, since } = patience else {
-        let full = time != Some(Duration::ZERO) && !queue.has_room(bytes);
-        return full.then_some(Attempt::Wait { whom, until: None });
-    };
-    let until = time.and_then(|time| since.checked_add(time));
-    let late = until.is_some_and(|until| Instant::now() >= until);
-    (!late && queue.wait(bytes, signal)).then_some(Attempt::Wait { whom, until })
+    let bytes = event.bytes.into();
+    loop {
+        if let Some(room) = Room::take(queue, bytes) {
+            rooms.push(room);
+            return None;
+        }
+        let whom = vec![queue.owner];
+        let Patience::Wait { signal, since } = patience else {
+            return (time != Some(Duration::ZERO)).then_some(Attempt::Wait { whom, until: None });
+        };
+        let until = time.and_then(|time| since.checked_add(time));
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return None; // it is dropped
+        }
+        if queue.wait(bytes, signal) {
+            return Some(Attempt::Wait { whom, until });
+        }
+    }
 }
 
 /// Whose turn it is in every group; or whom to wait for.
@@ -187,101 +214,109 @@ fn choose(
     routes: &Routes,
     event: &AnyEvent,
     patience: Patience<'_>,
+    rooms: &mut Rooms,
 ) -> Result<Vec<Arc<Subscriber>>, Attempt> {
     let mut members = Vec::with_capacity(routes.groups.len());
     for group in &routes.groups {
-        let chosen = catch_unwind(AssertUnwindSafe(|| group.choose(event)));
-        let Ok(chosen) = chosen else {
-            let group = group.name.to_string();
-            return Err(Attempt::Refused(Refusal::ShareFailed { group }));
-        };
-        let Some(member) = chosen else { continue };
-        if let Some(wait) = queue_of(&member).and_then(|queue| wait_for(queue, event, patience)) {
+        loop {
+            let chosen = catch_unwind(AssertUnwindSafe(|| group.choose(event)));
+            let Ok(chosen) = chosen else {
+                let group = group.name.to_string();
+                return Err(Attempt::Refused(Refusal::ShareFailed { group }));
+            };
+            let full = chosen.as_ref().and_then(|member| queue_of(member));
+            let full = full.and_then(|queue| wait_for(queue, event, patience, rooms));
+            let Some(Attempt::Wait { whom, until }) = full else {
+                members.extend(chosen);
+                break;
+            };
             match patience {
                 // Any other member will do, and so will a new one.
-                Patience::Wait { signal, .. } if !group.wait(event.bytes.into(), signal) => {
-                    return choose(routes, event, patience);
-                }
-                _ => return Err(wait),
+                Patience::Wait { signal, .. } if !group.wait(event.bytes.into(), signal) => {}
+                _ => return Err(Attempt::Wait { whom: group.alternatives(whom), until }),
             }
         }
-        members.push(member);
     }
     Ok(members)
 }
 
-/// Gives the event to queues, groups and inline handlers. Nothing here waits.
-fn spread(
-    heart: &Heart,
-    channel: &Channel,
-    routes: &Routes,
-    members: Vec<Arc<Subscriber>>,
-    event: &AnyEvent,
-    receipt: &mut Receipt,
-) {
-    for subscriber in &routes.queues {
-        push(heart, channel, subscriber, event, receipt);
-    }
-    for member in members {
-        let group = member.group().cloned();
-        let mut next = Some(member);
-        // A member that has just left is passed over; soon nobody is left or somebody takes it.
-        while let Some(member) = next.take() {
-            if !push(heart, channel, &member, event, receipt) {
-                let chosen = group.as_ref().map(|group| {
-                    group.leave(&member);
-                    catch_unwind(AssertUnwindSafe(|| group.choose(event)))
-                });
-                next = chosen.and_then(Result::ok).flatten();
-            }
-        }
-    }
-    for subscriber in &routes.inlines {
-        match inline::call(heart, subscriber, event) {
-            Called::Yes => {
-                receipt.matched += 1;
-                receipt.queued += 1;
-            }
-            Called::Lost => {
-                receipt.matched += 1;
-                receipt.dropped += 1;
-                channel.dropped.fetch_add(1, Ordering::Relaxed);
-            }
-            Called::Gone => {}
-        }
-    }
+/// Gives one event to queues, groups and inline handlers. Nothing here waits.
+struct Spread<'a> {
+    heart: &'a Heart,
+    channel: &'a Channel,
+    event: &'a AnyEvent,
+    rooms: Rooms,
+    receipt: Receipt,
 }
 
-/// `false` if the subscriber is leaving.
-fn push(
-    heart: &Heart,
-    channel: &Channel,
-    subscriber: &Arc<Subscriber>,
-    event: &AnyEvent,
-    receipt: &mut Receipt,
-) -> bool {
-    let Some(queue) = queue_of(subscriber) else { return true };
-    let lost = match queue.push(event.priority().lane(), event.clone(), event.bytes.into()) {
-        Pushed::Queued => {
-            receipt.queued += 1;
-            Vec::new()
+impl Spread<'_> {
+    fn to(&mut self, routes: &Routes, members: Vec<Arc<Subscriber>>) {
+        for subscriber in &routes.queues {
+            self.push(subscriber);
         }
-        Pushed::Instead(dropped) => {
-            receipt.queued += 1;
-            dropped
+        for member in members {
+            if self.push(&member) {
+                continue;
+            }
+            // It has just left: this is for the others, like all it leaves.
+            if let Some(group) = member.group().filter(|group| !group.leave(&member)) {
+                let event = vec![self.event.clone()];
+                let left = self.heart.leave_behind(&member, event, STOPPED);
+                self.receipt.matched += group.len().min(1) as u64;
+                self.receipt.queued += 1 - left.min(1);
+            }
         }
-        Pushed::Dropped(event) => vec![event],
-        Pushed::Detach(event) => {
-            heart.detach(subscriber);
-            vec![event]
+        for subscriber in &routes.inlines {
+            match inline::call(self.heart, subscriber, self.event) {
+                Called::Yes => {
+                    self.receipt.matched += 1;
+                    self.receipt.queued += 1;
+                }
+                Called::Lost => {
+                    self.receipt.matched += 1;
+                    self.dropped(1);
+                }
+                Called::Gone => {}
+            }
         }
-        Pushed::Closed(_) => return false,
-    };
-    receipt.matched += 1;
-    if !lost.is_empty() {
-        receipt.dropped += lost.len() as u64;
-        channel.dropped.fetch_add(lost.len() as u64, Ordering::Relaxed);
-        heart.lost(subscriber, lost);
     }
-    true
+
+    fn dropped(&mut self, events: u64) {
+        self.receipt.dropped += events;
+        self.channel.dropped.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// `false` if the subscriber is leaving.
+    fn push(&mut self, subscriber: &Arc<Subscriber>) -> bool {
+        let Some(queue) = queue_of(subscriber) else { return true };
+        let (lane, event) = (self.event.priority().lane(), self.event.clone());
+        let room = self.rooms.iter().position(|room| room.is_in(queue));
+        let pushed = match room.map(|place| self.rooms.swap_remove(place)) {
+            Some(room) => room.push(lane, event),
+            None => queue.push(lane, event, self.event.bytes.into()),
+        };
+        let lost = match pushed {
+            Pushed::Queued => {
+                self.receipt.queued += 1;
+                Vec::new()
+            }
+            Pushed::Instead(dropped) => {
+                self.receipt.queued += 1;
+                dropped
+            }
+            Pushed::Dropped(event) => vec![event],
+            Pushed::Detach(event) => {
+                self.heart.detach(subscriber);
+                vec![event]
+            }
+            Pushed::Full(event) => vec![event], // nobody waits for room: it is a notice
+            Pushed::Closed(_) => return false,
+        };
+        self.receipt.matched += 1;
+        if !lost.is_empty() {
+            self.dropped(lost.len() as u64);
+            self.heart.lost(subscriber, lost);
+        }
+        true
+    }
 }

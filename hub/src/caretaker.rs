@@ -1,4 +1,5 @@
-//! [`Caretaker`]: looks after the subscribers once a second.
+//! [`Caretaker`]: looks after the subscribers once a second, and more often if handlers of theirs
+//! have less time than that.
 //!
 //! **Invariant:** it ends when it is told to, unless it is inside somebody's handler; then it ends
 //! when that one returns, and nobody waits for it.
@@ -10,12 +11,23 @@ use std::time::Duration;
 /// How often it looks around.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Default)]
+/// It does not look more often than this.
+const SHORTEST: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
 struct State {
     ended: bool,
+    /// How often it looks.
+    every: Duration,
     /// It is not waiting for its next look.
     looking: bool,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { ended: false, every: LOOK, looking: false, thread: None }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -37,7 +49,19 @@ pub(crate) struct Caretaker {
 }
 
 impl Caretaker {
-    /// Starts the thread unless it runs; `look` is called about once a second until the end.
+    /// From here on it looks often enough to see that this time has passed.
+    pub(crate) fn watch(&self, time: Duration) {
+        let mut state = self.shared.lock();
+        let every = (time / 4).max(SHORTEST);
+        if every < state.every {
+            state.every = every;
+            drop(state);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Starts the thread unless it runs; `look` is called about once a second, or more often, until
+    /// the end.
     pub(crate) fn start(&self, look: impl FnMut() + Send + 'static) -> std::io::Result<()> {
         let mut state = self.shared.lock();
         if state.thread.is_none() && !state.ended {
@@ -64,8 +88,9 @@ impl Caretaker {
 fn run(shared: &Shared, mut look: impl FnMut()) {
     let mut state = shared.lock();
     while !state.ended {
+        let every = state.every;
         let (waited, timeout) =
-            shared.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+            shared.changed.wait_timeout(state, every).unwrap_or_else(PoisonError::into_inner);
         state = waited;
         if timeout.timed_out() && !state.ended {
             state.looking = true;

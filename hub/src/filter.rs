@@ -4,6 +4,7 @@
 //! for what the ones before let through; one that fails is an error of that subscriber only.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
@@ -15,8 +16,41 @@ use crate::key::{KeyError, Pattern};
 
 const DAY: u64 = 86_400;
 
-/// A filter.
-type Check<T> = Box<dyn FnMut(&AnyEvent, &T) -> Answer + Send>;
+/// A filter. A copy of it goes on if a runner does not come back with it.
+trait Check<T>: Send {
+    fn ask(&mut self, event: &AnyEvent, payload: &T) -> Answer;
+    fn copy(&self) -> Box<dyn Check<T>>;
+}
+
+impl<T, F> Check<T> for F
+where
+    F: FnMut(&AnyEvent, &T) -> Answer + Clone + Send + 'static,
+{
+    #[inline]
+    fn ask(&mut self, event: &AnyEvent, payload: &T) -> Answer {
+        self(event, payload)
+    }
+
+    fn copy(&self) -> Box<dyn Check<T>> {
+        Box::new(self.clone())
+    }
+}
+
+/// One filter, and another for what it lets through.
+struct Both<T>(Box<dyn Check<T>>, Box<dyn Check<T>>);
+
+impl<T: 'static> Check<T> for Both<T> {
+    fn ask(&mut self, event: &AnyEvent, payload: &T) -> Answer {
+        match self.0.ask(event, payload) {
+            Answer::Wanted => self.1.ask(event, payload),
+            answer => answer,
+        }
+    }
+
+    fn copy(&self) -> Box<dyn Check<T>> {
+        Box::new(Both(self.0.copy(), self.1.copy()))
+    }
+}
 
 /// What a filter says. Not a `Result<bool, _>`: this fits into registers.
 pub(crate) enum Answer {
@@ -43,22 +77,27 @@ impl From<Result<bool, HandlerError>> for Answer {
 
 /// All filters of one subscriber.
 pub(crate) struct Filters<T> {
-    first: Option<Check<T>>,
-    #[expect(clippy::box_collection, reason = "most have one, and there may be very many")]
-    others: Option<Box<Vec<Check<T>>>>,
+    check: Option<Box<dyn Check<T>>>,
 }
 
 impl<T: 'static> Filters<T> {
     pub(crate) fn new() -> Filters<T> {
-        Filters { first: None, others: None }
+        Filters { check: None }
     }
 
-    pub(crate) fn add(&mut self, check: impl FnMut(&AnyEvent, &T) -> Answer + Send + 'static) {
-        let check = Box::new(check);
-        match &self.first {
-            None => self.first = Some(check),
-            Some(_) => self.others.get_or_insert_default().push(check),
-        }
+    pub(crate) fn add<F>(&mut self, check: F)
+    where
+        F: FnMut(&AnyEvent, &T) -> Answer + Clone + Send + 'static,
+    {
+        self.check = Some(match self.check.take() {
+            None => Box::new(check),
+            Some(first) => Box::new(Both(first, Box::new(check))),
+        });
+    }
+
+    /// The same filters, as they were before any event.
+    pub(crate) fn copy(&self) -> Filters<T> {
+        Filters { check: self.check.as_ref().map(|check| check.copy()) }
     }
 
     pub(crate) fn add_pattern(&mut self, pattern: &str) -> Result<(), KeyError> {
@@ -68,7 +107,9 @@ impl<T: 'static> Filters<T> {
     }
 
     pub(crate) fn add_field(&mut self, path: &str, value: Value) {
-        let pointer = format!("/{}", path.replace('~', "~0").replace('.', "/"));
+        // A name may have a slash or a tilde in it, which mean something in a JSON pointer.
+        let names = path.split('.').map(|name| name.replace('~', "~0").replace('/', "~1"));
+        let pointer: String = names.flat_map(|name| ["/".to_string(), name]).collect();
         self.add(move |event, _| match event.json() {
             Some(json) => (json.pointer(&pointer) == Some(&value)).into(),
             None => {
@@ -85,36 +126,21 @@ impl<T: 'static> Filters<T> {
     }
 
     pub(crate) fn add_rate(&mut self, rate: Rate) {
-        let limiter: DefaultDirectRateLimiter = RateLimiter::direct(rate.quota);
+        let limiter: Arc<DefaultDirectRateLimiter> = Arc::new(RateLimiter::direct(rate.quota));
         self.add(move |_, _| limiter.check().is_ok().into());
     }
 
     #[inline]
     pub(crate) fn ask(&mut self, event: &AnyEvent, payload: &T) -> Answer {
-        let Some(first) = &mut self.first else { return Answer::Wanted };
-        match (first(event, payload), &mut self.others) {
-            (Answer::Wanted, Some(others)) => ask(others, event, payload),
-            (answer, _) => answer,
+        match &mut self.check {
+            None => Answer::Wanted,
+            Some(check) => check.ask(event, payload),
         }
-    }
-
-    pub(crate) fn take(&mut self) -> Filters<T> {
-        std::mem::replace(self, Filters::new())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.check.is_none()
     }
-}
-
-fn ask<T>(checks: &mut [Check<T>], event: &AnyEvent, payload: &T) -> Answer {
-    for check in checks {
-        match check(event, payload) {
-            Answer::Wanted => {}
-            answer => return answer,
-        }
-    }
-    Answer::Wanted
 }
 
 /// Hours of the day, in UTC unless an offset is given. They may pass midnight.

@@ -100,6 +100,14 @@ impl Group {
             || members.iter().filter_map(|one| queue_of(one)).all(|queue| queue.wait(bytes, signal))
     }
 
+    /// Whom a publisher waits for that found this one full: any member, unless a hash says which.
+    pub(crate) fn alternatives(&self, chosen: Vec<u64>) -> Vec<u64> {
+        match self.is_by_hash() {
+            true => chosen,
+            false => self.members.lock().iter().map(|member| member.id).collect(),
+        }
+    }
+
     /// `true` if nobody is left.
     pub(crate) fn leave(&self, member: &Subscriber) -> bool {
         let mut members = self.members.lock();

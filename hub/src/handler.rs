@@ -35,6 +35,8 @@ pub(crate) enum Remedy {
     Retry,
     Skip,
     Fatal,
+    /// It took too long: as if it were fatal, and the event is not tried again.
+    Late,
 }
 
 /// Why an event was not handled, and what to do about it.

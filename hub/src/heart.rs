@@ -5,11 +5,12 @@
 //! heart ends its threads.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::task::Waker;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
+
+use arc_swap::Guard;
 
 use crate::attempt::{Attempt, Patience, attempt};
 use crate::caretaker::{Caretaker, LOOK};
@@ -17,24 +18,29 @@ use crate::clock::coarse_now;
 use crate::context::inline::{self, Called};
 use crate::context::pool::Pool;
 use crate::current::Waits;
-use crate::dead_letter::{Desk, Letter};
+use crate::dead_letter::{Cause, Desk, Letter};
 use crate::error::Refusal;
 use crate::event::{AnyEvent, Meta, drop_panics};
 use crate::handler::Severity;
 use crate::key::check_key;
 use crate::lane::Priority;
+use crate::leave::letters;
 use crate::notice::{HubNotice, NOTICES};
-use crate::route::{Registry, same_type};
+use crate::route::{Epoch, Registry, Routes, same_type};
 use crate::stats::{Stats, TopicStats};
 use crate::subscriber::{Found, Phase, Post, Subscriber};
 use crate::sync::Mutex;
 use crate::timer::Timer;
 use crate::topic::{Channel, Topic};
+use crate::watch::Watch;
 
 thread_local! {
     /// The hub is saying something on this thread.
     static SAYING: Cell<bool> = const { Cell::new(false) };
 }
+
+/// How many keys forget those who have left, with every look around.
+const REFRESHED: usize = 1000;
 
 struct Said;
 
@@ -59,6 +65,7 @@ pub(crate) struct Settings {
 pub(crate) struct Heart {
     pub(crate) settings: Settings,
     registry: RwLock<Registry>,
+    epoch: Epoch,
     pub(crate) timer: Timer,
     pub(crate) caretaker: Caretaker,
     pub(crate) waits: Waits,
@@ -68,7 +75,8 @@ pub(crate) struct Heart {
     /// The channel of the hub's own notices, from the beginning to the end.
     notices: Arc<Channel>,
     notices_lost: AtomicU64,
-    failed: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) discarded: AtomicU64,
     next_id: AtomicU64,
     /// Events given to one subscriber alone.
     delivered: AtomicU64,
@@ -90,6 +98,7 @@ impl Heart {
         registry.reserve(&crate::notify::ALERTS);
         Arc::new(Heart {
             settings,
+            epoch: registry.epoch(),
             registry: RwLock::new(registry),
             notices,
             timer: Timer::default(),
@@ -100,6 +109,7 @@ impl Heart {
             faults_said: AtomicU64::new(drop_panics()),
             notices_lost: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
             delivered: AtomicU64::new(0),
             pool: Mutex::new(None),
@@ -129,6 +139,16 @@ impl Heart {
         self.registry.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Everywhere an event of this key goes.
+    #[inline]
+    pub(crate) fn routes(&self, channel: &Channel) -> Guard<Arc<Routes>> {
+        let routes = channel.routes.load();
+        match routes.epoch == self.epoch.load(Ordering::Acquire) {
+            true => routes,
+            false => Guard::from_inner(self.registry().fresh(channel)),
+        }
+    }
+
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -139,9 +159,10 @@ impl Heart {
     pub(crate) fn start_threads(self: &Arc<Heart>) -> std::io::Result<()> {
         self.timer.start()?;
         let heart: Weak<Heart> = Arc::downgrade(self);
+        let mut watch = Watch::default();
         self.caretaker.start(move || {
             if let Some(heart) = heart.upgrade() {
-                heart.look_around();
+                watch.look(&heart);
             }
         })
     }
@@ -205,11 +226,6 @@ impl Heart {
         }
     }
 
-    /// A subscriber ended before its time.
-    pub(crate) fn count_failed(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn notice_lost(&self) {
         self.notices_lost.fetch_add(1, Ordering::Relaxed);
     }
@@ -220,10 +236,7 @@ impl Heart {
         let dropped =
             subscriber.counts.troubles().dropped.fetch_add(many, Ordering::Relaxed) + many;
         if subscriber.keeps_dropped {
-            let letters = events.into_iter().map(|event| {
-                Letter::new(&event, subscriber.name(), 0, Severity::Error, "its queue was full")
-            });
-            self.keep(letters.collect());
+            self.keep(letters(subscriber, &events, "its queue was full", Cause::Dropped));
         }
         if !subscriber.lagging.swap(true, Ordering::Relaxed) {
             let subscriber_name = subscriber.name().to_string();
@@ -238,43 +251,19 @@ impl Heart {
         }
     }
 
-    /// What a member of a group leaves is for the others, as far as they have room.
-    pub(crate) fn hand_on(&self, from: &Subscriber, events: Vec<AnyEvent>) -> Vec<AnyEvent> {
-        let Some(group) = from.group() else { return events };
-        group.leave(from);
-        let mut rest = Vec::new();
-        for event in events {
-            let chosen = catch_unwind(AssertUnwindSafe(|| group.choose(&event))).ok().flatten();
-            let given = chosen.is_some_and(|member| self.deliver(&member, &event));
-            if !given {
-                rest.push(event);
-            }
-        }
-        rest
-    }
-
     /// Gives an event to this subscriber alone. `false` if it takes none.
     pub(crate) fn deliver(&self, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
         self.delivered.fetch_add(1, Ordering::SeqCst);
         match &subscriber.post {
             Post::Inline(_) => inline::call(self, subscriber, event) == Called::Yes,
-            _ => subscriber.deliver(vec![event.clone()]),
+            _ => subscriber.deliver(event),
         }
     }
 
-    /// A subscriber whose queue overflowed, and that is to be stopped then.
-    pub(crate) fn detach(&self, subscriber: &Arc<Subscriber>) {
-        subscriber.enter(Phase::Failed);
-        self.end(subscriber, false);
-    }
-
-    /// Takes a subscriber out of the routes and tells it to end, after a drain or at once.
-    pub(crate) fn end(&self, subscriber: &Subscriber, drain: bool) {
-        subscriber.shut(drain);
-        match drain {
-            true => subscriber.life.drain(),
-            false => subscriber.life.stop(),
-        }
+    /// Takes a subscriber out of the routes and tells it to end when it has handled what waits.
+    pub(crate) fn end(&self, subscriber: &Subscriber) {
+        subscriber.shut();
+        subscriber.life.drain();
         self.registry_mut().unroute(subscriber);
         subscriber.wake();
         if let Post::Inline(inline) = &subscriber.post {
@@ -283,7 +272,7 @@ impl Heart {
                 self.over(subscriber); // else whoever runs it does so
             }
         }
-        self.caught_up(); // what it had not handled is nobody's to wait for
+        self.caught_up();
     }
 
     /// Nobody runs it any more.
@@ -297,10 +286,9 @@ impl Heart {
         self.closed.store(true, Ordering::SeqCst);
         let registry = self.registry_mut();
         let subscribers: Vec<_> = registry.subscribers().cloned().collect();
-        let routes: Vec<_> =
-            registry.channels().map(|channel| channel.routes.load_full()).collect();
+        let logs: Vec<_> = registry.logs().cloned().collect();
         drop(registry); // those that wait are woken without it
-        routes.iter().flat_map(|routes| &routes.logs).for_each(|log| log.close());
+        logs.iter().for_each(|log| log.close());
         subscribers
     }
 
@@ -339,8 +327,9 @@ impl Heart {
     }
 
     /// Once a second: who does not get on?
-    fn look_around(&self) {
+    pub(crate) fn look_around(&self) {
         let subscribers: Vec<_> = self.registry().subscribers().cloned().collect();
+        let publishers = self.waits.publishers(Instant::now());
         for subscriber in subscribers {
             if let Post::Log { log, .. } = &subscriber.post {
                 log.tidy();
@@ -348,6 +337,14 @@ impl Heart {
             let name = || subscriber.name().to_string();
             if let Some(for_ms) = subscriber.take_blocked() {
                 self.say(HubNotice::Blocking { subscriber: name(), for_ms });
+            }
+            // Said when it has lasted for a second, and then ever more rarely.
+            let waited = publishers.get(&subscriber.id).filter(|(_, time)| *time >= LOOK);
+            if let Some((publishers, time)) =
+                waited.filter(|(_, time)| time.as_secs().is_power_of_two())
+            {
+                let (publishers, for_ms) = (*publishers, time.as_millis() as u64);
+                self.say(HubNotice::PublishersWait { subscriber: name(), publishers, for_ms });
             }
             let notice = match subscriber.look() {
                 Found::Fine => continue,
@@ -365,6 +362,7 @@ impl Heart {
         if let Some((waiting, reason)) = self.desk.trouble() {
             self.say(HubNotice::LettersWait { waiting, reason });
         }
+        self.registry().refresh(REFRESHED);
         self.caught_up(); // and those who no longer wait for quiet are forgotten
         let faults = drop_panics();
         if self.faults_said.swap(faults, Ordering::Relaxed) != faults {
@@ -377,13 +375,13 @@ impl Heart {
         let mut subscribers: Vec<_> = registry.subscribers().map(|one| one.stats()).collect();
         let mut topics: Vec<_> = registry
             .channels()
-            .filter(|one| one.last_sequence() > 0 || one.routes.load().subscribers() > 0)
+            .filter(|one| one.last_sequence() > 0 || registry.fresh(one).subscribers() > 0)
             .map(|channel| TopicStats {
                 key: channel.key().into(),
                 payload: channel.payload.name,
                 published: channel.last_sequence(),
                 dropped: channel.dropped.load(Ordering::Relaxed),
-                subscribers: channel.routes.load().subscribers(),
+                subscribers: registry.fresh(channel).subscribers(),
             })
             .collect();
         subscribers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -395,6 +393,7 @@ impl Heart {
             notices_lost: self.notices_lost.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
             letters_lost: self.desk.lost(),
+            discarded: self.discarded.load(Ordering::Relaxed),
         }
     }
 }
@@ -423,7 +422,7 @@ pub(crate) struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         for subscriber in self.heart.close() {
-            self.heart.end(&subscriber, true);
+            self.heart.end(&subscriber);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,15 +11,20 @@ use crate::dead_letter::{DeadLetters, Desk, LETTERS_MAX, LetterStore};
 use crate::error::{PublishError, Refusal};
 use crate::heart::{Clock, Handle, Heart, Settings};
 use crate::key::IntoKeys;
+use crate::life::Life;
 use crate::publish::{Publisher, Receipt};
 use crate::stats::Stats;
 use crate::subscribe::Subscribe;
 use crate::subscriber::{Stage, Subscriber};
-use crate::subscription::stop;
+use crate::subscription::{GRACE, stop};
+use crate::sync::Mutex;
+use crate::timer::Timer;
 use crate::topic::Topic;
 
 /// How many handlers in a row may lead to an event.
 const DEPTH_MAX: u16 = 64;
+/// What the store of dead letters is given at least, to write the last ones.
+const LETTERS: Duration = Duration::from_secs(1);
 /// How many keys are remembered.
 const KEYS_MAX: usize = 65_536;
 
@@ -50,8 +55,9 @@ pub enum BuildError {
 }
 
 impl EventHubBuilder {
-    /// Handlers in a row that may lead to an event, 64 unless said here. Beyond that a publish is
-    /// refused as [`Refusal::TooDeep`].
+    /// Handlers in a row that may lead to an event, 64 unless said here: an event that a handler
+    /// publishes is one deeper than the event it handles. Beyond that a publish is refused as
+    /// [`Refusal::TooDeep`], which ends chains that would never end.
     pub fn depth_max(mut self, depth: u16) -> EventHubBuilder {
         self.settings.depth_max = depth;
         self
@@ -175,6 +181,39 @@ pub struct EventHub {
     handle: Arc<Handle>,
 }
 
+/// A hub that may be gone. Made by [`EventHub::downgrade`], for handlers.
+///
+/// ```
+/// use artel_hub::{Context, Delivery, EventHub, HandlerError, Topic};
+///
+/// const ORDERS: Topic<u32> = Topic::new("orders");
+/// const BILLS: Topic<u32> = Topic::new("bills");
+///
+/// let hub = EventHub::new();
+/// let weak = hub.downgrade();
+/// let billing = hub.subscribe(&ORDERS).on(Context::Thread).spawn(
+///     move |order: Delivery<'_, u32>| -> Result<(), HandlerError> {
+///         if let Some(hub) = weak.upgrade() {
+///             hub.blocking_publish(&BILLS, *order)?;
+///         }
+///         Ok(())
+///     },
+/// )?;
+/// # billing.detach();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeakEventHub {
+    handle: Weak<Handle>,
+}
+
+impl WeakEventHub {
+    /// The hub, unless it is gone.
+    pub fn upgrade(&self) -> Option<EventHub> {
+        Some(EventHub { handle: self.handle.upgrade()? })
+    }
+}
+
 impl Default for EventHub {
     fn default() -> EventHub {
         EventHub::new()
@@ -203,6 +242,14 @@ impl EventHub {
 
     pub(crate) fn heart(&self) -> &Arc<Heart> {
         &self.handle.heart
+    }
+
+    /// The same hub for its own handlers: what a handler holds does not keep the hub alive.
+    ///
+    /// A handler that holds a clone of its hub keeps it from ending when it is dropped everywhere
+    /// else, with its threads.
+    pub fn downgrade(&self) -> WeakEventHub {
+        WeakEventHub { handle: Arc::downgrade(&self.handle) }
     }
 
     /// Begins to subscribe to a [`Topic`] or to [`Keys`](crate::Keys).
@@ -285,7 +332,7 @@ impl EventHub {
     pub fn subscriber_count(&self, key: &str) -> usize {
         let registry = self.heart().registry();
         match registry.channel(key) {
-            Some(channel) => channel.routes.load().subscribers(),
+            Some(channel) => registry.fresh(channel).subscribers(),
             None => registry
                 .subscribers()
                 .filter(|one| one.is_routed())
@@ -333,7 +380,9 @@ impl EventHub {
     /// users' subscribers handle what is left, for this long at most; what they do not come to
     /// becomes dead letters; archives write what they have; alerts are sent; dead letters are
     /// written; the hub's threads end. A handler that is inside when the time is over has half a
-    /// second more. Dropped without a shutdown, the last handle of a hub lets its subscribers handle
+    /// second more, all of them together; so have the archives, the alerts and the pool, and the
+    /// store of dead letters has a second. So this returns at most three seconds late, whoever
+    /// hangs. Dropped without a shutdown, the last handle of a hub lets its subscribers handle
     /// what is waiting, and nobody waits for that.
     ///
     /// # Cancel safety
@@ -341,21 +390,15 @@ impl EventHub {
     /// Safe to drop, but then the rest goes on without anybody waiting for it.
     pub async fn shutdown(&self, drain: Duration) -> Shutdown {
         let heart = self.heart();
-        let due = Instant::now() + drain.min(Duration::from_secs(86_400 * 365));
+        let due = Timer::due(drain);
         let mut subscribers = heart.close();
         subscribers.sort_by_key(|one| (one.stage, one.id));
         let mut report = Shutdown::default();
         for stage in [Stage::User, Stage::Archive, Stage::Alert] {
-            let these: Vec<&Arc<Subscriber>> =
-                subscribers.iter().filter(|one| one.stage == stage).collect();
-            // All of them drain at the same time.
-            these.iter().for_each(|one| {
-                one.keep_leftovers();
-                heart.end(one, true);
-            });
-            for one in these {
-                let left = due.saturating_duration_since(Instant::now());
-                match stop(heart, one, left).await {
+            let these: Vec<Arc<Subscriber>> =
+                subscribers.iter().filter(|one| one.stage == stage).cloned().collect();
+            for (one, stopped) in these.iter().zip(stop(heart, &these, due).await) {
+                match stopped {
                     Ok(stopped) => {
                         report.stopped += 1;
                         report.leftovers += stopped.leftovers;
@@ -367,27 +410,31 @@ impl EventHub {
                 }
             }
         }
-        let left = due.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        let left = due.saturating_duration_since(Instant::now());
         let (desk, timer, pool) = (heart.desk.clone(), heart.timer.clone(), heart.take_pool());
         let caretaker = heart.caretaker.clone();
-        let stuck = !report.stuck.is_empty();
         let end = move || {
-            desk.end(left);
-            if stuck {
-                // One may be inside a handler that does not return: nobody waits for it.
-                pool.iter().for_each(|pool| pool.end());
-                std::mem::forget(pool);
-            } else {
-                drop(pool);
-            }
+            desk.end(left.max(LETTERS));
+            // One may be inside a handler that does not return: nobody waits for it for long.
+            pool.iter().for_each(|pool| pool.join(GRACE));
             caretaker.end();
             timer.end();
         };
-        // These wait for threads; not on one of the runtime's.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(end).await),
-            Err(_) => end(),
+        // These wait for threads: on one of their own, as all others may be taken.
+        let (over, ends) = (Arc::new(Life::new()), Arc::new(Mutex::new(Some(end))));
+        let (told, work) = (over.clone(), ends.clone());
+        let thread = std::thread::Builder::new().name("artel-hub-end".into());
+        let begun = thread.spawn(move || {
+            let end = work.lock().take();
+            end.into_iter().for_each(|end| end());
+            told.end();
+        });
+        if begun.is_err() {
+            let end = ends.lock().take();
+            end.into_iter().for_each(|end| end());
+            over.end();
         }
+        poll_fn(|cx| if over.join(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
         report
     }
 

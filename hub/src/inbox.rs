@@ -1,17 +1,22 @@
 //! [`Inbox`]: where a runner gets its events from, whichever way they come.
+//!
+//! **Invariant:** one event at most is in hand. All that waits is where others can take it from a
+//! runner that does not come back.
 
-use std::collections::VecDeque;
-
-use crate::cursor::{Reader, Stretch};
 use crate::event::AnyEvent;
 use crate::queue::QueueReader;
+use crate::reader::{Reader, Stretch};
+use crate::stats::count;
 use crate::subscriber::Subscriber;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The log or the queue, and before them what is for this subscriber alone.
 pub(crate) struct Inbox {
     source: Source,
-    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
-    direct: Option<Box<VecDeque<AnyEvent>>>,
+    /// In hand, and given to this subscriber alone. Boxed: most never have one.
+    direct: Option<Box<AnyEvent>>,
+    /// Which runner of its subscriber reads here.
+    runner: AtomicU32,
 }
 
 pub(crate) enum Source {
@@ -20,15 +25,36 @@ pub(crate) enum Source {
 }
 
 impl Inbox {
-    pub(crate) fn new(source: Source) -> Inbox {
-        Inbox { source, direct: None }
+    pub(crate) fn new(source: Source, runner: u32) -> Inbox {
+        Inbox { source, direct: None, runner: AtomicU32::new(runner) }
+    }
+
+    fn runner(&self) -> u32 {
+        self.runner.load(Ordering::Relaxed)
+    }
+
+    /// Whether another runner has taken the place of this one. One that was only suspected goes on,
+    /// under its new number.
+    pub(crate) fn is_replaced(&self, me: &Subscriber) -> bool {
+        let (mine, next) = (self.runner(), me.life.orders().runner());
+        if mine == next {
+            return false;
+        }
+        let goes_on = me.goes_on(mine, next);
+        if goes_on {
+            self.runner.store(next, Ordering::Relaxed);
+            if let Source::Queue(reader) = &self.source {
+                reader.goes_on_as(next);
+            }
+        }
+        !goes_on
     }
 
     /// The next event, the same one until [`Inbox::advance`].
     #[inline]
     pub(crate) fn current(&mut self) -> Option<&AnyEvent> {
         if self.direct.is_some() {
-            return self.direct.as_ref().and_then(|direct| direct.front());
+            return self.direct.as_deref();
         }
         match &mut self.source {
             Source::Log(reader) => reader.current(),
@@ -36,14 +62,56 @@ impl Inbox {
         }
     }
 
+    /// The event in hand, if [`Inbox::current`] found one.
+    #[inline]
+    pub(crate) fn hand(&self) -> Option<&AnyEvent> {
+        if self.direct.is_some() {
+            return self.direct.as_deref();
+        }
+        match &self.source {
+            Source::Log(reader) => reader.hand(),
+            Source::Queue(reader) => reader.hand(),
+        }
+    }
+
+    /// Another runner was here before it.
+    pub(crate) fn is_successor(&self) -> bool {
+        self.runner() > 0
+    }
+
+    /// One more. The first runner is the only writer; beside the others there is one that was
+    /// replaced, and may still tell what it did before.
+    #[inline]
+    pub(crate) fn count(&self, counter: &AtomicU64) {
+        match self.runner() {
+            0 => count(counter),
+            _ => drop(counter.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Shows which event is in hand. Orders are to be looked at after this.
+    #[inline]
+    pub(crate) fn show(&self) {
+        match &self.source {
+            Source::Log(reader) if self.direct.is_none() => reader.show(),
+            _ => {} // shown as it was taken
+        }
+    }
+
+    /// The runner enters the user's code, or has left it.
+    #[inline]
+    pub(crate) fn is_inside(&self, is: bool) {
+        match &self.source {
+            Source::Log(reader) => reader.cursor().is_inside(is),
+            Source::Queue(reader) => reader.is_inside(is),
+        }
+    }
+
     /// The event in hand is done with.
     #[inline]
     pub(crate) fn advance(&mut self, me: &Subscriber, bytes: u64) {
-        if let Some(direct) = &mut self.direct {
-            direct.pop_front();
-            self.direct.take_if(|direct| direct.is_empty());
-            me.done_direct();
-            return;
+        if self.direct.take().is_some() {
+            return me.done_direct(self.runner());
         }
         match &mut self.source {
             Source::Log(reader) => reader.advance(bytes),
@@ -67,10 +135,11 @@ impl Inbox {
         }
     }
 
-    /// The event in hand is being handled, or no longer: others may take what waits behind it.
-    pub(crate) fn handles(&self, is: bool) {
-        if let Source::Log(reader) = &self.source {
-            reader.handles(is && self.direct.is_none());
+    /// Whether its runner was replaced at the last of so many events of a stretch.
+    pub(crate) fn lost_last(&self, passed: u64) -> bool {
+        match &self.source {
+            Source::Log(reader) => reader.lost_last(passed),
+            Source::Queue(_) => false,
         }
     }
 
@@ -100,19 +169,39 @@ impl Inbox {
         }
     }
 
+    /// Takes the next one that is for this subscriber alone, unless another event is in hand.
     pub(crate) fn take_direct(&mut self, me: &Subscriber) {
-        let events = me.take_direct();
-        if !events.is_empty() {
-            self.direct.get_or_insert_default().extend(events);
+        if self.hand().is_none() {
+            self.direct = me.next_direct(self.runner()).map(Box::new);
         }
     }
 
-    /// What was handled but not committed is to be handled again, first.
-    pub(crate) fn again(&mut self, me: &Subscriber, events: Vec<AnyEvent>) {
-        me.again_direct(events.len() as u32);
-        for event in events.into_iter().rev() {
-            self.direct.get_or_insert_default().push_front(event);
+    /// The event in hand was handled, and is to be committed together with others. How many now?
+    pub(crate) fn hold(&mut self, me: &Subscriber, bytes: u64) -> usize {
+        let Some(event) = self.hand().cloned() else { return 0 };
+        let held = me.hold(event, self.runner());
+        self.advance(me, bytes);
+        held
+    }
+
+    /// What was handled and not committed is to be handled again, and then what is in hand.
+    pub(crate) fn again(&mut self, me: &Subscriber) {
+        let (event, runner) = (self.hand().cloned(), self.runner());
+        if me.again(event.as_ref(), runner)
+            && let Some(event) = event
+        {
+            self.advance(me, event.bytes.into());
         }
+    }
+
+    /// The handler begins to commit what it holds, or has failed to.
+    pub(crate) fn commits(&self, me: &Subscriber, now: bool) {
+        me.commits(self.runner(), now);
+    }
+
+    /// What was held is committed, or given up.
+    pub(crate) fn committed(&self, me: &Subscriber) -> Vec<AnyEvent> {
+        me.committed(self.runner())
     }
 
     pub(crate) fn is_empty(&mut self) -> bool {
@@ -149,11 +238,8 @@ impl Inbox {
 
     /// Everything that was not handled.
     pub(crate) fn rest(&mut self, me: &Subscriber) -> Vec<AnyEvent> {
-        let last = me.last_direct();
-        let direct = self.direct.take();
-        let mut rest: Vec<AnyEvent> =
-            direct.into_iter().flat_map(|direct| *direct).chain(last).collect();
-        rest.iter().for_each(|_| me.done_direct());
+        let hand = self.direct.take().map(|event| *event);
+        let mut rest: Vec<AnyEvent> = hand.into_iter().chain(me.last_direct()).collect();
         rest.extend(match &mut self.source {
             Source::Log(reader) => reader.rest(),
             Source::Queue(reader) => reader.rest(),

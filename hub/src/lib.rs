@@ -83,7 +83,9 @@
 //! [`publish`](EventHub::publish) is async and waits for room, [`blocking_publish`
 //! ](EventHub::blocking_publish) does so in a thread, [`try_publish`](EventHub::try_publish) never
 //! waits. A [`Publisher`] has looked its key up; it has a priority and takes batches. The
-//! [`Receipt`] says what became of it; a refusal gives the payload back.
+//! [`Receipt`] says what became of it; a refusal gives the payload back. What a handler publishes may
+//! lead to further events, 64 handlers in a row unless the [builder](EventHubBuilder::depth_max) says
+//! otherwise; the next one is refused, so that no chain goes on for ever.
 //!
 //! *Events that one publisher publishes one after the other, under one key and with one
 //! [`Priority`], reach every subscriber in that order.* Between publishers, keys and priorities there
@@ -158,6 +160,15 @@
 //! listed and delivered again. When the budget is spent the subscriber is stopped, what it had not
 //! handled becomes dead letters, and a critical [notice](NOTICES) says so.
 //!
+//! A closure is cloned to be made anew, as it was when it was given to [`spawn`](Subscribe::spawn): what
+//! it captured and changed since is forgotten, unless it is shared. [`spawn_with`](Subscribe::spawn_with)
+//! takes a factory.
+//!
+//! A handler that hangs is noticed. On a task it may take 30 seconds, elsewhere as long as it likes, or
+//! what [`handler_timeout`](Subscribe::handler_timeout) says; an event that takes longer is a dead letter
+//! with the cause `timeout`, and the subscriber goes on with a new handler. Publishers that wait for a
+//! subscriber for a second cause a [notice](HubNotice::PublishersWait) that names it.
+//!
 //! ```
 //! use artel_hub::{Delivery, EventHub, Handler, HandlerError, LetterFilter, Restart, Topic};
 //! const LINES: Topic<String> = Topic::json("lines");
@@ -217,8 +228,9 @@
 //!
 //! # Life, statistics, alerts, traces
 //!
-//! Dropping a [`Subscription`] unsubscribes, and what was waiting is discarded; [`stop`](Subscription::stop) drains and joins, and after
-//! it the handler never runs again. [`idle`](EventHub::idle) waits for quiet, [`shutdown`
+//! Dropping a [`Subscription`] unsubscribes, and what was waiting is discarded and counted; `let _ =` drops
+//! it at once. [`stop`](Subscription::stop) drains and joins, and after it the handler never runs again. A
+//! handler that publishes holds a [`WeakEventHub`], or its hub never ends by being dropped. [`idle`](EventHub::idle) waits for quiet, [`shutdown`
 //! ](EventHub::shutdown) ends everything in a written order. [`stats`](EventHub::stats) is a serde
 //! structure; handler times are sampled. [`notify`] tells an administrator by webhook or mail. With a
 //! subscriber of `tracing` at `debug` for the target `artel_hub`, a span leads from the publish to
@@ -257,8 +269,10 @@ mod context;
 mod current;
 mod cursor;
 mod dead_letter;
+mod direct;
 mod error;
 mod event;
+mod failure;
 mod filter;
 mod group;
 mod handler;
@@ -268,6 +282,7 @@ mod hub;
 mod inbox;
 mod key;
 mod lane;
+mod leave;
 mod life;
 mod lived;
 mod log;
@@ -276,10 +291,13 @@ pub mod notify;
 mod overflow;
 mod publish;
 mod queue;
+mod reader;
 mod restart;
 mod route;
 mod runner;
+mod segment;
 mod signal;
+mod spare;
 mod stats;
 mod subscribe;
 mod subscriber;
@@ -287,6 +305,7 @@ mod subscription;
 mod sync;
 mod timer;
 mod topic;
+mod watch;
 mod work;
 
 /// The hub inside a small web service.
@@ -297,7 +316,8 @@ pub use context::Context;
 #[cfg(feature = "sqlite")]
 pub use dead_letter::SqliteLetters;
 pub use dead_letter::{
-    DeadLetters, JsonLinesLetters, Letter, LetterError, LetterFilter, LetterStore, Redelivered,
+    Cause, DeadLetters, JsonLinesLetters, Letter, LetterError, LetterFilter, LetterStore,
+    Redelivered,
 };
 pub use error::{PublishError, Refusal, StopError, SubscribeError};
 pub use event::AnyEvent;
@@ -307,7 +327,7 @@ pub use handler::{Delivery, Handler, HandlerError, IntoOutcome, Severity};
 #[cfg(feature = "sqlite")]
 pub use history::SqliteArchive;
 pub use history::{ArchiveError, ArchiveStore, History, JsonLinesArchive, Query, Record};
-pub use hub::{BuildError, EventHub, EventHubBuilder, Shutdown};
+pub use hub::{BuildError, EventHub, EventHubBuilder, Shutdown, WeakEventHub};
 pub use key::{IntoKeys, KEY_BYTES_MAX, KEYS_MAX, KeyError, Keys};
 pub use lane::Priority;
 pub use notice::{HubNotice, NOTICES};

@@ -12,6 +12,8 @@ const DRAIN: u64 = 1;
 const STOP: u64 = 2;
 /// Something waits outside the queue.
 const DIRECT: u64 = 4;
+/// The number of the runner is counted from this bit on.
+const RUNNER: u64 = 1 << 32;
 
 /// What a subscriber is to do, and whether it is over.
 #[derive(Debug)]
@@ -43,6 +45,11 @@ impl Orders {
     pub(crate) fn direct(self) -> bool {
         self.0 & DIRECT != 0
     }
+
+    /// Which runner is to go on. Another number than one's own means: see whether one was replaced.
+    pub(crate) fn runner(self) -> u32 {
+        (self.0 / RUNNER) as u32
+    }
 }
 
 impl Life {
@@ -71,6 +78,12 @@ impl Life {
 
     pub(crate) fn took_direct(&self) {
         self.orders.fetch_and(!DIRECT, Ordering::SeqCst);
+    }
+
+    /// Its runner is to see whether it is to go on, under the number that is returned.
+    pub(crate) fn suspect(&self) -> u32 {
+        let before = Orders(self.orders.fetch_add(RUNNER, Ordering::SeqCst));
+        before.runner().wrapping_add(1)
     }
 
     pub(crate) fn is_over(&self) -> bool {

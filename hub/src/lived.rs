@@ -1,7 +1,8 @@
 //! [`live`]: a runner with an end.
 //!
 //! **Invariant:** it is polled until its runner is done or its subscriber is told to stop; then the
-//! runner is dropped, whatever it was waiting for, and the subscriber is over.
+//! runner is dropped, whatever it was waiting for, and the subscriber is over, unless another runner
+//! has taken its place.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,7 +41,7 @@ where
     R: Future<Output = ()>,
 {
     match &me.post {
-        Post::Log { cursor, .. } => cursor.signal.register(cx.waker()),
+        Post::Log { cursor, .. } => cursor.load().signal.register(cx.waker()),
         Post::Queue { queue, .. } => queue.signal.register(cx.waker()),
         Post::Inline(_) => {}
     }

@@ -12,51 +12,9 @@ use std::collections::VecDeque;
 
 use crate::cursor::Cursor;
 use crate::lane::LANES;
+use crate::segment::{Remainder, Segment};
 use crate::signal::Signal;
-use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, SEGMENT, Slot, fence};
-
-/// A stretch of one lane.
-#[derive(Debug)]
-pub(crate) struct Segment<V> {
-    pub(crate) base: u64,
-    /// Where the next one begins: earlier than it might, if its events are heavy.
-    end: AtomicU64,
-    slots: Box<[Slot<V>]>,
-}
-
-impl<V> Segment<V> {
-    fn new(base: u64) -> Arc<Segment<V>> {
-        let end = AtomicU64::new(base + SEGMENT as u64);
-        Arc::new(Segment { base, end, slots: (0..SEGMENT).map(|_| Slot::new()).collect() })
-    }
-
-    /// The slots from one place to before another.
-    pub(crate) fn slots(&self, from: u64, to: u64) -> &[Slot<V>] {
-        let end = to.min(self.end()).saturating_sub(self.base) as usize;
-        let start = from.saturating_sub(self.base) as usize;
-        self.slots.get(start..end).unwrap_or(&[])
-    }
-
-    #[inline]
-    pub(crate) fn holds(&self, at: u64) -> bool {
-        at >= self.base && at < self.end()
-    }
-
-    fn end(&self) -> u64 {
-        self.end.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn get(&self, at: u64) -> Option<&V> {
-        self.slots.get(at.checked_sub(self.base)? as usize)?.get()
-    }
-}
-
-/// What is left for a reader that no longer takes part: its segments, and where each lane ends.
-#[derive(Debug)]
-pub(crate) struct Remainder<V> {
-    pub(crate) segments: [Vec<Arc<Segment<V>>>; LANES],
-    pub(crate) end: [u64; LANES],
-}
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, SEGMENT, fence};
 
 #[derive(Debug)]
 struct Lane<V> {
@@ -64,6 +22,12 @@ struct Lane<V> {
     head: u64,
     /// In the last segment.
     bytes: u64,
+}
+
+impl<V> Lane<V> {
+    fn segment(&self, at: u64) -> Option<&Arc<Segment<V>>> {
+        self.segments.get(self.segments.partition_point(|segment| segment.end() <= at))
+    }
 }
 
 /// Everything the lock protects.
@@ -76,8 +40,10 @@ pub(crate) struct Tail<V> {
     /// How far `pushed` and `bytes` may go before the cursors are looked at again.
     limit: u64,
     bytes_limit: u64,
-    /// A segment with more is ended, so that what was read does not stay for long.
+    /// A segment with more is ended, so that what was read does not stay for long: a quarter of the
+    /// least bound of any reader.
     segment_bytes: u64,
+    segment_events: u64,
     cursors: Vec<Arc<Cursor<V>>>,
     /// Grows whenever sleepers are woken; a cursor that slept in it is asleep.
     epoch: u64,
@@ -101,6 +67,16 @@ pub(crate) struct Log<V> {
     crowd: AtomicUsize,
 }
 
+/// A cursor that took the place of another.
+#[derive(Debug)]
+pub(crate) struct ReplacedCursor<V> {
+    pub(crate) next: Arc<Cursor<V>>,
+    /// What the reader of the old one does not come back with.
+    pub(crate) in_hand: Option<V>,
+    /// To be woken, without any lock: the one in their way is another now.
+    pub(crate) writers: Vec<Arc<Signal>>,
+}
+
 /// Why nothing can be written now.
 #[derive(Debug)]
 pub(crate) enum Full<V> {
@@ -121,6 +97,7 @@ impl<V> Log<V> {
                 limit: u64::MAX,
                 bytes_limit: u64::MAX,
                 segment_bytes: u64::MAX,
+                segment_events: SEGMENT as u64,
                 cursors: Vec::new(),
                 epoch: 1,
                 sleepers: Vec::new(),
@@ -157,16 +134,55 @@ impl<V> Log<V> {
     }
 
     /// From here on this cursor counts: it sees what is written from now on.
-    pub(crate) fn join(&self, cursor: &Arc<Cursor<V>>) -> [u64; LANES] {
+    pub(crate) fn join(&self, cursor: &Arc<Cursor<V>>) {
         let mut tail = self.tail.lock();
         let heads = std::array::from_fn(|lane| tail.lanes[lane].head);
         cursor.start(heads, tail.bytes, tail.cursors.len());
         tail.limit = tail.limit.min(tail.pushed.saturating_add(cursor.bound));
         tail.bytes_limit = tail.bytes_limit.min(tail.bytes.saturating_add(cursor.bytes_bound));
         tail.segment_bytes = tail.segment_bytes.min(cursor.bytes_bound / 4);
+        tail.segment_events = tail.segment_events.min((cursor.bound / 4).max(1));
         tail.cursors.push(cursor.clone());
         self.crowd.store(tail.cursors.len(), Ordering::Relaxed);
-        heads
+    }
+
+    /// A new cursor takes the place of one whose reader was told to stop and does not come back. It
+    /// goes on behind the event that one has in hand.
+    pub(crate) fn replace(
+        &self,
+        old: &Arc<Cursor<V>>,
+        weigh: impl Fn(&V) -> u64,
+    ) -> ReplacedCursor<V>
+    where
+        V: Clone,
+    {
+        let mut tail = self.tail.lock();
+        let place = old.place();
+        let stays = tail.cursors.get(place).is_some_and(|there| Arc::ptr_eq(there, old));
+        let in_hand = old.in_hand().and_then(|(lane, at)| match stays {
+            true => tail.lanes[lane].segment(at)?.get(at).cloned(),
+            false => old.kept(lane, at),
+        });
+        let next = old.successor();
+        if stays {
+            // The old one does not show the bytes of every event: those it has read are all but these.
+            let unread = |(lane, line): (usize, &Lane<V>)| -> u64 {
+                let at = next.done(lane)..line.head;
+                at.filter_map(|at| line.segment(at)?.get(at)).map(&weigh).sum()
+            };
+            let unread: u64 = tail.lanes.iter().enumerate().map(unread).sum();
+            next.starts_with(tail.bytes - unread);
+            next.moved(place);
+            tail.cursors[place] = next.clone();
+            if old.slept_in() == tail.epoch {
+                tail.asleep -= 1;
+            }
+        } else {
+            next.inherit(old);
+        }
+        old.lost();
+        let writers = std::mem::take(&mut tail.writers);
+        ReplacedCursor { next, in_hand, writers }
     }
 
     /// From here on this cursor holds nobody back. What it had not read is kept for it if it
@@ -197,7 +213,7 @@ impl<V> Log<V> {
         let mut spent = Vec::new();
         if tail.cursors.is_empty() {
             (tail.limit, tail.bytes_limit) = (u64::MAX, u64::MAX);
-            tail.segment_bytes = u64::MAX;
+            (tail.segment_bytes, tail.segment_events) = (u64::MAX, SEGMENT as u64);
             spent = tail.forget();
         }
         if tail.sleepers.len() > 2 * tail.cursors.len() + SEGMENT {
@@ -222,8 +238,7 @@ impl<V> Log<V> {
         if cursor.is_gone() {
             return None;
         }
-        let segments = &tail.lanes[lane].segments;
-        segments.get(segments.partition_point(|segment| segment.end() <= at)).cloned()
+        tail.lanes[lane].segment(at).cloned()
     }
 
     /// Writes the cursor down as asleep unless there is something to read. The caller has
@@ -379,7 +394,7 @@ impl<V> Writer<'_, V> {
             while segments.front().is_some_and(|old| old.end() <= done) {
                 self.spent.extend(segments.pop_front());
             }
-            segments.push_back(Segment::new(head));
+            segments.push_back(Segment::new(head, tail.segment_events));
         }
         if let Some(segment) = tail.lanes[lane].segments.back() {
             segment.slots[(head - segment.base) as usize].set(value);
@@ -425,6 +440,6 @@ impl<V> Wakes<V> {
     }
 }
 
-fn wake_writers(writers: Vec<Arc<Signal>>) {
+pub(crate) fn wake_writers(writers: Vec<Arc<Signal>>) {
     writers.iter().for_each(|writer| writer.wake());
 }

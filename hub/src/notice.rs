@@ -76,6 +76,15 @@ pub enum HubNotice {
         /// How many events wait.
         lag: u64,
     },
+    /// Publishers have waited for room with a subscriber for a second or more.
+    PublishersWait {
+        /// With which.
+        subscriber: String,
+        /// How many wait.
+        publishers: u64,
+        /// The longest wait so far.
+        for_ms: u64,
+    },
     /// A subscriber that was stuck goes on.
     Unstuck {
         /// Which.
@@ -119,10 +128,29 @@ impl HubNotice {
             | HubNotice::Restarting { .. }
             | HubNotice::Lagging { .. }
             | HubNotice::Stuck { .. }
+            | HubNotice::PublishersWait { .. }
             | HubNotice::DropPanicked { .. } => Severity::Error,
             HubNotice::Stopped { .. }
             | HubNotice::LettersLost { .. }
             | HubNotice::LettersWait { .. } => Severity::Critical,
+        }
+    }
+
+    /// Which kind of notice it is, in one word.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            HubNotice::HandlerFailed { .. } => "handler_failed",
+            HubNotice::DeadLetter { .. } => "dead_letter",
+            HubNotice::Restarting { .. } => "restarting",
+            HubNotice::Stopped { .. } => "stopped",
+            HubNotice::Lagging { .. } => "lagging",
+            HubNotice::Stuck { .. } => "stuck",
+            HubNotice::PublishersWait { .. } => "publishers_wait",
+            HubNotice::Unstuck { .. } => "unstuck",
+            HubNotice::Blocking { .. } => "blocking",
+            HubNotice::LettersWait { .. } => "letters_wait",
+            HubNotice::LettersLost { .. } => "letters_lost",
+            HubNotice::DropPanicked { .. } => "drop_panicked",
         }
     }
 
@@ -135,6 +163,7 @@ impl HubNotice {
             | HubNotice::Stopped { subscriber, .. }
             | HubNotice::Lagging { subscriber, .. }
             | HubNotice::Stuck { subscriber, .. }
+            | HubNotice::PublishersWait { subscriber, .. }
             | HubNotice::Unstuck { subscriber }
             | HubNotice::Blocking { subscriber, .. } => Some(subscriber),
             HubNotice::LettersLost { .. }
@@ -167,6 +196,11 @@ impl std::fmt::Display for HubNotice {
             HubNotice::Stuck { subscriber, for_ms, lag } => {
                 write!(f, "{subscriber} is stuck for {:?}, {lag} events wait", ms(for_ms))
             }
+            HubNotice::PublishersWait { subscriber, publishers, for_ms } => write!(
+                f,
+                "publishers wait for room with {subscriber}: {publishers}, the longest for {:?}",
+                ms(for_ms)
+            ),
             HubNotice::Unstuck { subscriber } => write!(f, "{subscriber} goes on"),
             HubNotice::Blocking { subscriber, for_ms } => write!(
                 f,

@@ -84,7 +84,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
 
     /// How many subscribers would see an event published now.
     pub fn subscriber_count(&self) -> usize {
-        self.channel.routes.load().subscribers()
+        self.heart().routes(&self.channel).subscribers()
     }
 
     /// Publishes, and waits while a subscriber that loses nothing is full.
@@ -195,7 +195,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     async fn wait(&self, events: &mut [Option<AnyEvent>]) -> Result<Receipt, Refusal> {
         let heart = self.heart();
         let (signal, since) = (Arc::new(Signal::new()), Instant::now());
-        let (mut edge, mut sleep) = (None, None);
+        let (mut edge, mut sleep, mut told) = (None, None, None);
         let patience = Patience::Wait { signal: &signal, since };
         poll_fn(|cx| {
             signal.register(cx.waker());
@@ -203,9 +203,10 @@ impl<T: Send + Sync + 'static> Publisher<T> {
                 Attempt::Done(receipt) => Poll::Ready(Ok(receipt)),
                 Attempt::Refused(reason) => Poll::Ready(Err(reason)),
                 Attempt::Wait { whom, until } => {
-                    edge = None;
+                    (edge, told) = (None, None);
+                    told = whom.first().map(|whom| heart.waits.publishes(*whom, since));
                     if let Some(at) = current(heart.id()) {
-                        edge = heart.waits.begin(at.subscriber, whom);
+                        edge = heart.waits.begin(at.subscriber, &whom);
                         if edge.is_none() {
                             return Poll::Ready(Err(Refusal::WouldDeadlock));
                         }

@@ -1,7 +1,11 @@
 //! [`Queue`]: the own queue of a subscriber that may lose events, or that shares them in a group.
 //!
 //! **Invariant:** never more than its bounds wait in it, beside the event being handled, and what
-//! it had to drop is handed back to the publisher and told to the subscriber.
+//! it had to drop is handed back to the publisher and told to the subscriber. Nothing goes for
+//! something less urgent.
+//!
+//! A publisher that waits for room is given a [`Room`] before it publishes to anybody, so that
+//! nobody else takes it meanwhile.
 //!
 //! Subscribers that lose nothing share a [log](crate::log) instead, which is far cheaper.
 
@@ -10,7 +14,7 @@ use std::collections::VecDeque;
 use crate::lane::{LANES, Turn};
 use crate::overflow::{Bounds, Overflow};
 use crate::signal::Signal;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Events a reader takes before it lets others run.
 const STRETCH: u32 = 32;
@@ -23,19 +27,54 @@ struct Waiting<V> {
     lagged: u64,
 }
 
+/// Those of one priority.
+#[derive(Debug)]
+struct Line<V> {
+    events: VecDeque<Waiting<V>>,
+    bytes: u64,
+}
+
 #[derive(Debug)]
 struct State<V> {
-    lanes: [VecDeque<Waiting<V>>; LANES],
-    count: usize,
-    bytes: u64,
+    lanes: [Line<V>; LANES],
+    /// Promised to publishers that have not come yet.
+    rooms: usize,
+    rooms_bytes: u64,
     /// Lost after the last that waits, and before the first.
     lagged: u64,
     lagged_first: u64,
-    /// One is being handled; it does not wait any more.
-    in_hand: bool,
+    /// What is being handled; it does not wait any more.
+    hand: Option<V>,
+    /// How many were taken so far.
+    taken: u64,
+    /// Which runner may take: one that was replaced may not.
+    runner: u32,
     asleep: bool,
     closed: bool,
+    /// What waited was taken: what its runner has in hand is nobody's to wait for.
+    robbed: bool,
+    /// Lost, and known to the runner, and not yet told to its handler.
+    untold: u64,
     writers: Vec<Arc<Signal>>,
+}
+
+impl<V> State<V> {
+    /// How many wait in the first so many lanes, and how much they weigh.
+    fn waiting(&self, lanes: usize) -> (usize, u64) {
+        let lanes = &self.lanes[..lanes];
+        (
+            lanes.iter().map(|line| line.events.len()).sum(),
+            lanes.iter().map(|line| line.bytes).sum(),
+        )
+    }
+
+    /// Takes the first of a lane.
+    fn take(&mut self, lane: usize) -> Option<Waiting<V>> {
+        let line = &mut self.lanes[lane];
+        let first = line.events.pop_front()?;
+        line.bytes -= first.bytes;
+        Some(first)
+    }
 }
 
 /// A bounded queue with one reader.
@@ -45,6 +84,8 @@ pub(crate) struct Queue<V> {
     pub(crate) owner: u64,
     pub(crate) bounds: Bounds,
     pub(crate) signal: Signal,
+    /// Which runner, and how often it entered or left the user's code; odd if it is inside.
+    inside: AtomicU64,
     state: Mutex<State<V>>,
     same: fn(&V, &V) -> bool,
 }
@@ -60,8 +101,64 @@ pub(crate) enum Pushed<V> {
     Dropped(V),
     /// There was no room, so the subscriber is to be detached.
     Detach(V),
+    /// There was no room, and nobody had waited for it.
+    Full(V),
     /// The subscriber is leaving or has left.
     Closed(V),
+}
+
+/// Room in a queue for one event of this weight. Given back if it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room<V> {
+    queue: Arc<Queue<V>>,
+    bytes: u64,
+    used: bool,
+}
+
+impl<V> Room<V> {
+    /// Takes it in this queue; `None` if there is none. A closed queue has room: who comes is told.
+    pub(crate) fn take(queue: &Arc<Queue<V>>, bytes: u64) -> Option<Room<V>> {
+        let mut state = queue.state.lock();
+        if !state.closed && !queue.fits(&state, bytes) {
+            return None;
+        }
+        state.rooms += 1;
+        state.rooms_bytes += bytes;
+        Some(Room { queue: queue.clone(), bytes, used: false })
+    }
+
+    pub(crate) fn is_in(&self, queue: &Arc<Queue<V>>) -> bool {
+        Arc::ptr_eq(&self.queue, queue)
+    }
+
+    /// Puts the event there.
+    pub(crate) fn push(mut self, lane: usize, value: V) -> Pushed<V> {
+        self.used = true;
+        let mut state = self.queue.state.lock();
+        self.give_back(&mut state);
+        if state.closed {
+            return Pushed::Closed(value);
+        }
+        self.queue.put(state, lane, value, self.bytes);
+        Pushed::Queued
+    }
+
+    fn give_back(&self, state: &mut State<V>) {
+        state.rooms -= 1;
+        state.rooms_bytes -= self.bytes;
+    }
+}
+
+impl<V> Drop for Room<V> {
+    fn drop(&mut self) {
+        if !self.used {
+            let mut state = self.queue.state.lock();
+            self.give_back(&mut state);
+            let writers = std::mem::take(&mut state.writers);
+            drop(state);
+            writers.iter().for_each(|writer| writer.wake());
+        }
+    }
 }
 
 impl<V> Queue<V> {
@@ -71,15 +168,20 @@ impl<V> Queue<V> {
             owner,
             bounds,
             signal: Signal::new(),
+            inside: AtomicU64::new(0),
             state: Mutex::new(State {
-                lanes: std::array::from_fn(|_| VecDeque::new()),
-                count: 0,
-                bytes: 0,
+                lanes: std::array::from_fn(|_| Line { events: VecDeque::new(), bytes: 0 }),
+                rooms: 0,
+                rooms_bytes: 0,
                 lagged: 0,
                 lagged_first: 0,
-                in_hand: false,
+                hand: None,
+                taken: 0,
+                runner: 0,
                 asleep: false,
                 closed: false,
+                robbed: false,
+                untold: 0,
                 writers: Vec::new(),
             }),
             same,
@@ -89,7 +191,7 @@ impl<V> Queue<V> {
     /// Waiting or in hand.
     pub(crate) fn behind(&self) -> u64 {
         let state = self.state.lock();
-        state.count as u64 + u64::from(state.in_hand)
+        state.waiting(LANES).0 as u64 + u64::from(state.hand.is_some() && !state.robbed)
     }
 
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
@@ -98,10 +200,14 @@ impl<V> Queue<V> {
     }
 
     fn fits(&self, state: &State<V>, bytes: u64) -> bool {
-        // One event always fits, however large.
-        state.count == 0
-            || (state.count < self.bounds.events
-                && state.bytes.saturating_add(bytes) <= self.bounds.bytes)
+        let (count, weight) = state.waiting(LANES);
+        self.is_room(count + state.rooms, weight + state.rooms_bytes, bytes)
+    }
+
+    /// Whether one more fits beside so many of this weight. One always fits, however large.
+    fn is_room(&self, count: usize, weight: u64, bytes: u64) -> bool {
+        count == 0
+            || (count < self.bounds.events && weight.saturating_add(bytes) <= self.bounds.bytes)
     }
 
     /// Has the signal woken when there is room, unless there is.
@@ -121,51 +227,60 @@ impl<V> Queue<V> {
             return Pushed::Closed(value);
         }
         let mut instead = Vec::new();
+        let fits = self.fits(&state, bytes);
         match self.bounds.overflow {
-            Overflow::KeepLatest => {
-                let line = &mut state.lanes[lane];
-                let place = line.iter().position(|old| (self.same)(&old.value, &value));
-                if let Some(old) = place.and_then(|place| line.remove(place)) {
-                    state.count -= 1;
-                    state.bytes -= old.bytes;
-                    state.lagged += old.lagged + 1;
-                    instead.push(old.value);
+            Overflow::DropOldest | Overflow::KeepLatest => {
+                // What is more urgent stays, whatever comes.
+                let (count, weight) = state.waiting(lane);
+                if !self.is_room(count, weight, bytes) {
+                    state.lagged += 1;
+                    return Pushed::Dropped(value);
+                }
+                if self.bounds.overflow == Overflow::KeepLatest {
+                    instead.extend(self.take_same(&mut state, lane, &value));
                 }
                 self.make_room(&mut state, bytes, &mut instead);
             }
-            Overflow::DropOldest => self.make_room(&mut state, bytes, &mut instead),
-            Overflow::Detach if !self.fits(&state, bytes) => return Pushed::Detach(value),
-            Overflow::BlockFor(_) | Overflow::DropNewest if !self.fits(&state, bytes) => {
+            Overflow::Block if !fits => return Pushed::Full(value),
+            Overflow::Detach if !fits => return Pushed::Detach(value),
+            Overflow::BlockFor(_) | Overflow::DropNewest if !fits => {
                 state.lagged += 1;
                 return Pushed::Dropped(value);
             }
             _ => {}
         }
-        // Under Block the publisher has waited for room: another may have taken it meanwhile, and
-        // one more is better than one lost.
-        let lagged = std::mem::take(&mut state.lagged);
-        state.lanes[lane].push_back(Waiting { value, bytes, lagged });
-        state.count += 1;
-        state.bytes += bytes;
-        let wake = std::mem::take(&mut state.asleep);
-        drop(state);
-        if wake {
-            self.signal.wake();
-        }
+        self.put(state, lane, value, bytes);
         match instead.is_empty() {
             true => Pushed::Queued,
             false => Pushed::Instead(instead),
         }
     }
 
+    fn put(&self, mut state: MutexGuard<'_, State<V>>, lane: usize, value: V, bytes: u64) {
+        let lagged = std::mem::take(&mut state.lagged);
+        state.lanes[lane].events.push_back(Waiting { value, bytes, lagged });
+        state.lanes[lane].bytes += bytes;
+        let wake = std::mem::take(&mut state.asleep);
+        drop(state);
+        if wake {
+            self.signal.wake();
+        }
+    }
+
+    /// Takes the one that this one replaces.
+    fn take_same(&self, state: &mut State<V>, lane: usize, value: &V) -> Option<V> {
+        let line = &mut state.lanes[lane];
+        let place = line.events.iter().position(|old| (self.same)(&old.value, value))?;
+        let old = line.events.remove(place)?;
+        line.bytes -= old.bytes;
+        state.lagged += old.lagged + 1;
+        Some(old.value)
+    }
+
     /// Drops the oldest of the least urgent until one more fits.
     fn make_room(&self, state: &mut State<V>, bytes: u64, instead: &mut Vec<V>) {
         while !self.fits(state, bytes) {
-            let Some(old) = state.lanes.iter_mut().rev().find_map(VecDeque::pop_front) else {
-                return;
-            };
-            state.count -= 1;
-            state.bytes -= old.bytes;
+            let Some(old) = (0..LANES).rev().find_map(|lane| state.take(lane)) else { return };
             state.lagged_first += old.lagged + 1;
             instead.push(old.value);
         }
@@ -183,25 +298,66 @@ impl<V> Queue<V> {
         self.signal.wake();
     }
 
-    /// Takes what its reader has not taken, from a reader that does not come back.
+    /// Takes what its reader has not taken. What that one has in hand stays its own.
     pub(crate) fn steal(&self) -> Vec<V> {
         let mut state = self.state.lock();
-        state.count = 0;
-        let lanes = state.lanes.iter_mut().flat_map(|lane| lane.drain(..));
-        lanes.map(|waiting| waiting.value).collect()
+        state.robbed = true;
+        let mut stolen = Vec::new();
+        for line in &mut state.lanes {
+            line.bytes = 0;
+            stolen.extend(line.events.drain(..).map(|waiting| waiting.value));
+        }
+        stolen
     }
 
-    /// The next one, which then waits no more: that is room. The one before is done with.
-    fn next(&self, turn: &mut Turn) -> Option<Waiting<V>> {
+    /// From here on another runner takes, and this is what the one before has in hand.
+    pub(crate) fn replace(&self, runner: u32) -> Option<V> {
         let mut state = self.state.lock();
-        let waiting = std::array::from_fn(|lane| !state.lanes[lane].is_empty());
+        state.runner = runner;
+        state.hand.take()
+    }
+
+    /// The runner that may take goes on under another number.
+    pub(crate) fn goes_on_as(&self, runner: u32) {
+        self.state.lock().runner = runner;
+    }
+
+    /// Where its runner is: how often it entered or left the user's code, how many events it took,
+    /// and whether it has one in hand.
+    pub(crate) fn shown(&self) -> (u32, u64, bool) {
+        let state = self.state.lock();
+        (self.inside.load(Ordering::Acquire) as u32, state.taken, state.hand.is_some())
+    }
+}
+
+impl<V: Clone> Queue<V> {
+    /// So many are lost and not yet told, for a runner that may have to go on with that.
+    fn untold(&self, runner: u32, events: u64) {
+        let mut state = self.state.lock();
+        if state.runner == runner {
+            state.untold = events;
+        }
+    }
+
+    /// This runner is done with what it had in hand.
+    fn done(&self, runner: u32) -> Option<V> {
+        let mut state = self.state.lock();
+        if state.runner == runner { state.hand.take() } else { None }
+    }
+
+    /// The next one, which then waits no more: that is room.
+    fn next(&self, turn: &mut Turn, runner: u32) -> Option<Waiting<V>> {
+        let mut state = self.state.lock();
+        if state.runner != runner {
+            return None;
+        }
+        let waiting = std::array::from_fn(|lane| !state.lanes[lane].events.is_empty());
         let lane = turn.choose(waiting);
-        let mut next = lane.and_then(|lane| state.lanes[lane].pop_front());
-        state.in_hand = next.is_some();
+        let mut next = lane.and_then(|lane| state.take(lane));
+        state.hand = next.as_ref().map(|one| one.value.clone());
+        state.taken += 1;
         let (Some(lane), Some(one)) = (lane, &mut next) else { return None };
         turn.took(lane);
-        state.count -= 1;
-        state.bytes -= one.bytes;
         one.lagged += std::mem::take(&mut state.lagged_first);
         let writers = std::mem::take(&mut state.writers);
         drop(state);
@@ -219,41 +375,80 @@ pub(crate) struct QueueReader<V> {
     taken: u32,
     /// Lost, and not yet told.
     lagged: u64,
+    /// Which runner of its subscriber this is, and how often it entered or left the user's code.
+    runner: AtomicU32,
+    inside: AtomicU32,
 }
 
-impl<V> QueueReader<V> {
-    pub(crate) fn new(queue: Arc<Queue<V>>) -> QueueReader<V> {
-        QueueReader { queue, hand: None, turn: Turn::new(), taken: 0, lagged: 0 }
+impl<V: Clone> QueueReader<V> {
+    /// For this runner: the first is 0.
+    pub(crate) fn new(queue: Arc<Queue<V>>, runner: u32) -> QueueReader<V> {
+        let lagged = queue.state.lock().untold;
+        let (runner, inside) = (AtomicU32::new(runner), AtomicU32::new(0));
+        QueueReader { queue, hand: None, turn: Turn::new(), taken: 0, lagged, runner, inside }
+    }
+
+    fn runner(&self) -> u32 {
+        self.runner.load(Ordering::Relaxed)
     }
 
     /// The next event, the same one until [`QueueReader::advance`].
     pub(crate) fn current(&mut self) -> Option<&V> {
         if self.hand.is_none() {
-            self.hand = self.queue.next(&mut self.turn);
+            let runner = self.runner();
+            self.hand = self.queue.next(&mut self.turn, runner);
         }
+        self.hand()
+    }
+
+    /// The event in hand.
+    pub(crate) fn hand(&self) -> Option<&V> {
         self.hand.as_ref().map(|one| &one.value)
     }
 
     /// How many were lost before the event in hand, and not yet told.
     pub(crate) fn lagged(&mut self) -> u64 {
-        self.lagged += self.hand.as_mut().map_or(0, |one| std::mem::take(&mut one.lagged));
+        let more = self.hand.as_mut().map_or(0, |one| std::mem::take(&mut one.lagged));
+        if more > 0 {
+            self.lagged += more;
+            self.queue.untold(self.runner(), self.lagged);
+        }
         self.lagged
     }
 
     pub(crate) fn told_lagged(&mut self) {
-        self.lagged = 0;
+        if self.lagged > 0 {
+            self.lagged = 0;
+            self.queue.untold(self.runner(), 0);
+        }
     }
 
+    /// The event in hand is done with.
     pub(crate) fn advance(&mut self) {
-        let next = self.queue.next(&mut self.turn);
-        let done = std::mem::replace(&mut self.hand, next);
+        let done = (self.hand.take(), self.queue.done(self.runner()));
         self.taken = (self.taken + 1) % STRETCH;
         drop(done);
     }
 
+    /// It enters the user's code, or has left it. A runner that was replaced changes nothing.
+    pub(crate) fn is_inside(&self, is: bool) {
+        let before = self.inside.load(Ordering::Relaxed);
+        if (before % 2 == 1) != is {
+            let (runner, shown) = (u64::from(self.runner()), before.wrapping_add(1));
+            self.inside.store(shown, Ordering::Relaxed);
+            let step = |old: u64| (old >> 32 <= runner).then_some(runner << 32 | u64::from(shown));
+            let _ = self.queue.inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
+        }
+    }
+
+    /// The same runner goes on under another number.
+    pub(crate) fn goes_on_as(&self, runner: u32) {
+        self.runner.store(runner, Ordering::Relaxed);
+    }
+
     /// Whether it is time to let others run.
     pub(crate) fn stretch_ended(&self) -> bool {
-        self.hand.is_none() || self.taken == 0
+        self.taken == 0
     }
 
     pub(crate) fn is_empty(&mut self) -> bool {
@@ -264,7 +459,7 @@ impl<V> QueueReader<V> {
     /// registered its waker with the queue's signal.
     pub(crate) fn sleep(&mut self) -> bool {
         let mut state = self.queue.state.lock();
-        if state.count > 0 || self.hand.is_some() || state.closed {
+        if state.waiting(LANES).0 > 0 || self.hand.is_some() || state.closed {
             return false;
         }
         state.asleep = true;
@@ -280,11 +475,5 @@ impl<V> QueueReader<V> {
             self.current();
         }
         rest
-    }
-}
-
-impl<V> Drop for QueueReader<V> {
-    fn drop(&mut self) {
-        self.queue.close();
     }
 }

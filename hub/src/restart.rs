@@ -75,21 +75,67 @@ impl Default for Restart {
     }
 }
 
-/// What has gone wrong with one subscriber so far.
+/// How many handlers of one subscriber may hang at the same time, whatever its budget.
+const OUT_MAX: u32 = 64;
+
+/// How often one subscriber's handler was made anew lately, whichever runner had it made.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct Budget {
     /// Unless it is the usual one.
     restart: Option<Box<Restart>>,
-    /// How often one event is tried.
-    attempts_max: u32,
-    /// The event that failed last and is to be tried again, 0 if none, and how often it did. Others
-    /// may be handled before it is its turn again.
-    culprit: usize,
-    failed: u32,
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
     restarts: Option<Box<VecDeque<Instant>>>,
+}
+
+impl Budget {
+    pub(crate) fn new(restart: Restart) -> Budget {
+        let restart = (restart != Restart::default()).then(|| Box::new(restart));
+        Budget { restart, restarts: None }
+    }
+
+    fn restart(&self) -> Restart {
+        self.restart.as_deref().copied().unwrap_or_default()
+    }
+
+    /// The pause after this many failures in a row.
+    pub(crate) fn pause(&self, failures: u32, chance: f64) -> Duration {
+        self.restart().backoff.pause(failures, chance)
+    }
+
+    /// One restart more; `false` if there is none left.
+    fn spend(&mut self, now: Instant) -> bool {
+        let Restart { times, within, .. } = self.restart();
+        let restarts = self.restarts.get_or_insert_default();
+        while restarts.front().is_some_and(|then| now.duration_since(*then) > within) {
+            restarts.pop_front();
+        }
+        if restarts.len() >= times as usize {
+            return false;
+        }
+        restarts.push_back(now);
+        true
+    }
+
+    /// A runner did not come back, and so many have not by now: what became of its event is decided
+    /// already. However much time passes between, not more hang than may be made anew.
+    pub(crate) fn replaced(&mut self, out: u32, now: Instant, chance: f64) -> Option<Duration> {
+        let lately = self.restarts.as_ref().map_or(0, |restarts| restarts.len() as u32);
+        let most = self.restart().times.min(OUT_MAX);
+        (out <= most && self.spend(now)).then(|| self.pause(lately + 1, chance))
+    }
+}
+
+/// What has gone wrong with the events of one runner so far.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// How often one event is tried.
+    attempts_max: u32,
     /// Restarts in a row, without an event handled between.
     in_a_row: u32,
+    /// The events that failed and are still to be handled, or to be committed, and how often each
+    /// did. A handler that collects may have several: all it holds are given to it again.
+    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
+    culprits: Option<Box<Vec<(usize, u32)>>>,
 }
 
 /// What is to be done.
@@ -106,37 +152,32 @@ pub(crate) enum Verdict {
 }
 
 impl Record {
-    pub(crate) fn new(restart: Restart, attempts_max: u32) -> Record {
-        let restart = (restart != Restart::default()).then(|| Box::new(restart));
-        Record { restart, attempts_max, culprit: 0, failed: 0, restarts: None, in_a_row: 0 }
-    }
-
-    fn restart(&self) -> Restart {
-        self.restart.as_deref().copied().unwrap_or_default()
-    }
-
-    /// The pause after this many failures in a row that no event is to blame for.
-    pub(crate) fn pause(&self, failures: u32, chance: f64) -> Duration {
-        self.restart().backoff.pause(failures, chance)
+    pub(crate) fn new(attempts_max: u32) -> Record {
+        Record { attempts_max, in_a_row: 0, culprits: None }
     }
 
     /// Nothing failed that is still to be tried again: the usual case.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
-        self.culprit == 0 && self.in_a_row == 0
+        self.culprits.is_none() && self.in_a_row == 0
     }
 
     /// Which attempt at this event the next is, from 1.
     #[inline]
     pub(crate) fn attempt(&self, event: usize) -> u32 {
-        if self.culprit == event { self.failed + 1 } else { 1 }
+        let culprits = self.culprits.iter().flat_map(|culprits| culprits.iter());
+        culprits
+            .into_iter()
+            .find(|(culprit, _)| *culprit == event)
+            .map_or(1, |(_, failed)| failed + 1)
     }
 
     /// This event is done with, and was not handled.
     #[inline]
     pub(crate) fn done_with(&mut self, event: usize) {
-        if self.culprit == event {
-            self.culprit = 0;
+        if let Some(culprits) = &mut self.culprits {
+            culprits.retain(|(culprit, _)| *culprit != event);
+            self.culprits.take_if(|culprits| culprits.is_empty());
         }
     }
 
@@ -144,13 +185,14 @@ impl Record {
     #[inline]
     pub(crate) fn handled(&mut self, event: usize) {
         self.done_with(event);
-        if self.culprit == 0 {
+        if self.culprits.is_none() {
             self.in_a_row = 0;
         }
     }
 
-    /// A handler that collects has committed.
+    /// A handler that collects has committed all it held: nothing of that comes again.
     pub(crate) fn committed(&mut self) {
+        self.culprits = None;
         self.in_a_row = 0;
     }
 
@@ -159,37 +201,34 @@ impl Record {
         &mut self,
         event: usize,
         remedy: Remedy,
+        budget: &mut Budget,
         now: Instant,
         chance: f64,
     ) -> Verdict {
-        self.failed = self.attempt(event);
-        self.culprit = event;
-        let last = self.failed >= self.attempts_max;
+        let failed = self.attempt(event);
+        self.done_with(event);
+        self.culprits.get_or_insert_default().push((event, failed));
+        let last = failed >= self.attempts_max;
         match remedy {
             Remedy::Skip => Verdict::Letter,
             Remedy::Retry if last => Verdict::Letter,
-            Remedy::Retry => Verdict::Again(self.restart().backoff.pause(self.failed, chance)),
-            Remedy::Fatal => self.anew(last, now, chance),
+            Remedy::Retry => Verdict::Again(budget.pause(failed, chance)),
+            Remedy::Fatal => self.anew(last, budget, now, chance),
+            Remedy::Late => self.anew(true, budget, now, chance),
         }
     }
 
-    /// The factory itself failed: no event is to blame.
-    pub(crate) fn not_made(&mut self, now: Instant, chance: f64) -> Verdict {
-        self.anew(false, now, chance)
+    /// The factory itself failed, or a commit: no event is to blame.
+    pub(crate) fn not_made(&mut self, budget: &mut Budget, now: Instant, chance: f64) -> Verdict {
+        self.anew(false, budget, now, chance)
     }
 
-    fn anew(&mut self, letter: bool, now: Instant, chance: f64) -> Verdict {
-        let Restart { times, within, .. } = self.restart();
-        let restarts = self.restarts.get_or_insert_default();
-        while restarts.front().is_some_and(|then| now.duration_since(*then) > within) {
-            restarts.pop_front();
-        }
-        if restarts.len() >= times as usize {
+    fn anew(&mut self, letter: bool, budget: &mut Budget, now: Instant, chance: f64) -> Verdict {
+        if !budget.spend(now) {
             return Verdict::End;
         }
-        restarts.push_back(now);
         self.in_a_row += 1;
-        Verdict::Anew { pause: self.restart().backoff.pause(self.in_a_row, chance), letter }
+        Verdict::Anew { pause: budget.pause(self.in_a_row, chance), letter }
     }
 }
 
@@ -197,35 +236,42 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn record(times: u32, attempts: u32) -> Record {
-        Record::new(Restart::times(times), attempts)
+    fn record(times: u32, attempts: u32) -> (Record, Budget, Instant) {
+        (Record::new(attempts), Budget::new(Restart::times(times)), Instant::now())
     }
 
     #[test]
     fn an_event_that_fails_too_often_is_a_dead_letter() {
-        let (mut record, now) = (record(5, 3), Instant::now());
-        assert!(matches!(record.failed(7, Remedy::Retry, now, 0.0), Verdict::Again(_)));
+        let (mut record, mut budget, now) = record(5, 3);
+        let mut failed =
+            |record: &mut Record, remedy| record.failed(7, remedy, &mut budget, now, 0.0);
+        assert!(matches!(failed(&mut record, Remedy::Retry), Verdict::Again(_)));
         assert_eq!(record.attempt(7), 2);
-        assert!(matches!(
-            record.failed(7, Remedy::Fatal, now, 0.0),
-            Verdict::Anew { letter: false, .. }
-        ));
-        assert_eq!(record.failed(7, Remedy::Retry, now, 0.0), Verdict::Letter);
+        assert!(matches!(failed(&mut record, Remedy::Fatal), Verdict::Anew { letter: false, .. }));
+        assert_eq!(failed(&mut record, Remedy::Retry), Verdict::Letter);
         record.done_with(7);
         assert_eq!(record.attempt(7), 1);
-        assert_eq!(record.failed(7, Remedy::Skip, now, 0.0), Verdict::Letter);
+        assert_eq!(failed(&mut record, Remedy::Skip), Verdict::Letter);
+        record.done_with(7);
+        assert!(matches!(failed(&mut record, Remedy::Late), Verdict::Anew { letter: true, .. }));
     }
 
     #[test]
     fn the_budget_counts_what_happened_lately() {
-        let (mut record, now) = (record(2, 9), Instant::now());
+        let (mut record, mut budget, now) = record(2, 9);
         for _ in 0..2 {
-            assert!(matches!(record.failed(7, Remedy::Fatal, now, 0.0), Verdict::Anew { .. }));
+            let verdict = record.failed(7, Remedy::Fatal, &mut budget, now, 0.0);
+            assert!(matches!(verdict, Verdict::Anew { .. }));
         }
-        assert_eq!(record.failed(7, Remedy::Fatal, now, 0.0), Verdict::End);
+        assert_eq!(record.failed(7, Remedy::Fatal, &mut budget, now, 0.0), Verdict::End);
+        assert_eq!(budget.replaced(1, now, 0.0), None);
         let later = now + Duration::from_secs(61);
-        assert!(matches!(record.not_made(later, 0.0), Verdict::Anew { .. }));
-        assert_eq!(Record::new(Restart::never(), 3).not_made(now, 0.0), Verdict::End);
+        assert!(matches!(record.not_made(&mut budget, later, 0.0), Verdict::Anew { .. }));
+        assert!(budget.replaced(1, later, 0.0).is_some());
+        let much_later = later + Duration::from_secs(61);
+        assert_eq!(budget.replaced(3, much_later, 0.0), None, "too many hang");
+        let mut never = Budget::new(Restart::never());
+        assert_eq!(Record::new(3).not_made(&mut never, now, 0.0), Verdict::End);
     }
 
     #[test]
@@ -235,11 +281,11 @@ mod tests {
         assert_eq!(pauses, [10, 20, 40, 50, 50]);
         assert_eq!(backoff.pause(1, 1.0), Duration::from_millis(5));
         assert_eq!(backoff.pause(u32::MAX, 0.0), Duration::from_millis(50));
-        let mut record = record(9, 9);
-        let now = Instant::now();
-        record.failed(7, Remedy::Fatal, now, 0.0);
+        let (mut record, mut budget, now) = record(9, 9);
+        record.failed(7, Remedy::Fatal, &mut budget, now, 0.0);
         record.handled(7);
-        let Verdict::Anew { pause, .. } = record.failed(7, Remedy::Fatal, now, 0.0) else {
+        let Verdict::Anew { pause, .. } = record.failed(7, Remedy::Fatal, &mut budget, now, 0.0)
+        else {
             panic!()
         };
         assert_eq!(pause, Duration::from_millis(10), "an event handled between starts over");
@@ -248,18 +294,30 @@ mod tests {
     /// A handler that collects is given its events again: those before the culprit are no progress.
     #[test]
     fn a_culprit_stays_one_while_others_are_handled() {
-        let (mut record, now) = (record(9, 3), Instant::now());
+        let (mut record, mut budget, now) = record(9, 3);
         for round in 1..=2 {
             record.handled(1);
             record.handled(2);
-            let verdict = record.failed(7, Remedy::Fatal, now, 0.0);
+            let verdict = record.failed(7, Remedy::Fatal, &mut budget, now, 0.0);
             let pause = Duration::from_millis(10 * round);
             assert_eq!(verdict, Verdict::Anew { pause, letter: false });
         }
         assert_eq!((record.attempt(1), record.attempt(7)), (1, 3));
         assert!(matches!(
-            record.failed(7, Remedy::Fatal, now, 0.0),
+            record.failed(7, Remedy::Fatal, &mut budget, now, 0.0),
             Verdict::Anew { letter: true, .. }
         ));
+    }
+
+    /// Two events that each fail once: the first is remembered when the second fails.
+    #[test]
+    fn every_culprit_is_remembered() {
+        let (mut record, mut budget, now) = record(9, 3);
+        for culprit in [1, 2] {
+            record.failed(culprit, Remedy::Fatal, &mut budget, now, 0.0);
+        }
+        assert_eq!((record.attempt(1), record.attempt(2)), (2, 2));
+        record.committed();
+        assert!(record.is_clean() && record.attempt(1) == 1);
     }
 }

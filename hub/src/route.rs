@@ -3,10 +3,13 @@
 //! **Invariant:** a publish that begins after `subscribe` returned finds the subscriber; one that
 //! begins after it left does not. Publishers read a snapshot and hold no lock of the registry while
 //! they deliver. Two subscribers of one name never both match one key.
+//!
+//! A subscriber with a wildcard may change the routes of every key there is. Only the [`Epoch`] is
+//! changed for it: whoever finds routes of another epoch makes them anew.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Refusal, SubscribeError};
 use crate::event::AnyEvent;
@@ -25,9 +28,14 @@ pub(crate) fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("subscriber-")?.parse().ok()
 }
 
+/// Grows whenever subscribers with wildcards come or go.
+pub(crate) type Epoch = Arc<AtomicU64>;
+
 /// Everywhere an event of one key goes.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
+    /// What is known of those with wildcards.
+    pub(crate) epoch: u64,
     /// In the order in which their locks are taken.
     pub(crate) logs: Vec<Arc<Log<AnyEvent>>>,
     pub(crate) queues: Vec<Arc<Subscriber>>,
@@ -61,6 +69,7 @@ impl Outlets {
 
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
+    epoch: Epoch,
     channels: HashMap<Box<str>, Arc<Channel>>,
     /// How many of them are the hub's own.
     reserved: usize,
@@ -83,6 +92,34 @@ impl Registry {
 
     pub(crate) fn channels(&self) -> impl Iterator<Item = &Arc<Channel>> {
         self.channels.values()
+    }
+
+    /// What publishers compare with the epoch of the routes they find.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch.clone()
+    }
+
+    /// The routes of a channel, made anew if they are not of this epoch.
+    pub(crate) fn fresh(&self, channel: &Channel) -> Arc<Routes> {
+        let routes = channel.routes.load_full();
+        if routes.epoch == self.epoch.load(Ordering::Relaxed) {
+            return routes;
+        }
+        let routes = Arc::new(self.routes(channel));
+        channel.routes.store(routes.clone());
+        routes
+    }
+
+    /// Makes so many routes anew that hold on to subscribers that may have left.
+    pub(crate) fn refresh(&self, most: usize) {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let stale = |channel: &&Arc<Channel>| channel.routes.load().epoch != epoch;
+        self.channels.values().filter(stale).take(most).for_each(|one| drop(self.fresh(one)));
+    }
+
+    /// All logs that somebody reads.
+    pub(crate) fn logs(&self) -> impl Iterator<Item = &Arc<Log<AnyEvent>>> {
+        self.outlets.values().filter_map(|outlets| outlets.log.as_ref())
     }
 
     pub(crate) fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
@@ -320,22 +357,20 @@ impl Registry {
         self.wild.retain(|one| one != selection);
     }
 
-    /// The routes of every key this selection asks for, made anew.
+    /// The routes of every key this selection asks for are made anew, or will be.
     fn reroute(&self, selection: &Selection) {
-        let renew = |channel: &Arc<Channel>| channel.routes.store(Arc::new(self.routes(channel)));
         if selection.patterns.iter().any(|pattern| pattern.is_wild()) {
-            let matching =
-                |channel: &&Arc<Channel>| selection.matches(channel.key(), channel.payload);
-            self.channels.values().filter(matching).for_each(renew);
-        } else {
-            let named = selection.patterns.iter();
-            named.filter_map(|pattern| self.channels.get(pattern.text())).for_each(renew);
+            self.epoch.fetch_add(1, Ordering::Release);
+            return;
         }
+        let named = selection.patterns.iter();
+        let channels = named.filter_map(|pattern| self.channels.get(pattern.text()));
+        channels.for_each(|channel| channel.routes.store(Arc::new(self.routes(channel))));
     }
 
     fn routes(&self, channel: &Channel) -> Routes {
         let exact = self.exact.get(channel.key()).into_iter().flatten();
-        let mut routes = Routes::default();
+        let mut routes = Routes { epoch: self.epoch.load(Ordering::Relaxed), ..Routes::default() };
         let mut seen = HashSet::new();
         for selection in exact.chain(&self.wild) {
             let ours = selection.matches(channel.key(), channel.payload);
@@ -366,4 +401,40 @@ pub(crate) fn same_type<T: 'static>(
     }
     channel.learn(codec);
     Ok(channel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Context, Delivery, EventHub, Keys};
+
+    /// The routes of every key were made anew for each subscriber with a wildcard.
+    #[test]
+    fn a_wildcard_costs_the_keys_nothing_before_they_are_used() {
+        const NUMBERS: Topic<u64> = Topic::new("numbers");
+        let hub = EventHub::new();
+        let publishers: Vec<_> = (0..100)
+            .map(|number| hub.publisher(&NUMBERS.child(&number.to_string())).expect("a publisher"))
+            .collect();
+        let routes = || -> Vec<Arc<Routes>> {
+            let registry = hub.heart().registry();
+            let key = |number: u32| format!("numbers/{number}");
+            let channel = |number| registry.channel(&key(number)).expect("known");
+            (0..100).map(|number| channel(number).routes.load_full()).collect()
+        };
+        let before = routes();
+        let keys = Keys::<u64>::new(["numbers/*"]).expect("keys");
+        let handler = |_: Delivery<'_, u64>| ();
+        let one = hub.subscribe(keys).on(Context::Thread).spawn(handler).expect("subscribed");
+        let same = before.iter().zip(routes()).filter(|(old, new)| Arc::ptr_eq(old, new)).count();
+        assert_eq!(same, 100);
+        for publisher in &publishers {
+            assert_eq!(publisher.blocking_publish(1).expect("published").queued, 1);
+        }
+        drop(one);
+        assert_eq!(hub.subscriber_count("numbers/7"), 0);
+        assert_eq!(publishers[8].blocking_publish(1).expect("published").matched, 0);
+        hub.heart().registry().refresh(1000);
+        assert!(routes().iter().all(|routes| routes.logs.is_empty()), "nobody is held on to");
+    }
 }

@@ -3,30 +3,29 @@
 //!
 //! **Invariant:** an event leaves the inbox when it was handled, filtered or made a dead letter,
 //! and not before; whatever a handler, a filter, a factory or a `Drop` does, the runner goes on or
-//! ends as its budget says, and nobody else notices.
+//! ends as its budget says, and nobody else notices. A runner that did not come back in time is
+//! replaced by another; when it does come back, it changes nothing any more.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::context::pool::leave_this_thread;
 use crate::current::{Current, within};
-use crate::dead_letter::Letter;
-use crate::event::AnyEvent;
 use crate::filter::Filters;
-use crate::handler::{Delivery, Handler, Remedy, Severity};
+use crate::handler::{Delivery, Handler};
 use crate::heart::Heart;
 use crate::inbox::Inbox;
+use crate::leave::leave;
 use crate::life::Orders;
-use crate::notice::HubNotice;
-use crate::restart::{Record, Verdict};
-use crate::stats::count;
+use crate::restart::Record;
+use crate::spare::Spare;
 use crate::subscriber::{Phase, Subscriber};
 use crate::work::{
-    Failure, Guarded, Once, Sampler, discard, failed, filter_failed, guard, letter, panicked, span,
-    wanted,
+    Bounds, Failure, Guarded, Once, Sampler, Tally, discard, filter_failed, panicked, span, wanted,
 };
 
 /// With at most this many readers of a log, each spins so often before it looks again: who follows a
@@ -46,22 +45,29 @@ enum Step {
 }
 
 /// How a runner ended.
-enum End {
+pub(crate) enum End {
     Told,
-    Spent { reason: String },
+    /// Another one goes on in its place.
+    Replaced,
+    Spent {
+        reason: String,
+    },
 }
 
 pub(crate) struct Runner<T: 'static, F> {
     pub(crate) heart: Arc<Heart>,
     pub(crate) me: Arc<Subscriber>,
     pub(crate) inbox: Inbox,
-    pub(crate) filters: Filters<T>,
+    /// Copied where they run: copying them is the user's code.
+    pub(crate) filters: Option<Filters<T>>,
     pub(crate) record: Record,
-    pub(crate) factory: Guarded<F>,
-    /// Handled, not yet committed; never empty.
-    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
-    pub(crate) held: Option<Box<Vec<AnyEvent>>>,
+    pub(crate) spare: Arc<Spare<T, F>>,
     pub(crate) sampler: Sampler,
+    /// Handled, not yet committed.
+    pub(crate) held: u32,
+    /// What it waits for before it begins. Boxed: most do not.
+    pub(crate) pause: Option<Box<Duration>>,
+    pub(crate) replaced: bool,
 }
 
 impl<T, H, F> Runner<T, F>
@@ -73,9 +79,13 @@ where
     /// Runs until told to end or until the budget is spent. What is rare is boxed, and all that is
     /// not is in here: every subscriber has the size of this future all its life.
     pub(crate) async fn run(&mut self) {
+        if let Some(pause) = self.pause.take() {
+            Box::pin(self.sleep(*pause)).await;
+        }
         loop {
             let mut handler = match self.make() {
-                Ok(handler) => handler,
+                Ok(Some(handler)) => handler,
+                Ok(None) => return self.finish(End::Told),
                 Err(failure) => match Box::pin(self.not_made(failure)).await {
                     Some(end) => return self.finish(end),
                     None => continue,
@@ -83,15 +93,16 @@ where
             };
             let end = loop {
                 let orders = self.orders();
+                if self.inbox.is_replaced(&self.me) {
+                    break Some(End::Replaced);
+                }
                 if orders.stop() {
                     break Some(End::Told);
                 }
                 let empty = {
                     let step = match H::IMMEDIATE {
                         true => self.burst(handler.get(), orders),
-                        false if self.held.is_none() && self.inbox.current().is_none() => {
-                            Step::Empty
-                        }
+                        false if self.held == 0 && self.inbox.current().is_none() => Step::Empty,
                         false => Box::pin(self.stint(handler.get(), orders)).await,
                     };
                     match step {
@@ -122,23 +133,23 @@ where
         }
     }
 
-    fn make(&mut self) -> Result<Guarded<H>, Box<Failure>> {
-        let (at, factory) = (at(&self.heart, &self.me), AssertUnwindSafe(self.factory.get()));
-        match within(at, || catch_unwind(factory)) {
-            Ok(handler) => Ok(Guarded(Some(handler))),
+    /// A new handler; none if its subscriber is over.
+    fn make(&mut self) -> Result<Option<Guarded<H>>, Box<Failure>> {
+        let (spare, filters) = (&self.spare, &mut self.filters);
+        let make = AssertUnwindSafe(|| {
+            if filters.is_none() {
+                *filters = Some(spare.filters());
+            }
+            spare.make()
+        });
+        match within(at(&self.heart, &self.me), || catch_unwind(make)) {
+            Ok(handler) => Ok(handler.map(|handler| Guarded(Some(handler)))),
             Err(panic) => {
                 let failure = panicked(&self.me, panic);
                 let reason = format!("its factory {}", failure.reason);
                 Err(Box::new(Failure { reason, ..failure }))
             }
         }
-    }
-
-    /// There is no handler, and no event is to blame.
-    async fn not_made(&mut self, failure: Box<Failure>) -> Option<End> {
-        count(&self.me.counts.troubles().errors);
-        let verdict = self.record.not_made(Instant::now(), rand::random());
-        self.act(verdict, failure.reason).await
     }
 
     /// A handler that may wait: one event after the other, until there is none or others are to run.
@@ -153,16 +164,16 @@ where
             }
         };
         loop {
-            let step = self.step(handler, collects > 0).await;
-            self.inbox.handles(false);
-            let commits = self.held.as_ref().is_some_and(|held| {
-                matches!(step, Step::Empty)
-                    || (matches!(step, Step::Done) && held.len() >= collects)
-            });
+            let step = self.step(handler, collects > 0, orders).await;
+            let enough = self.held as usize >= collects;
+            let commits = self.held > 0
+                && (matches!(step, Step::Empty) || (matches!(step, Step::Done) && enough));
             if commits && let Err(end) = Box::pin(self.commit(handler)).await {
                 return Step::Over(end);
             }
-            let over = self.me.life.orders() != orders || self.inbox.stretch_ended();
+            // What is for it alone is taken one by one.
+            let over = self.me.life.orders() != orders || orders.direct();
+            let over = over || self.inbox.stretch_ended();
             if over || !matches!(step, Step::Done) {
                 return step;
             }
@@ -182,179 +193,136 @@ where
         orders.drain() && self.inbox.is_empty() && self.me.life.orders() == orders
     }
 
-    fn at(&self) -> Current {
+    pub(crate) fn at(&self) -> Current {
         at(&self.heart, &self.me)
     }
 
     /// A handler that never waits: one event after the other, to the end of the stretch.
     fn burst(&mut self, handler: &mut H, orders: Orders) -> Step {
         let at = self.at();
-        let (mut stretched, mut told) = (false, (0, 0));
+        let mut stretched = false;
+        let mut tally = Tally::new(self.inbox.is_successor());
         let mut once = Once {
             me: &self.me,
-            filters: &mut self.filters,
+            filters: self.filters.get_or_insert_with(Filters::new),
             record: &mut self.record,
             sampler: &mut self.sampler,
             depth: 0,
             filtering: false,
         };
         let inbox = &mut self.inbox;
+        if inbox.current().is_none() {
+            return Step::Empty;
+        }
+        inbox.is_inside(true);
         let worked = within(at, || {
             catch_unwind(AssertUnwindSafe(|| {
                 if let Some(stretch) = inbox.stretch() {
                     stretched = true;
-                    let worked = once.stretch(handler, &stretch, orders, &mut told);
-                    return worked.map_or_else(Step::Failed, |()| Step::Done);
+                    tally.bytes = stretch.bytes;
+                    once.stretch(handler, &stretch, orders, &mut tally)?;
+                    return Ok(None);
                 }
-                if inbox.current().is_none() {
-                    return Step::Empty;
-                }
-                let lagged = inbox.lagged(); // known once the next event is in hand
-                inbox.handles(true);
-                let Some(event) = inbox.current() else { return Step::Empty };
-                let bytes = event.bytes.into();
-                match once.handle(handler, event, lagged) {
-                    Ok(true) => inbox.told_lagged(),
-                    Ok(false) => {}
-                    Err(failure) => return Step::Failed(failure),
-                }
-                inbox.advance(once.me, bytes);
-                Step::Done
+                let lagged = inbox.lagged();
+                inbox.show();
+                let event = inbox.hand().filter(|_| once.me.life.orders() == orders);
+                event.map(|event| once.handle(handler, event, lagged)).transpose()
             }))
         });
-        let step = worked.unwrap_or_else(|panic| {
-            let failure = panicked(once.me, panic);
-            Step::Failed(Box::new(if once.filtering { filter_failed(failure) } else { failure }))
-        });
-        inbox.handles(false);
-        if stretched {
-            inbox.passed(told.0, told.1, matches!(step, Step::Failed(_)));
+        inbox.is_inside(false);
+        if inbox.is_replaced(&self.me) {
+            if inbox.lost_last(tally.passed) {
+                tally.without_last();
+            }
+            tally.shared = true;
+            tally.tell(&self.me);
+            discard(worked);
+            return Step::Over(Some(End::Replaced));
         }
-        step
+        let worked = worked.unwrap_or_else(|panic| {
+            let failure = panicked(once.me, panic);
+            Err(Box::new(if once.filtering { filter_failed(failure) } else { failure }))
+        });
+        if stretched {
+            tally.tell(&self.me);
+            inbox.passed(tally.passed, tally.bytes, worked.is_err());
+        }
+        match worked {
+            Ok(None) => Step::Done,
+            Ok(Some(handled)) => {
+                let counts = &self.me.counts;
+                inbox.count(if handled { &counts.processed } else { &counts.filtered });
+                if handled {
+                    inbox.told_lagged();
+                }
+                let bytes = inbox.hand().map_or(0, |event| event.bytes.into());
+                inbox.advance(&self.me, bytes);
+                Step::Done
+            }
+            Err(failure) => Step::Failed(failure),
+        }
     }
 
     /// A handler that may wait: one event.
-    async fn step(&mut self, handler: &mut H, hold: bool) -> Step {
+    async fn step(&mut self, handler: &mut H, hold: bool, orders: Orders) -> Step {
         let at = self.at();
         if self.inbox.current().is_none() {
             return Step::Empty;
         }
         let lagged = self.inbox.lagged();
-        self.inbox.handles(true);
-        let Some(event) = self.inbox.current() else { return Step::Empty };
+        self.inbox.show();
+        if self.me.life.orders() != orders {
+            return Step::Done;
+        }
+        let Some(event) = self.inbox.hand() else { return Step::Empty };
         let bytes = event.bytes.into();
         let at = Current { depth: event.depth, ..at };
         let id = event.id();
         let attempt = self.record.attempt(id);
-        match within(at, || wanted(&self.me, &mut self.filters, event, attempt)) {
-            Ok(None) => {
-                count(&self.me.counts.filtered);
-                self.done_with(id, bytes);
-                return Step::Done;
-            }
+        self.inbox.is_inside(true);
+        let filters = self.filters.get_or_insert_with(Filters::new);
+        let wanted = within(at, || wanted(&self.me, filters, event, attempt));
+        let result = match wanted {
+            Ok(None) => Ok(false),
             Ok(Some(payload)) => {
                 let delivery = Delivery { event, payload, attempt, lagged };
                 let sampled = self.sampler.begin();
                 let span = span(&self.me, event);
-                let work = || handler.handle(delivery);
-                let result = guard(&self.me, at, span, work).await;
+                let (heart, me, inbox) = (&*self.heart, &*self.me, &self.inbox);
+                let bounds = Bounds { heart, me, inbox, at, span };
+                let result = bounds.guard(|| handler.handle(delivery)).await;
                 self.sampler.end(sampled, &self.me);
-                if let Err(failure) = result {
-                    return Step::Failed(Box::new(failure));
-                }
+                result.map(|()| true)
             }
+            Err(failure) => Err(failure),
+        };
+        self.inbox.is_inside(false);
+        if self.inbox.is_replaced(&self.me) {
+            return Step::Over(Some(End::Replaced));
+        }
+        match result {
             Err(failure) => return Step::Failed(Box::new(failure)),
+            Ok(false) => {
+                self.inbox.count(&self.me.counts.filtered);
+                self.record.done_with(id);
+                self.inbox.advance(&self.me, bytes);
+                return Step::Done;
+            }
+            Ok(true) => self.inbox.told_lagged(),
         }
         if hold {
-            // It counts when it is committed.
-            let held = self.held.get_or_insert_default();
-            held.extend(self.inbox.current().cloned());
-            self.me.uncommitted.store(held.len() as u32, Ordering::Release);
-            self.record.done_with(id);
+            // It counts when it is committed, and until then it may come again.
+            self.held = self.inbox.hold(&self.me, bytes) as u32;
         } else {
-            count(&self.me.counts.processed);
+            self.inbox.count(&self.me.counts.processed);
             self.record.handled(id);
+            self.inbox.advance(&self.me, bytes);
         }
-        self.inbox.told_lagged();
-        self.inbox.advance(&self.me, bytes);
         Step::Done
     }
 
-    fn done_with(&mut self, event: usize, bytes: u64) {
-        self.record.done_with(event);
-        self.inbox.advance(&self.me, bytes);
-    }
-
-    /// The event in hand failed.
-    async fn fail(&mut self, failure: Box<Failure>) -> Result<(), Option<End>> {
-        let Some(event) = self.inbox.current().cloned() else { return Ok(()) };
-        let attempt = self.record.attempt(event.id());
-        failed(&self.heart, &self.me, &event, &failure, attempt);
-        let now = Instant::now();
-        let verdict = self.record.failed(event.id(), failure.remedy, now, rand::random());
-        // The one that spent the budget is nobody else's to try.
-        if matches!(verdict, Verdict::Letter | Verdict::End | Verdict::Anew { letter: true, .. }) {
-            letter(&self.heart, &self.me, &event, attempt, &failure);
-            self.done_with(event.id(), event.bytes.into());
-        }
-        drop(event);
-        match verdict {
-            Verdict::Letter => Ok(()),
-            Verdict::Again(pause) => {
-                count(&self.me.counts.troubles().retries);
-                self.sleep(pause).await;
-                Ok(())
-            }
-            verdict => Err(self.act(verdict, failure.reason).await),
-        }
-    }
-
-    /// A handler that collects is asked to commit, again and again until it does or dies.
-    async fn commit(&mut self, handler: &mut H) -> Result<(), Option<End>> {
-        let at = self.at();
-        let mut tries = 0u32;
-        loop {
-            let result = guard(&self.me, at, None, || handler.commit()).await;
-            let Err(failure) = result else {
-                let many = self.held.take().map_or(0, |held| held.len() as u64);
-                self.me.counts.processed.fetch_add(many, Ordering::Relaxed);
-                self.me.uncommitted.store(0, Ordering::Release);
-                self.record.committed();
-                return Ok(());
-            };
-            tries += 1;
-            if let Some(event) = self.held.as_ref().and_then(|held| held.first()).cloned() {
-                failed(&self.heart, &self.me, &event, &failure, tries);
-            }
-            let again = failure.remedy != Remedy::Fatal && !self.me.life.orders().stop();
-            if !again {
-                let verdict = self.record.not_made(Instant::now(), rand::random());
-                return Err(self.act(verdict, failure.reason).await);
-            }
-            count(&self.me.counts.troubles().retries);
-            let wait = self.record.pause(tries, rand::random());
-            self.sleep(wait).await;
-        }
-    }
-
-    /// Waits before a new handler is made, or says that the budget is spent.
-    async fn act(&mut self, verdict: Verdict, reason: String) -> Option<End> {
-        let Verdict::Anew { pause, .. } = verdict else {
-            return Some(End::Spent { reason });
-        };
-        count(&self.me.counts.troubles().restarts);
-        let notice = HubNotice::Restarting {
-            subscriber: self.me.name().to_string(),
-            reason,
-            pause_ms: pause.as_millis() as u64,
-        };
-        self.heart.say(notice);
-        self.sleep(pause).await;
-        None
-    }
-
     /// Pauses, unless it is told to stop. Being told to drain does not shorten it.
-    async fn sleep(&mut self, time: Duration) {
+    pub(crate) async fn sleep(&mut self, time: Duration) {
         self.me.enter_if(Phase::Running, Phase::Pausing);
         self.heart.timer.sleep(time).await;
         self.me.enter_if(Phase::Pausing, Phase::Running);
@@ -391,85 +359,56 @@ where
 
     /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
     fn finish(&mut self, end: End) {
-        self.leave(match end {
-            End::Spent { reason } => Some(reason),
-            End::Told => None,
-        });
+        match end {
+            End::Spent { reason } => self.leave(Some(reason)),
+            End::Told => self.leave(None),
+            End::Replaced => {
+                self.replaced = true;
+                leave_this_thread();
+            }
+        }
     }
 }
 
 impl<T: 'static, F> Runner<T, F> {
     /// What was handled and not committed is to be handled again.
     fn hold_nothing(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.inbox.again(&self.me, *held);
-        }
-        self.me.uncommitted.store(0, Ordering::Release);
+        self.held = 0;
+        self.inbox.again(&self.me);
     }
 
     fn leave(&mut self, spent: Option<String>) {
-        self.me.shut(true);
+        self.me.shut();
         self.hold_nothing();
-        self.me.uncommitted.store(1, Ordering::Release); // until everything is said, it is not idle
-        let rest = self.inbox.rest(&self.me);
-        let failed = spent.is_some() || self.me.has_failed();
-        leave(&self.heart, &self.me, rest, failed, spent);
+        let me = self.me.clone();
+        let leaving = me.leaves();
+        let rest = self.inbox.rest(&me);
+        leave(&self.heart, &me, rest, spent, leaving);
     }
 }
 
 /// Whatever ends a runner, nobody waits for it afterwards, and what it left is not lost.
 impl<T: 'static, F> Drop for Runner<T, F> {
     fn drop(&mut self) {
-        let leave = AssertUnwindSafe(|| {
-            if !self.me.life.is_over() {
-                self.leave(None);
+        if !self.replaced && !self.inbox.is_replaced(&self.me) {
+            let leave = AssertUnwindSafe(|| {
+                if !self.me.life.is_over() {
+                    self.leave(None);
+                }
+            });
+            if let Err(panic) = catch_unwind(leave) {
+                std::mem::forget(panic);
             }
-        });
-        if let Err(panic) = catch_unwind(leave) {
-            std::mem::forget(panic);
+            self.me.life.end();
+            self.spare.clear();
+        } else {
+            self.spare.came_back();
+            if self.me.life.is_over() {
+                self.spare.clear();
+            }
         }
-        self.me.life.end();
-        discard((self.filters.take(), self.held.take()));
+        discard(self.filters.take());
     }
-}
-
-/// The last things: leftovers, notice, routes; and then it is over.
-fn leave(
-    heart: &Heart,
-    me: &Arc<Subscriber>,
-    rest: Vec<AnyEvent>,
-    failed: bool,
-    spent: Option<String>,
-) {
-    if me.life.is_over() {
-        return;
-    }
-    let rest = heart.hand_on(me, rest);
-    let leftovers = rest.len() as u64;
-    me.counts.troubles().abandoned.fetch_add(leftovers, Ordering::Relaxed);
-    let reason = spent.as_deref().unwrap_or(match failed {
-        true => "its queue overflowed",
-        false => "it was stopped before it came to it",
-    });
-    if failed || me.keeps_leftovers() {
-        let letter = |event| Letter::new(event, me.name(), 0, Severity::Error, reason);
-        heart.keep(rest.iter().map(letter).collect());
-    }
-    if failed {
-        me.enter(Phase::Failed);
-        let subscriber = me.name().to_string();
-        let notice = HubNotice::Stopped { subscriber, reason: reason.into(), leftovers };
-        heart.say(notice);
-    } else {
-        me.enter(Phase::Stopped);
-    }
-    if failed {
-        heart.count_failed();
-    }
-    me.uncommitted.store(0, Ordering::Release);
-    heart.registry_mut().forget_subscriber(me);
-    me.life.end();
-    heart.caught_up();
 }
 
 /// Who runs, as far as publishing from inside is concerned.

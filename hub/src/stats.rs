@@ -230,6 +230,8 @@ pub struct Stats {
     pub notices_lost: u64,
     /// Dead letters that could not be kept.
     pub letters_lost: u64,
+    /// Events that waited for subscribers when these were dropped.
+    pub discarded: u64,
 }
 
 #[cfg(test)]

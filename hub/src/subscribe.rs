@@ -1,34 +1,36 @@
 //! [`Subscribe`]: what a new subscriber is to be like.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::context::Context;
 use crate::context::inline::{Inline, Worker};
-use crate::context::thread::block_on;
-use crate::cursor::{Cursor, Reader};
+use crate::cursor::Cursor;
 use crate::error::SubscribeError;
 use crate::event::AnyEvent;
 use crate::filter::{Filters, Hours, Rate};
 use crate::group::{Group, Share};
 use crate::handler::{Delivery, Handler, HandlerError, IntoOutcome};
 use crate::heart::Heart;
-use crate::inbox::{Inbox, Source};
+use crate::inbox::Source;
 use crate::key::{KeyError, Keys, Selection};
-use crate::lived::live;
 use crate::log::Log;
 use crate::overflow::{Overflow, Queue};
 use crate::queue::{self, QueueReader};
-use crate::restart::{Record, Restart};
+use crate::reader::Reader;
+use crate::restart::{Budget, Record, Restart};
 use crate::route::Registry;
-use crate::runner::Runner;
-use crate::subscriber::{Post, Runs, Stage, Subscriber};
+use crate::spare::{Begin, Revive, Spare};
+use crate::subscriber::{New, Post, Runs, Stage, Subscriber};
 use crate::subscription::Subscription;
-use crate::work::{Guarded, Sampler};
+use crate::work::Sampler;
 
 /// How often an event is tried before it becomes a dead letter, unless the subscriber says so.
 const ATTEMPTS: u32 = 3;
+/// How long a handler on a task may take, unless the subscriber says so.
+const TASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
@@ -46,6 +48,7 @@ pub struct Subscribe<T> {
     filters: Filters<T>,
     group: Option<(String, Share<T>)>,
     keeps_dropped: bool,
+    timeout: Option<Option<Duration>>,
     stage: Stage,
 }
 
@@ -62,6 +65,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             filters: Filters::new(),
             group: None,
             keeps_dropped: false,
+            timeout: None,
             stage: Stage::User,
         }
     }
@@ -103,6 +107,17 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
+    /// How long its handler may take for one event: 30 seconds on a task, as long as it likes on a
+    /// thread and on the pool, unless said here; `None` is as long as it likes. An event that takes
+    /// longer becomes a dead letter, and the subscriber gets a new handler as after a panic. A
+    /// handler that awaits is dropped; a thread that is inside one that blocks is left alone, and
+    /// what it comes back with is ignored. A blocking handler may be found some time later, up to a
+    /// quarter of this or a second.
+    pub fn handler_timeout(mut self, time: impl Into<Option<Duration>>) -> Subscribe<T> {
+        self.timeout = Some(time.into());
+        self
+    }
+
     /// Events it loses because its queue is full become dead letters.
     pub fn keep_dropped(mut self) -> Subscribe<T> {
         self.keeps_dropped = true;
@@ -116,8 +131,12 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Only events for which this is true.
-    pub fn filter(mut self, mut check: impl FnMut(&T) -> bool + Send + 'static) -> Subscribe<T> {
+    /// Only events for which this is true. It is cloned for a handler that is made anew because the
+    /// one before [took too long](Subscribe::handler_timeout).
+    pub fn filter(
+        mut self,
+        mut check: impl FnMut(&T) -> bool + Clone + Send + 'static,
+    ) -> Subscribe<T> {
         self.filters.add(move |_, payload| check(payload).into());
         self
     }
@@ -125,7 +144,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     /// Only events for which this is true; an error makes the event a dead letter.
     pub fn try_filter(
         mut self,
-        mut check: impl FnMut(&T) -> Result<bool, HandlerError> + Send + 'static,
+        mut check: impl FnMut(&T) -> Result<bool, HandlerError> + Clone + Send + 'static,
     ) -> Subscribe<T> {
         self.filters.add(move |_, payload| check(payload).into());
         self
@@ -139,8 +158,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Only events whose JSON has this value at this path, with dots between names:
-    /// `address.country`. Values are compared as JSON: 1 is not 1.0. Needs a topic declared with
+    /// Only events whose JSON has this value at this path, with dots between names, and nothing else
+    /// special: `address.country`. Values are compared as JSON: 1 is not 1.0. Needs a topic declared with
     /// [`Topic::json`](crate::Topic::json); events of others become dead letters.
     pub fn field(mut self, path: &str, value: impl Into<Value>) -> Subscribe<T> {
         self.filters.add_field(path, value.into());
@@ -165,8 +184,12 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     }
 
     /// Subscribes a handler, usually a closure `|event: Delivery<'_, T>| …`, with its type written out.
-    /// It is cloned when it has to be made anew; [`spawn_with`](Subscribe::spawn_with) takes what is
-    /// not to be cloned. A handler that waits implements [`Handler`].
+    /// It is cloned when it has to be made anew, as it is now: what it captured and changed since is
+    /// forgotten then, unless it is shared. [`spawn_with`](Subscribe::spawn_with) takes what is not
+    /// to be cloned. A handler that waits implements [`Handler`].
+    ///
+    /// The subscriber is unsubscribed when the [`Subscription`] is dropped. `let _ = … .spawn(…)`
+    /// drops it at once.
     pub fn spawn<H>(self, handler: H) -> Result<Subscription, SubscribeError>
     where
         H: Handler<T> + Clone,
@@ -176,7 +199,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
 
     /// Subscribes a handler that is made by a factory: now, in its own context, and after every
     /// panic or fatal error.
-    pub fn spawn_with<H, F>(self, factory: F) -> Result<Subscription, SubscribeError>
+    pub fn spawn_with<H, F>(mut self, factory: F) -> Result<Subscription, SubscribeError>
     where
         H: Handler<T>,
         F: FnMut() -> H + Send + 'static,
@@ -185,11 +208,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             return Err(SubscribeError::Closed);
         }
         let runtime = match self.context {
-            Context::Task => Some(self.runtime()?),
-            _ => None,
-        };
-        let pool = match self.context {
-            Context::Pool => Some(self.heart.pool().map_err(no_thread)?),
+            Context::Task if self.heart.settings.runtime.is_none() => Some(here()?),
             _ => None,
         };
         self.heart.start_threads().map_err(no_thread)?;
@@ -199,27 +218,18 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             Context::Pool => Runs::Pool,
             Context::Thread => Runs::Thread,
         };
-        let (me, source) = self.register(selection, context)?;
-        let lived = live(Runner {
-            heart: self.heart.clone(),
-            me: me.clone(),
-            inbox: Inbox::new(source),
-            filters: self.filters,
-            record: Record::new(self.restart, self.attempts),
-            factory: Guarded(Some(factory)),
-            held: None,
-            sampler: Sampler::default(),
-        });
-        match (runtime, pool) {
-            (Some(runtime), _) => drop(runtime.spawn(lived)),
-            (_, Some(pool)) => pool.spawn(lived),
-            _ => {
-                // The system's threads have short names.
-                let name = format!("hub:{}", me.name().chars().take(11).collect::<String>());
-                let thread = std::thread::Builder::new().name(name);
-                drop(thread.spawn(move || block_on(lived)).map_err(no_thread)?);
-            }
+        if self.context == Context::Pool {
+            self.heart.pool().map_err(no_thread)?;
         }
+        let filters = std::mem::replace(&mut self.filters, Filters::new());
+        let restart = (self.restart, self.attempts);
+        let spare = Arc::new(Spare::new(factory, filters, restart, context, runtime));
+        let (me, source) = self.register(selection, context, spare.clone())?;
+        if let Some(time) = me.timeout() {
+            self.heart.caretaker.watch(time);
+        }
+        let begin = Begin { source, runner: 0, pause: None };
+        spare.start(&self.heart, &me, begin).map_err(no_thread)?;
         Ok(Subscription::new(self.heart, me))
     }
 
@@ -244,6 +254,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             ("a group", self.group.is_some()),
             ("a queue", self.queue.is_some()),
             ("keep_dropped", self.keeps_dropped),
+            ("a handler time-out", self.timeout.is_some()),
         ] {
             if set {
                 return Err(SubscribeError::NotInline { what });
@@ -254,7 +265,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         let worker = Worker {
             heart: Arc::downgrade(&self.heart),
             filters: self.filters,
-            record: Record::new(self.restart, self.attempts),
+            record: Record::new(self.attempts),
+            budget: Budget::new(self.restart),
             factory,
             handler: None,
             sampler: Sampler::default(),
@@ -264,18 +276,20 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         let mut registry = self.heart.registry_mut();
         let (id, name) = admit(&self.heart, &registry, self.name, &selection)?;
         let selection = registry.intern(selection);
-        let me = Subscriber::new(id, name, selection, Runs::Inline, self.stage, post, false);
-        let me = Arc::new(me);
+        let me = Arc::new(Subscriber::new(New {
+            id,
+            name,
+            selection,
+            context: Runs::Inline,
+            stage: self.stage,
+            post,
+            keeps_dropped: false,
+            timeout: None,
+            spare: None,
+        }));
         registry.add(&me);
         drop(registry);
         Ok(Subscription::new(self.heart, me))
-    }
-
-    fn runtime(&self) -> Result<tokio::runtime::Handle, SubscribeError> {
-        match &self.heart.settings.runtime {
-            Some(runtime) => Ok(runtime.clone()),
-            None => tokio::runtime::Handle::try_current().map_err(|_| SubscribeError::NoRuntime),
-        }
     }
 
     /// Everything that can be wrong with it, before anything is done.
@@ -304,6 +318,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         &self,
         selection: Selection,
         context: Runs,
+        spare: Arc<dyn Revive>,
     ) -> Result<(Arc<Subscriber>, Source), SubscribeError> {
         let mut registry = self.heart.registry_mut();
         let (id, name) = admit(&self.heart, &registry, self.name.clone(), &selection)?;
@@ -325,19 +340,34 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             let log = registry.log(&selection).unwrap_or_else(|| Arc::new(Log::new()));
             let cursor = Cursor::new(id, bounds.events as u64, bounds.bytes);
             let reader = Reader::new(log.clone(), cursor.clone());
-            (Post::Log { log, cursor }, Source::Log(reader))
+            (Post::Log { log, cursor: cursor.into() }, Source::Log(reader))
         } else {
             let same: fn(&AnyEvent, &AnyEvent) -> bool = |a, b| a.key() == b.key();
             let queue = Arc::new(queue::Queue::new(id, bounds, same));
-            (Post::Queue { queue: queue.clone(), group }, Source::Queue(QueueReader::new(queue)))
+            let reader = QueueReader::new(queue.clone(), 0);
+            (Post::Queue { queue, group }, Source::Queue(reader))
         };
         let selection = registry.intern(selection);
-        let me =
-            Subscriber::new(id, name, selection, context, self.stage, post, self.keeps_dropped);
-        let me = Arc::new(me);
+        let usual = (context == Runs::Task).then_some(TASK_TIMEOUT);
+        let me = Arc::new(Subscriber::new(New {
+            id,
+            name,
+            selection,
+            context,
+            stage: self.stage,
+            post,
+            keeps_dropped: self.keeps_dropped,
+            timeout: self.timeout.unwrap_or(usual),
+            spare: Some(spare),
+        }));
         registry.add(&me);
         Ok((me, source))
     }
+}
+
+/// The runtime it is called on.
+fn here() -> Result<tokio::runtime::Handle, SubscribeError> {
+    tokio::runtime::Handle::try_current().map_err(|_| SubscribeError::NoRuntime)
 }
 
 /// May one of this name have these keys?

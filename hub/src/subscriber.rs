@@ -1,11 +1,18 @@
 //! [`Subscriber`]: what the hub, its publishers and its own runner know about one subscriber.
+//!
+//! **Invariant:** what waits for a subscriber can be taken from it at any time, exactly: each event
+//! is either taken or its runner's. Only one runner is entitled to go on; which one is decided under
+//! the lock of `direct`.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+
 use crate::context::inline::Inline;
 use crate::cursor::Cursor;
+use crate::direct::Direct;
 use crate::event::AnyEvent;
 use crate::group::Group;
 use crate::key::{Pattern, Selection};
@@ -13,13 +20,15 @@ use crate::life::Life;
 use crate::log::Log;
 use crate::queue::Queue;
 use crate::route::{name_of, number_of};
+use crate::spare::Revive;
 use crate::stats::{Counts, State, SubscriberStats, Troubles};
 use crate::sync::Mutex;
 
 /// Where events wait for a subscriber.
 pub(crate) enum Post {
-    /// It reads the log it shares with others.
-    Log { log: Arc<Log<AnyEvent>>, cursor: Arc<Cursor<AnyEvent>> },
+    /// It reads the log it shares with others. The cursor is another one after a runner was
+    /// replaced.
+    Log { log: Arc<Log<AnyEvent>>, cursor: ArcSwap<Cursor<AnyEvent>> },
     /// It has a queue of its own; in a group it is one of several that share what comes.
     Queue { queue: Arc<Queue<AnyEvent>>, group: Option<Arc<Group>> },
     /// Nowhere: the publisher calls it.
@@ -83,15 +92,16 @@ pub(crate) struct Subscriber {
     /// Events reach it.
     pub(crate) routed: AtomicBool,
     keeps_leftovers: AtomicBool,
-    /// Nothing is taken for it alone any more. Changed under the lock of `direct`.
-    direct_shut: AtomicBool,
+    /// So many are at work on what it leaves: until everything is said, it is not idle.
+    leaving: AtomicU32,
     phase: AtomicU8,
-    /// Handled, but not committed.
-    pub(crate) uncommitted: AtomicU32,
-    /// Events for this one alone: letters that are delivered again.
-    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
-    direct: Mutex<Option<Box<Vec<AnyEvent>>>>,
-    direct_count: AtomicU32,
+    /// Events for this one alone. Boxed: most never have any, and there may be very many.
+    pub(crate) direct: Mutex<Option<Box<Direct>>>,
+    pub(crate) direct_count: AtomicU32,
+    /// How long its handler may take, in milliseconds; 0: as long as it likes.
+    timeout_ms: u32,
+    /// What a new runner is made of, if this one does not come back.
+    pub(crate) spare: Option<Arc<dyn Revive>>,
     /// Where it stands in the registry's list: under the registry's lock.
     pub(crate) seat: AtomicU32,
     /// It was said that it loses events, and it has not caught up since.
@@ -104,6 +114,30 @@ pub(crate) struct Subscriber {
     blocked_ms: AtomicU32,
 }
 
+/// Somebody is at work on what a subscriber leaves.
+pub(crate) struct Leaving<'a> {
+    subscriber: &'a Subscriber,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.subscriber.leaving.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a new subscriber is like.
+pub(crate) struct New {
+    pub(crate) id: u64,
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) selection: Arc<Selection>,
+    pub(crate) context: Runs,
+    pub(crate) stage: Stage,
+    pub(crate) post: Post,
+    pub(crate) keeps_dropped: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) spare: Option<Arc<dyn Revive>>,
+}
+
 /// What the caretaker found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -113,32 +147,26 @@ pub(crate) enum Found {
 }
 
 impl Subscriber {
-    pub(crate) fn new(
-        id: u64,
-        name: Option<Arc<str>>,
-        selection: Arc<Selection>,
-        context: Runs,
-        stage: Stage,
-        post: Post,
-        keeps_dropped: bool,
-    ) -> Subscriber {
+    pub(crate) fn new(new: New) -> Subscriber {
+        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
         Subscriber {
-            id,
-            name: name.map_or_else(OnceLock::new, OnceLock::from),
-            selection,
-            context,
-            stage,
+            id: new.id,
+            name: new.name.map_or_else(OnceLock::new, OnceLock::from),
+            selection: new.selection,
+            context: new.context,
+            stage: new.stage,
             life: Life::new(),
             counts: Counts::default(),
-            post,
-            keeps_dropped,
+            post: new.post,
+            keeps_dropped: new.keeps_dropped,
             routed: AtomicBool::new(true),
             keeps_leftovers: AtomicBool::new(false),
-            direct_shut: AtomicBool::new(false),
+            leaving: AtomicU32::new(0),
             phase: AtomicU8::new(Phase::Running as u8),
-            uncommitted: AtomicU32::new(0),
             direct: Mutex::new(None),
             direct_count: AtomicU32::new(0),
+            timeout_ms: new.timeout.map_or(0, millis),
+            spare: new.spare,
             seat: AtomicU32::new(0),
             lagging: AtomicBool::new(false),
             watched_done: AtomicU64::new(0),
@@ -163,73 +191,140 @@ impl Subscriber {
         }
     }
 
+    /// How long its handler may take.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()))
+    }
+
     /// Events it is not done with, waiting or in hand.
     pub(crate) fn behind(&self) -> u64 {
         let queued = match &self.post {
-            Post::Log { log, cursor } if !cursor.is_gone() => {
+            Post::Log { log, cursor } => {
+                let cursor = cursor.load();
                 // Its own progress first: the log only grows, so this is never less than true.
                 let (done, _) = cursor.progress();
-                log.pushed().saturating_sub(done)
+                match cursor.is_gone() {
+                    false => log.pushed().saturating_sub(done),
+                    true => cursor.remaining(),
+                }
             }
-            Post::Log { cursor, .. } => cursor.remaining(),
             Post::Queue { queue, .. } => queue.behind(),
             Post::Inline(inline) => inline.busy(),
         };
-        let (direct, held) = (&self.direct_count, &self.uncommitted);
-        let more = |counter: &AtomicU32| u64::from(counter.load(Ordering::Acquire));
-        queued + more(direct) + more(held)
+        let direct = u64::from(self.direct_count.load(Ordering::Acquire));
+        queued + direct + u64::from(self.leaving.load(Ordering::Acquire))
     }
 
     /// To be called after anything it should look at.
     pub(crate) fn wake(&self) {
         match &self.post {
-            Post::Log { cursor, .. } => cursor.signal.wake(),
+            Post::Log { cursor, .. } => cursor.load().signal.wake(),
             Post::Queue { queue, .. } => queue.signal.wake(),
             Post::Inline(_) => {}
         }
     }
 
-    /// Nothing more comes in; what is waiting may still be read if it drains.
-    pub(crate) fn shut(&self, drain: bool) {
+    /// Nothing more comes in; what is waiting may still be read.
+    pub(crate) fn shut(&self) {
         match &self.post {
-            Post::Log { log, cursor } => log.leave(cursor, drain),
+            Post::Log { log, cursor } => log.leave(&cursor.load_full(), true),
             Post::Queue { queue, .. } => queue.close(),
             Post::Inline(inline) => inline.close(),
         }
     }
 
-    /// Takes what waits for it, when it is inside a handler that does not return.
+    /// Takes what waits for it. It was told to stop before; what its runner has in hand stays there.
     pub(crate) fn steal(&self) -> Vec<AnyEvent> {
-        let mut stolen = self.last_direct();
-        self.direct_count.fetch_sub(stolen.len() as u32, Ordering::AcqRel);
+        let mut stolen = self.with_direct(|direct| direct.steal());
         stolen.extend(match &self.post {
-            Post::Log { cursor, .. } => cursor.steal(),
+            Post::Log { cursor, .. } => cursor.load().steal(),
             Post::Queue { queue, .. } => queue.steal(),
             Post::Inline(_) => Vec::new(),
         });
         stolen
     }
 
-    /// Gives it events that nobody else gets. `false` if it takes none any more, or is inline.
-    pub(crate) fn deliver(&self, events: Vec<AnyEvent>) -> bool {
-        {
-            let mut direct = self.direct.lock();
-            if self.direct_shut.load(Ordering::Relaxed) || matches!(self.post, Post::Inline(_)) {
-                return false;
-            }
-            self.direct_count.fetch_add(events.len() as u32, Ordering::AcqRel);
-            direct.get_or_insert_default().extend(events);
+    /// Works on what is for it alone.
+    fn with_direct<R>(&self, work: impl FnOnce(&mut Direct) -> R) -> R {
+        let mut place = self.direct.lock();
+        let direct = place.get_or_insert_default();
+        let result = work(direct);
+        self.direct_count.store(direct.len() as u32, Ordering::Release);
+        match direct.waits() {
+            true => self.life.direct(),
+            false => self.life.took_direct(),
         }
-        self.life.direct();
-        self.wake();
-        true
+        result
+    }
+
+    /// The same for one of its runners. One that was replaced changes nothing.
+    fn with_direct_of<R: Default>(&self, runner: u32, work: impl FnOnce(&mut Direct) -> R) -> R {
+        self.with_direct(|direct| match direct.runner == runner {
+            true => work(direct),
+            false => R::default(),
+        })
+    }
+
+    /// Gives it an event that nobody else gets. `false` if it takes none any more, has no room for
+    /// more, or is inline.
+    pub(crate) fn deliver(&self, event: &AnyEvent) -> bool {
+        let bound = match &self.post {
+            Post::Log { cursor, .. } => usize::try_from(cursor.load().bound).unwrap_or(usize::MAX),
+            Post::Queue { queue, .. } => queue.bounds.events,
+            Post::Inline(_) => return false,
+        };
+        let given = self.with_direct(|direct| direct.push(event, bound));
+        if given {
+            self.wake();
+        }
+        given
     }
 
     /// Takes the last of what is for it alone; from here on there is no more.
     pub(crate) fn last_direct(&self) -> Vec<AnyEvent> {
-        let mut direct = self.direct.lock();
-        self.direct_shut.store(true, Ordering::Relaxed);
-        direct.take().map_or_else(Vec::new, |events| *events)
+        let (_hand, last) = self.with_direct(|direct| (direct.done(), direct.steal()));
+        last
+    }
+
+    /// Takes the next that is for it alone.
+    pub(crate) fn next_direct(&self, runner: u32) -> Option<AnyEvent> {
+        self.with_direct_of(runner, Direct::take)
+    }
+
+    /// The one in hand is done with.
+    pub(crate) fn done_direct(&self, runner: u32) {
+        drop(self.with_direct_of(runner, Direct::done));
+    }
+
+    /// This event was handled, and is not committed. How many are not?
+    pub(crate) fn hold(&self, event: AnyEvent, runner: u32) -> usize {
+        self.with_direct_of(runner, |direct| direct.hold(event))
+    }
+
+    /// Its handler begins to commit. The first of what it commits.
+    pub(crate) fn commits(&self, runner: u32, now: bool) {
+        self.with_direct_of(runner, |direct| direct.commits(now));
+    }
+
+    pub(crate) fn first_held(&self) -> Option<AnyEvent> {
+        self.with_direct(|direct| direct.first_held())
+    }
+
+    /// What was held is committed, or given up.
+    pub(crate) fn committed(&self, runner: u32) -> Vec<AnyEvent> {
+        self.with_direct_of(runner, Direct::committed)
+    }
+
+    /// What was held is to be handled again, and behind it the one in hand; `true` if that is so.
+    pub(crate) fn again(&self, in_hand: Option<&AnyEvent>, runner: u32) -> bool {
+        let held = self.direct_count.load(Ordering::Acquire) > 0;
+        held && self.with_direct_of(runner, |direct| direct.again(in_hand))
+    }
+
+    /// Somebody is at work on what it leaves, for as long as this is there.
+    pub(crate) fn leaves(&self) -> Leaving<'_> {
+        self.leaving.fetch_add(1, Ordering::AcqRel);
+        Leaving { subscriber: self }
     }
 
     /// Others run on the same threads.
@@ -251,20 +346,6 @@ impl Subscriber {
         self.routed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn take_direct(&self) -> Vec<AnyEvent> {
-        self.life.took_direct();
-        self.direct.lock().take().map_or_else(Vec::new, |events| *events)
-    }
-
-    pub(crate) fn done_direct(&self) {
-        self.direct_count.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Events it was given once already wait for it again.
-    pub(crate) fn again_direct(&self, events: u32) {
-        self.direct_count.fetch_add(events, Ordering::AcqRel);
-    }
-
     /// What it leaves is to be kept: it was not simply dropped by its owner.
     pub(crate) fn keep_leftovers(&self) {
         self.keeps_leftovers.store(true, Ordering::Release);
@@ -281,6 +362,11 @@ impl Subscriber {
 
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// It failed; `false` if it had before.
+    pub(crate) fn fails(&self) -> bool {
+        self.phase.swap(Phase::Failed as u8, Ordering::AcqRel) != Phase::Failed as u8
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -6,21 +6,19 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::context::thread::block_on;
 use crate::current::current;
-use crate::dead_letter::Letter;
 use crate::error::StopError;
-use crate::handler::Severity;
 use crate::heart::Heart;
 use crate::stats::SubscriberStats;
 use crate::subscriber::{Post, Subscriber};
+use crate::timer::Timer;
 
 /// How much longer than its time to drain a handler may take to notice that it has passed.
-const GRACE: Duration = Duration::from_millis(500);
+pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// What a subscriber that was stopped had done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +34,8 @@ pub struct Stopped {
 
 /// A subscriber that is subscribed until this is dropped.
 ///
-/// Dropping it discards what was waiting; [`stop`](Subscription::stop) handles that first.
+/// Dropping it discards what was waiting; [`stop`](Subscription::stop) handles that first. `let _ =`
+/// drops at once: give it a name, if only `_kept`, or [`detach`](Subscription::detach) it.
 #[must_use = "dropping it unsubscribes; keep it, or call `detach`"]
 pub struct Subscription {
     /// Gone once it is left to itself.
@@ -84,7 +83,9 @@ impl Subscription {
         else {
             return Err(StopError::FromItself { name: self.name().to_string() });
         };
-        stop(&heart, &self.me, drain).await
+        let me = std::slice::from_ref(&self.me);
+        let stopped = stop(&heart, me, Timer::due(drain)).await.pop();
+        stopped.unwrap_or(Err(StopError::FromItself { name: self.name().to_string() }))
     }
 
     /// [`Subscription::stop`] for threads that may block.
@@ -93,39 +94,50 @@ impl Subscription {
     }
 }
 
-/// Drains it, then ends it.
+/// Has them drain, all at the same time, then ends them.
 pub(crate) async fn stop(
     heart: &Arc<Heart>,
-    me: &Arc<Subscriber>,
-    drain: Duration,
-) -> Result<Stopped, StopError> {
-    me.keep_leftovers();
-    heart.end(me, true);
-    if !joined(heart, me, drain).await {
+    these: &[Arc<Subscriber>],
+    due: Instant,
+) -> Vec<Result<Stopped, StopError>> {
+    let begun = Instant::now();
+    for me in these {
+        me.keep_leftovers();
+        heart.end(me);
+    }
+    // One after the other is waited for, until the same moment: they all drain meanwhile.
+    for me in these {
+        joined(heart, me, due).await;
+    }
+    let late: Vec<&Arc<Subscriber>> = these.iter().filter(|me| !me.life.is_over()).collect();
+    for me in &late {
         me.life.stop();
         me.wake();
-        if !joined(heart, me, GRACE).await {
-            leave_behind(heart, me);
-            let name = me.name().to_string();
-            return Err(StopError::StillRunning { name, waited: drain + GRACE });
+    }
+    let due = Instant::now() + GRACE;
+    for me in late {
+        if !joined(heart, me, due).await {
+            let reason = "its subscriber is inside a handler that does not return";
+            let leaving = me.leaves();
+            heart.leave_behind(me, me.steal(), reason);
+            drop(leaving);
+            heart.caught_up();
         }
     }
-    let SubscriberStats { processed, abandoned: leftovers, dropped, .. } = me.stats();
-    Ok(Stopped { processed, leftovers, dropped })
+    let stopped = |me: &Arc<Subscriber>| {
+        if !me.life.is_over() {
+            let (name, waited) = (me.name().to_string(), begun.elapsed());
+            return Err(StopError::StillRunning { name, waited });
+        }
+        let SubscriberStats { processed, abandoned: leftovers, dropped, .. } = me.stats();
+        Ok(Stopped { processed, leftovers, dropped })
+    };
+    these.iter().map(stopped).collect()
 }
 
-/// What waits for one that does not come back is made dead letters now, not when it does.
-fn leave_behind(heart: &Heart, me: &Subscriber) {
-    let stolen = heart.hand_on(me, me.steal());
-    me.counts.troubles().abandoned.fetch_add(stolen.len() as u64, Ordering::Relaxed);
-    let reason = "its subscriber is inside a handler that does not return";
-    let letter = |event| Letter::new(event, me.name(), 0, Severity::Error, reason);
-    heart.keep(stolen.iter().map(letter).collect());
-}
-
-/// Waits for its end, for this long at most.
-pub(crate) async fn joined(heart: &Heart, me: &Subscriber, time: Duration) -> bool {
-    let mut late = pin!(heart.timer.sleep(time));
+/// Waits for its end, until then at most.
+async fn joined(heart: &Heart, me: &Subscriber, due: Instant) -> bool {
+    let mut late = pin!(heart.timer.until(due));
     poll_fn(|cx| {
         if me.life.join(cx.waker()) {
             return Poll::Ready(true);
@@ -138,7 +150,7 @@ pub(crate) async fn joined(heart: &Heart, me: &Subscriber, time: Duration) -> bo
 impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(heart) = &self.heart {
-            heart.end(&self.me, false);
+            heart.discard(&self.me);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The primitives below the log, the queue and the signals: what the models replace.
 //!
-//! `tests/models` compiles `log.rs`, `cursor.rs`, `queue.rs`, `signal.rs` and `life.rs` again, with a
+//! `tests/models` compiles the log, the queue and what is below them again, with a
 //! module of this name made of shuttle's primitives, and runs them under very many schedules.
 
 pub(crate) use std::sync::Arc;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
@@ -25,6 +26,8 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// The same as in the state, for those who only look.
+    ended: AtomicBool,
 }
 
 /// Wakes sleepers. Clones share it.
@@ -56,6 +59,7 @@ impl Timer {
         let thread = {
             let mut state = self.shared.lock();
             state.ended = true;
+            self.shared.ended.store(true, Ordering::Release);
             state.thread.take()
         };
         self.shared.changed.notify_all();
@@ -70,12 +74,17 @@ impl Timer {
     }
 
     pub(crate) fn until(&self, due: Instant) -> Sleep {
-        Sleep { timer: self.clone(), due, entry: None }
+        Sleep { timer: self.clone(), due, entry: None, waker: None }
     }
 
     pub(crate) fn sleep(&self, time: Duration) -> Sleep {
+        self.until(Timer::due(time))
+    }
+
+    /// When this time will have passed.
+    pub(crate) fn due(time: Duration) -> Instant {
         // Further ahead than anybody waits, and still a time that can be said.
-        self.until(Instant::now() + time.min(Duration::from_secs(86_400 * 365)))
+        Instant::now() + time.min(Duration::from_secs(86_400 * 365))
     }
 }
 
@@ -119,6 +128,8 @@ pub(crate) struct Sleep {
     timer: Timer,
     due: Instant,
     entry: Option<u64>,
+    /// Who is woken.
+    waker: Option<Waker>,
 }
 
 impl Future for Sleep {
@@ -128,6 +139,13 @@ impl Future for Sleep {
         if Instant::now() >= self.due {
             return Poll::Ready(());
         }
+        if self.timer.shared.ended.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending; // it is written down already
+        }
+        self.waker = Some(cx.waker().clone());
         let shared = self.timer.shared.clone();
         let mut state = shared.lock();
         if state.ended {

@@ -5,18 +5,20 @@
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::current::{Current, at_depth, within};
-use crate::cursor::Stretch;
-use crate::dead_letter::Letter;
+use crate::dead_letter::{Cause, Letter};
 use crate::event::AnyEvent;
 use crate::filter::{Answer, Filters};
 use crate::handler::{Delivery, Handler, HandlerError, Remedy, Severity};
 use crate::heart::Heart;
+use crate::inbox::Inbox;
 use crate::life::Orders;
 use crate::notice::HubNotice;
+use crate::reader::Stretch;
 use crate::restart::Record;
 use crate::stats::{add, count, sample_every};
 use crate::subscriber::Subscriber;
@@ -30,6 +32,18 @@ pub(crate) struct Failure {
     pub(crate) remedy: Remedy,
     pub(crate) severity: Severity,
     pub(crate) reason: String,
+}
+
+impl Failure {
+    /// The handler took longer than it may.
+    pub(crate) fn late(time: Duration) -> Failure {
+        let reason = format!("timeout: its handler took longer than {time:?}");
+        Failure { remedy: Remedy::Late, severity: Severity::Error, reason }
+    }
+
+    pub(crate) fn cause(&self) -> Cause {
+        if self.remedy == Remedy::Late { Cause::Timeout } else { Cause::Failed }
+    }
 }
 
 impl From<HandlerError> for Failure {
@@ -70,34 +84,61 @@ pub(crate) struct Once<'a, T> {
     pub(crate) filtering: bool,
 }
 
-/// How far a stretch was worked through. Told when it goes, however the handler ended.
-pub(crate) struct Tally<'a> {
-    me: &'a Subscriber,
+/// How far a stretch was worked through.
+#[derive(Default)]
+pub(crate) struct Tally {
     /// Events done with, and the bytes that makes in all.
     pub(crate) passed: u64,
     pub(crate) bytes: u64,
-    processed: u64,
+    /// How many of them everybody has seen.
+    told: u64,
+    /// Not handled, but filtered, of those that are not told; and the last of them.
     filtered: u64,
-    out: &'a mut (u64, u64),
+    filtered_last: u64,
+    /// Others write to the same counters.
+    pub(crate) shared: bool,
 }
 
-impl<'a> Tally<'a> {
-    pub(crate) fn new(me: &'a Subscriber, bytes: u64, out: &'a mut (u64, u64)) -> Tally<'a> {
-        Tally { me, passed: 0, bytes, processed: 0, filtered: 0, out }
+impl Tally {
+    pub(crate) fn new(shared: bool) -> Tally {
+        Tally { shared, ..Tally::default() }
+    }
+
+    #[inline]
+    fn add(&mut self, handled: bool, bytes: u32) {
+        self.passed += 1;
+        self.bytes += u64::from(bytes);
+        if !handled {
+            self.filtered += 1;
+            self.filtered_last = self.passed;
+        }
     }
 
     /// Lets everybody see it.
     #[inline]
-    pub(crate) fn tell(&mut self) {
-        add(&self.me.counts.processed, std::mem::take(&mut self.processed));
-        add(&self.me.counts.filtered, std::mem::take(&mut self.filtered));
-        *self.out = (self.passed, self.bytes);
+    pub(crate) fn tell(&mut self, me: &Subscriber) {
+        let filtered = std::mem::take(&mut self.filtered);
+        let processed = self.passed - self.told - filtered;
+        self.told = self.passed;
+        if self.shared {
+            me.counts.processed.fetch_add(processed, Ordering::Relaxed);
+            me.counts.filtered.fetch_add(filtered, Ordering::Relaxed);
+            return;
+        }
+        add(&me.counts.processed, processed);
+        if filtered > 0 {
+            add(&me.counts.filtered, filtered);
+        }
     }
-}
 
-impl Drop for Tally<'_> {
-    fn drop(&mut self) {
-        self.tell();
+    /// The last one was not this runner's any more when it was done with it.
+    pub(crate) fn without_last(&mut self) {
+        if self.passed > self.told {
+            if self.filtered_last == self.passed {
+                self.filtered -= 1;
+            }
+            self.passed -= 1;
+        }
     }
 }
 
@@ -115,25 +156,29 @@ impl<T: 'static> Once<'_, T> {
         handler: &mut H,
         stretch: &Stretch<'_, AnyEvent>,
         orders: Orders,
-        out: &mut (u64, u64),
+        tally: &mut Tally,
     ) -> Result<(), Box<Failure>> {
-        let mut tally = Tally::new(self.me, stretch.bytes, out);
         let mut slots = stretch.slots;
+        if self.me.life.orders() != orders {
+            return Ok(()); // the first one is shown only now
+        }
         while let Some(event) = slots.first().and_then(Slot::get) {
             let some = &slots[..slots.len().min(SHOWN)];
             let before = tally.passed;
             if self.is_plain(some.len() as u32) && event.plain {
-                self.quick(handler, some, orders, &mut tally)?;
+                self.quick(handler, some, stretch, orders, tally)?;
                 self.sampler.skip((tally.passed - before) as u32);
             } else {
-                self.handle(handler, event, 0)?;
-                tally.passed += 1;
-                tally.bytes += u64::from(event.bytes);
+                let handled = self.handle(handler, event, 0)?;
+                tally.add(handled, event.bytes);
             }
-            tally.tell();
             slots = &slots[(tally.passed - before) as usize..];
             let wanted = stretch.passed(tally.passed, tally.bytes);
-            if wanted || self.me.life.orders() != orders {
+            if self.me.life.orders() != orders {
+                break; // before the last one is counted
+            }
+            tally.tell(self.me);
+            if wanted {
                 break;
             }
         }
@@ -146,29 +191,30 @@ impl<T: 'static> Once<'_, T> {
         &mut self,
         handler: &mut H,
         slots: &[Slot<AnyEvent>],
+        stretch: &Stretch<'_, AnyEvent>,
         orders: Orders,
-        tally: &mut Tally<'_>,
+        tally: &mut Tally,
     ) -> Result<(), Box<Failure>> {
         for event in slots.iter().map_while(Slot::get).take_while(|event| event.plain) {
             self.filtering = true;
             let payload = event.view::<T>();
             let answer = payload.map_or(Answer::Unwanted, |some| self.filters.ask(event, some));
             self.filtering = false;
-            match (answer, payload) {
+            let handled = match (answer, payload) {
                 (Answer::Wanted, Some(payload)) => {
                     let delivery = Delivery { event, payload, attempt: 1, lagged: 0 };
                     if let Err(error) = handler.immediate(delivery) {
                         return Err(Box::new(error.into()));
                     }
-                    tally.processed += 1;
+                    true
                 }
                 (Answer::Failed(error), _) => {
                     return Err(Box::new(filter_failed((*error).into())));
                 }
-                _ => tally.filtered += 1,
-            }
-            tally.passed += 1;
-            tally.bytes += u64::from(event.bytes);
+                _ => false,
+            };
+            tally.add(handled, event.bytes);
+            stretch.show(tally.passed);
             if self.me.life.orders() != orders {
                 break;
             }
@@ -199,7 +245,6 @@ impl<T: 'static> Once<'_, T> {
             self.filtering = false;
         }
         let Some(payload) = payload else {
-            count(&me.counts.filtered);
             if !clean {
                 self.record.done_with(event.id());
             }
@@ -223,7 +268,6 @@ impl<T: 'static> Once<'_, T> {
         };
         match result {
             Ok(()) => {
-                count(&me.counts.processed);
                 if !clean {
                     self.record.handled(event.id());
                 }
@@ -287,7 +331,8 @@ pub(crate) fn letter(
     failure: &Failure,
 ) {
     count(&me.counts.troubles().letters);
-    heart.keep(vec![Letter::new(event, me.name(), attempts, failure.severity, &failure.reason)]);
+    let letter = Letter::new(event, me.name(), attempts, failure.severity, &failure.reason);
+    heart.keep(vec![letter.because(failure.cause())]);
     let notice = HubNotice::DeadLetter {
         subscriber: me.name().to_string(),
         key: event.key().into(),
@@ -308,35 +353,60 @@ pub(crate) fn span(me: &Subscriber, event: &AnyEvent) -> Option<tracing::Span> {
     ))
 }
 
-/// Runs what the user wrote, as the handler on this thread, under its span, panics caught.
-pub(crate) async fn guard<F>(
-    me: &Subscriber,
-    at: Current,
-    span: Option<tracing::Span>,
-    work: impl FnOnce() -> F,
-) -> Result<(), Failure>
-where
-    F: Future<Output = Result<(), HandlerError>>,
-{
-    let entered = span.as_ref().map(|span| span.enter());
-    let made = within(at, || catch_unwind(AssertUnwindSafe(work)));
-    drop(entered);
-    let mut slot = pin!(Some(made.map_err(|panic| panicked(me, panic))?));
-    let result = poll_fn(|cx| {
-        let Some(mut work) = slot.as_mut().as_pin_mut() else { return Poll::Ready(Ok(())) };
-        let _entered = span.as_ref().map(|span| span.enter());
-        let polled = within(at, || catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))));
-        match polled {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(result)) => Poll::Ready(result.map_err(Failure::from)),
-            Err(panic) => Poll::Ready(Err(panicked(me, panic))),
+/// Where the user's code runs, and for how long it may.
+pub(crate) struct Bounds<'a> {
+    pub(crate) heart: &'a Heart,
+    pub(crate) me: &'a Subscriber,
+    pub(crate) inbox: &'a Inbox,
+    pub(crate) at: Current,
+    pub(crate) span: Option<tracing::Span>,
+}
+
+impl Bounds<'_> {
+    /// Runs a bit of the user's code, as the handler on this thread.
+    fn enter<R>(&self, work: impl FnOnce() -> R) -> Result<R, Failure> {
+        let _entered = self.span.as_ref().map(|span| span.enter());
+        let done = within(self.at, || catch_unwind(AssertUnwindSafe(work)));
+        done.map_err(|panic| panicked(self.me, panic))
+    }
+
+    /// Runs what the user wrote to its end, panics caught, unless it takes too long or its runner
+    /// was replaced meanwhile. Before and after that the runner is shown as inside.
+    pub(crate) async fn guard<F>(&self, work: impl FnOnce() -> F) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<(), HandlerError>>,
+    {
+        let mut slot = pin!(Some(self.enter(work)?));
+        let (mut late, mut waited) = (None, false);
+        let result = poll_fn(|cx| {
+            let Some(mut work) = slot.as_mut().as_pin_mut() else { return Poll::Ready(Ok(())) };
+            if waited {
+                self.inbox.is_inside(true);
+            }
+            match self.enter(|| work.as_mut().poll(cx)) {
+                Ok(Poll::Pending) => {}
+                Ok(Poll::Ready(result)) => return Poll::Ready(result.map_err(Failure::from)),
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+            waited = true;
+            self.inbox.is_inside(false);
+            let Some(time) = self.me.timeout() else { return Poll::Pending };
+            if self.inbox.is_replaced(self.me) {
+                return Poll::Ready(Ok(())); // and nobody asks what came of it
+            }
+            // Most are done before they wait at all.
+            let late = late.get_or_insert_with(|| Box::pin(self.heart.timer.sleep(time)));
+            late.as_mut().poll(cx).map(|()| Err(Failure::late(time)))
+        })
+        .await;
+        // What it holds is the user's, too.
+        if waited {
+            self.inbox.is_inside(true);
         }
-    })
-    .await;
-    // What it holds is the user's, too.
-    match within(at, || catch_unwind(AssertUnwindSafe(|| slot.set(None)))) {
-        Ok(()) => result,
-        Err(panic) => result.and(Err(panicked(me, panic))),
+        match self.enter(|| slot.set(None)) {
+            Ok(()) => result,
+            Err(failure) => result.and(Err(failure)),
+        }
     }
 }
 

@@ -7,19 +7,18 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use crate::current::{Current, current, within};
-use crate::dead_letter::Letter;
 use crate::event::AnyEvent;
 use crate::filter::Filters;
-use crate::handler::{Delivery, Handler, Severity};
+use crate::handler::{Delivery, Handler};
 use crate::heart::Heart;
-use crate::restart::{Record, Verdict};
+use crate::leave::STOPPED;
+use crate::restart::{Budget, Record, Verdict};
 use crate::stats::count;
-use crate::subscriber::{Phase, Post, Subscriber};
+use crate::subscriber::{Post, Subscriber};
 use crate::work::{Failure, Sampler, discard, failed, letter, panicked, span, wanted};
 
 /// How many events may wait on one thread for the inline handler that runs there.
@@ -115,10 +114,8 @@ pub(crate) fn call(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent
         let Some(heart) = inline.heart.upgrade() else { continue };
         if call_now(&heart, &subscriber, &event) == Called::Gone {
             // It was said to be delivered, and its subscriber has left meanwhile.
-            subscriber.counts.troubles().abandoned.fetch_add(1, Ordering::Relaxed);
-            let reason = "it was stopped before it came to it";
-            let letter = Letter::new(&event, subscriber.name(), 0, Severity::Error, reason);
-            heart.keep(vec![letter]);
+            subscriber.keep_leftovers();
+            heart.leave_behind(&subscriber, vec![event], STOPPED);
         }
     }
     called
@@ -150,7 +147,7 @@ fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> Ca
         // Another thread runs it, and nothing there may block, so this is short; unless it waits
         // for us.
         let _waits = match outer {
-            Some(at) => match heart.waits.begin(at.subscriber, other) {
+            Some(at) => match heart.waits.begin(at.subscriber, &[other]) {
                 Some(waits) => Some(waits),
                 None => {
                     drop(cell);
@@ -177,7 +174,7 @@ fn call_now(heart: &Heart, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> Ca
     if over {
         discard(worker);
         if !alive {
-            heart.end(subscriber, false);
+            heart.end(subscriber);
         }
         heart.over(subscriber);
     }
@@ -190,6 +187,7 @@ pub(crate) struct Worker<T, H, F> {
     pub(crate) heart: Weak<Heart>,
     pub(crate) filters: Filters<T>,
     pub(crate) record: Record,
+    pub(crate) budget: Budget,
     pub(crate) factory: F,
     pub(crate) handler: Option<H>,
     pub(crate) sampler: Sampler,
@@ -212,7 +210,8 @@ where
             let attempt = self.record.attempt(event.id());
             failed(&heart, me, event, &failure, attempt);
             let now = Instant::now();
-            let verdict = self.record.failed(event.id(), failure.remedy, now, rand::random());
+            let (remedy, budget) = (failure.remedy, &mut self.budget);
+            let verdict = self.record.failed(event.id(), remedy, budget, now, rand::random());
             let last = matches!(verdict, Verdict::Letter | Verdict::Anew { letter: true, .. });
             if last || verdict == Verdict::End {
                 letter(&heart, me, event, attempt, &failure);
@@ -230,14 +229,7 @@ where
                     }
                 }
                 Verdict::End => {
-                    me.enter(Phase::Failed);
-                    heart.count_failed();
-                    let notice = crate::notice::HubNotice::Stopped {
-                        subscriber: me.name().to_string(),
-                        reason: failure.reason,
-                        leftovers: 0,
-                    };
-                    heart.say(notice);
+                    heart.leave_failed(me, Vec::new(), &failure.reason);
                     return false;
                 }
             }

@@ -3,18 +3,23 @@
 //! **Invariant:** a job is in the line at most once and on one thread at most; woken while it runs,
 //! it runs once more. The line is never longer than there are subscribers.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;
 const RUNNING: u8 = 2;
 const AGAIN: u8 = 3;
+
+/// How long threads that ought to be idle are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -43,19 +48,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A fixed number of threads.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    joined: AtomicBool,
 }
 
 impl Pool {
     pub(crate) fn start(threads: usize) -> std::io::Result<Arc<Pool>> {
-        let shared = Arc::new(Shared::default());
-        let mut pool = Pool { shared: shared.clone(), threads: Vec::new() };
-        for number in 0..threads {
-            let shared = shared.clone();
-            let thread = std::thread::Builder::new().name(format!("artel-hub-{number}"));
-            pool.threads.push(thread.spawn(move || run(&shared))?);
+        let pool = Pool {
+            shared: Arc::new(Shared::default()),
+            threads: Mutex::new(Vec::new()),
+            joined: AtomicBool::new(false),
+        };
+        for _ in 0..threads {
+            pool.replace_thread()?;
         }
         Ok(Arc::new(pool))
+    }
+
+    /// One thread more, in the place of one that hangs and [leaves](leave_this_thread) if it comes
+    /// back.
+    pub(crate) fn replace_thread(&self) -> std::io::Result<()> {
+        let mut threads = lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        let (shared, number) = (self.shared.clone(), threads.len());
+        let thread = std::thread::Builder::new().name(format!("artel-hub-{number}"));
+        threads.push(thread.spawn(move || run(&shared))?);
+        Ok(())
     }
 
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -81,13 +99,24 @@ impl Pool {
     }
 }
 
-/// Ends the threads, and waits for them.
+impl Pool {
+    /// Ends the threads, and waits for them, for this long at most: one may be inside a handler
+    /// that does not return.
+    pub(crate) fn join(&self, time: Duration) {
+        self.end();
+        let (due, me) = (Instant::now() + time, std::thread::current().id());
+        let works = |thread: &JoinHandle<()>| thread.thread().id() != me && !thread.is_finished();
+        while lock(&self.threads).iter().any(works) && Instant::now() < due {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.joined.store(true, Ordering::Release);
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.end();
-        let me = std::thread::current().id();
-        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {
-            let _ = thread.join();
+        if !self.joined.load(Ordering::Acquire) {
+            self.join(PATIENCE);
         }
     }
 }
@@ -131,6 +160,16 @@ impl Shared {
     }
 }
 
+thread_local! {
+    /// Another thread works in the place of this one.
+    static LEAVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The runner on this thread was replaced: if it is a thread of the pool, so was the thread.
+pub(crate) fn leave_this_thread() {
+    LEAVES.set(true);
+}
+
 fn run(shared: &Shared) {
     while let Some(job) = shared.next() {
         job.state.store(RUNNING, Ordering::Release);
@@ -147,11 +186,14 @@ fn run(shared: &Shared) {
             job.state.store(QUEUED, Ordering::Release);
             shared.push(job);
         }
+        if LEAVES.get() {
+            return;
+        }
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads.len()).finish()
+        f.debug_struct("Pool").finish_non_exhaustive()
     }
 }

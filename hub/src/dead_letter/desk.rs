@@ -22,6 +22,10 @@ struct State {
     redelivers: bool,
     /// Written down and not yet in the store.
     writing: usize,
+    /// The clerk has ended.
+    over: bool,
+    /// Nobody waited for the store to take what is being written: it is counted as lost.
+    given_up: bool,
     failure: Option<String>,
     /// The failure was told.
     told: bool,
@@ -100,20 +104,33 @@ impl Desk {
     pub(crate) fn list(&self, filter: &LetterFilter) -> Result<Vec<Letter>, LetterError> {
         let mut letters = match &self.store {
             None => lock(&self.state).letters.iter().cloned().collect(),
-            Some(store) => {
-                if !self.flush(Duration::from_secs(5)) {
-                    let state = lock(&self.state);
-                    let waiting = state.letters.len() + state.writing;
-                    let why = state.failure.clone().unwrap_or_else(|| "the disk is slow".into());
-                    let reason = format!("{waiting} still wait to be written: {why}");
-                    return Err(LetterError::new("not read", reason));
-                }
-                lock(store).read()?
-            }
+            Some(store) => self.written(store)?.read()?,
         };
         letters.retain(|letter| filter.fits(letter));
         letters.iter_mut().for_each(Letter::encode);
         Ok(letters)
+    }
+
+    pub(crate) fn count(&self) -> Result<usize, LetterError> {
+        match &self.store {
+            None => Ok(lock(&self.state).letters.len()),
+            Some(store) => self.written(store)?.count(),
+        }
+    }
+
+    /// The store, once all letters are in it.
+    fn written<'a>(
+        &self,
+        store: &'a Mutex<Box<dyn LetterStore>>,
+    ) -> Result<MutexGuard<'a, Box<dyn LetterStore>>, LetterError> {
+        if self.flush(Duration::from_secs(5)) {
+            return Ok(lock(store));
+        }
+        let state = lock(&self.state);
+        let waiting = state.letters.len() + state.writing;
+        let why = state.failure.clone().unwrap_or_else(|| "the disk is slow".into());
+        let reason = format!("{waiting} still wait to be written: {why}");
+        Err(LetterError::new("not read", reason))
     }
 
     pub(crate) fn remove(&self, filter: &LetterFilter) -> Result<usize, LetterError> {
@@ -137,9 +154,40 @@ impl Desk {
 
     /// Waits until all letters are in the store.
     pub(crate) fn flush(&self, time: Duration) -> bool {
-        let due = Instant::now() + time;
-        let mut state = lock(&self.state);
-        while self.store.is_some() && (!state.letters.is_empty() || state.writing > 0) {
+        let all = |state: &State| state.letters.is_empty() && state.writing == 0;
+        self.store.is_none() || self.wait(time, all)
+    }
+
+    /// Writes what is left, for this long at most, and ends. What the store did not take is lost; so
+    /// is what a store that hangs was given, unless it comes back with it.
+    pub(crate) fn end(&self, time: Duration) {
+        self.flush(time);
+        let left = {
+            let mut state = lock(&self.state);
+            state.ended = true;
+            let writing = if state.given_up { 0 } else { state.writing };
+            state.given_up |= writing > 0;
+            let left = match self.store.is_some() {
+                true => std::mem::take(&mut state.letters),
+                false => VecDeque::new(),
+            };
+            self.lost.fetch_add((left.len() + writing) as u64, Ordering::Relaxed);
+            left
+        };
+        drop(left); // the user's payloads, without the lock
+        self.changed.notify_all();
+        let clerk = lock(&self.writer).take();
+        if self.wait(PAUSE, |state| state.over)
+            && let Some(clerk) = clerk
+        {
+            let _ = clerk.join();
+        }
+    }
+
+    /// Waits until it is so, for this long at most.
+    fn wait(&self, time: Duration, is_so: impl Fn(&State) -> bool) -> bool {
+        let (due, mut state) = (Instant::now() + time, lock(&self.state));
+        while !is_so(&state) {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -148,21 +196,6 @@ impl Desk {
                 self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
-    }
-
-    /// Writes what is left, for this long at most, and ends. What the disk refused is lost.
-    pub(crate) fn end(&self, time: Duration) {
-        self.flush(time);
-        let left = {
-            let mut state = lock(&self.state);
-            state.ended = true;
-            if self.store.is_some() { std::mem::take(&mut state.letters) } else { VecDeque::new() }
-        };
-        self.lost.fetch_add(left.len() as u64, Ordering::Relaxed);
-        self.changed.notify_all();
-        if let Some(writer) = lock(&self.writer).take() {
-            let _ = writer.join();
-        }
     }
 
     /// How many letters wait for a store that refuses them, and why. Told once per trouble.
@@ -190,36 +223,50 @@ impl Desk {
 
     /// The clerk: one thread, one batch after the other.
     fn write(&self) {
-        let Some(store) = &self.store else { return };
-        loop {
-            let mut batch: Vec<Letter> = {
-                let mut state = lock(&self.state);
-                while state.letters.is_empty() {
-                    if state.ended {
-                        return;
-                    }
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-                state.writing = state.letters.len();
-                state.letters.drain(..).collect()
-            };
+        while let Some(mut batch) = self.next_batch() {
             batch.iter_mut().for_each(Letter::encode);
-            while let Err(error) = append(store, &mut batch) {
-                tracing::error!(target: "artel_hub", "{error}");
-                let mut state = lock(&self.state);
-                state.failure = Some(error.to_string());
-                if state.ended {
-                    self.lost.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                    break;
-                }
-                let waited = self.changed.wait_timeout(state, PAUSE);
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
-            }
+            let written = self.write_batch(&mut batch);
             let mut state = lock(&self.state);
+            match (written, std::mem::take(&mut state.given_up)) {
+                (true, true) => drop(self.lost.fetch_sub(batch.len() as u64, Ordering::Relaxed)),
+                (false, false) => drop(self.lost.fetch_add(batch.len() as u64, Ordering::Relaxed)),
+                _ => {}
+            }
             (state.writing, state.failure, state.told) = (0, None, false);
             drop(state);
             self.changed.notify_all();
         }
+        lock(&self.state).over = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for letters; `None` at the end.
+    fn next_batch(&self) -> Option<Vec<Letter>> {
+        let mut state = lock(&self.state);
+        while state.letters.is_empty() {
+            if state.ended {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.writing = state.letters.len();
+        Some(state.letters.drain(..).collect())
+    }
+
+    /// Again and again until the store takes them, or all is ended.
+    fn write_batch(&self, batch: &mut [Letter]) -> bool {
+        let Some(store) = &self.store else { return false };
+        while let Err(error) = append(store, batch) {
+            tracing::error!(target: "artel_hub", "{error}");
+            let mut state = lock(&self.state);
+            state.failure = Some(error.to_string());
+            if state.ended {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, PAUSE);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+        true
     }
 }
 

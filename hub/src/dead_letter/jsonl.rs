@@ -5,18 +5,19 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::{Letter, LetterError, LetterStore};
-use crate::history::{lock, open};
+use crate::history::{Lines, lock};
 
 /// One file, one letter a line.
 #[derive(Debug)]
 pub struct JsonLinesLetters {
     path: PathBuf,
-    file: File,
+    added: Lines<File>,
     next: u64,
+    count: usize,
     /// Held for as long as it is open.
     _lock: File,
 }
@@ -32,9 +33,11 @@ impl JsonLinesLetters {
         let mut beside = path.clone().into_os_string();
         beside.push(".lock");
         let lock = lock(Path::new(&beside)).map_err(failed)?;
-        let file = open(&path).map_err(failed)?;
-        let mut letters = JsonLinesLetters { path, file, next: 0, _lock: lock };
-        letters.next = letters.read()?.iter().map(|letter| letter.id).max().unwrap_or(0);
+        let added = Lines::open(&path).map_err(failed)?;
+        let mut letters = JsonLinesLetters { path, added, next: 0, count: 0, _lock: lock };
+        let all = letters.read()?;
+        letters.next = all.iter().map(|letter| letter.id).max().unwrap_or(0);
+        letters.count = all.len();
         Ok(letters)
     }
 
@@ -49,13 +52,20 @@ impl JsonLinesLetters {
         let failed = |error: std::io::Error| LetterError::new("not rewritten", error);
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
-        let mut file = File::create(&beside).map_err(failed)?;
-        for line in lines {
-            file.write_all(line).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
+        // Opened before it takes the old one's place: what is added later must not go elsewhere.
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(error));
+            }
+            _ => {}
         }
-        file.sync_all().map_err(failed)?;
+        let mut anew = Lines::open(Path::new(&beside)).map_err(failed)?;
+        for line in lines {
+            anew.add(&[line, &b"\n"[..]].concat()).map_err(failed)?;
+        }
+        anew.file.sync_all().map_err(failed)?;
         std::fs::rename(&beside, &self.path).map_err(failed)?;
-        self.file = open(&self.path).map_err(failed)?;
+        self.added = anew;
         Ok(())
     }
 }
@@ -63,7 +73,7 @@ impl JsonLinesLetters {
 impl LetterStore for JsonLinesLetters {
     fn append(&mut self, letters: &mut [Letter]) -> Result<(), LetterError> {
         let failed = |error: std::io::Error| LetterError::new("not written", error);
-        let before = self.file.metadata().map_err(failed)?.len();
+        let before = self.added.bytes();
         let mut text = Vec::new();
         for (letter, id) in letters.iter_mut().zip(self.next + 1..) {
             letter.id = id;
@@ -71,17 +81,23 @@ impl LetterStore for JsonLinesLetters {
             text.extend(line.map_err(|error| LetterError::new("not encoded", error))?);
             text.push(b'\n');
         }
-        if let Err(error) = self.file.write_all(&text).and_then(|()| self.file.sync_data()) {
-            let _ = self.file.set_len(before); // half a line would spoil the next one
+        self.added.add(&text).map_err(failed)?;
+        if let Err(error) = self.added.file.sync_data() {
+            self.added.undo(before);
             return Err(failed(error));
         }
         self.next += letters.len() as u64;
+        self.count += letters.len();
         Ok(())
     }
 
     fn read(&mut self) -> Result<Vec<Letter>, LetterError> {
         let lines = self.lines()?;
         Ok(lines.iter().filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    }
+
+    fn count(&mut self) -> Result<usize, LetterError> {
+        Ok(self.count)
     }
 
     fn remove(&mut self, ids: &[u64]) -> Result<(), LetterError> {
@@ -91,6 +107,11 @@ impl LetterStore for JsonLinesLetters {
         lines.retain(|line| {
             !serde_json::from_slice::<Letter>(line).is_ok_and(|letter| ids.contains(&letter.id))
         });
-        if lines.len() == many { Ok(()) } else { self.rewrite(&lines) }
+        let gone = many - lines.len();
+        if gone > 0 {
+            self.rewrite(&lines)?;
+            self.count = self.count.saturating_sub(gone);
+        }
+        Ok(())
     }
 }

@@ -27,6 +27,22 @@ use crate::key::{KeyError, Pattern};
 use crate::lane::Priority;
 use crate::subscriber::Subscriber;
 
+/// Why an event became a dead letter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Cause {
+    /// Its handler failed or panicked, too often or for good.
+    #[default]
+    Failed,
+    /// Its handler took [too long](crate::Subscribe::handler_timeout).
+    Timeout,
+    /// The queue of its subscriber was full.
+    Dropped,
+    /// Its subscriber ended before it came to it.
+    Left,
+}
+
 /// One event that could not be handled.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -48,6 +64,9 @@ pub struct Letter {
     pub attempts: u32,
     /// How bad it is.
     pub severity: Severity,
+    /// Why, in one word.
+    #[serde(default)]
+    pub cause: Cause,
     /// What went wrong.
     pub reason: String,
     /// How urgent the event was.
@@ -75,11 +94,17 @@ impl Letter {
             subscriber: subscriber.into(),
             attempts,
             severity,
+            cause: Cause::Failed,
             reason: reason.into(),
             priority: event.priority(),
             payload: None,
             event: Some(event.clone()),
         }
+    }
+
+    pub(crate) fn because(mut self, cause: Cause) -> Letter {
+        self.cause = cause;
+        self
     }
 
     /// Writes the payload down. What does not encode, or panics, stays without.
@@ -154,6 +179,10 @@ pub trait LetterStore: Send + 'static {
     fn append(&mut self, letters: &mut [Letter]) -> Result<(), LetterError>;
     /// All letters, oldest first.
     fn read(&mut self) -> Result<Vec<Letter>, LetterError>;
+    /// How many letters there are. Reads them all unless the store knows better.
+    fn count(&mut self) -> Result<usize, LetterError> {
+        Ok(self.read()?.len())
+    }
     /// Removes those with these numbers.
     fn remove(&mut self, ids: &[u64]) -> Result<(), LetterError>;
 }
@@ -164,7 +193,8 @@ pub trait LetterStore: Send + 'static {
 pub struct Redelivered {
     /// Letters given to their subscriber again, and removed.
     pub delivered: u64,
-    /// Letters whose subscriber is not there, or whose payload cannot be read; they stay.
+    /// Letters whose subscriber is not there or has no room for more, or whose payload cannot be
+    /// read; they stay.
     pub kept: u64,
 }
 
@@ -177,7 +207,7 @@ pub struct DeadLetters {
 impl DeadLetters {
     /// How many there are.
     pub fn count(&self) -> Result<usize, LetterError> {
-        Ok(self.list(&LetterFilter::all())?.len())
+        self.heart.desk.count()
     }
 
     /// The letters meant, oldest first. Reads from the disk if they are kept there.
@@ -191,7 +221,7 @@ impl DeadLetters {
     }
 
     /// Gives each letter meant to its subscriber again, which must be running under the same name;
-    /// nobody else sees it. A letter goes when its subscriber has it, so that after a crash between
+    /// nobody else sees it. As many wait there as its queue is long; the others stay letters. A letter goes when its subscriber has it, so that after a crash between
     /// the two it is there twice rather than not at all. Letters read from a disk need a topic of
     /// their key that was published or [opened](crate::EventHub::publisher) with
     /// [`Topic::json`](crate::Topic::json).

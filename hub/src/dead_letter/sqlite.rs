@@ -66,6 +66,14 @@ impl LetterStore for SqliteLetters {
         Ok(letters)
     }
 
+    fn count(&mut self) -> Result<usize, LetterError> {
+        let failed = |error: rusqlite::Error| LetterError::new("not counted", error);
+        let mut count =
+            self.connection.prepare_cached("SELECT count(*) FROM letters").map_err(failed)?;
+        let many: i64 = count.query_row([], |row| row.get(0)).map_err(failed)?;
+        Ok(usize::try_from(many).unwrap_or(0))
+    }
+
     fn remove(&mut self, ids: &[u64]) -> Result<(), LetterError> {
         let failed = |error: rusqlite::Error| LetterError::new("not removed", error);
         let transaction = self.connection.transaction().map_err(failed)?;

@@ -1,4 +1,7 @@
 //! An archive as lines of JSON, in files that are rotated by size.
+//!
+//! **Invariant:** what is written together is there as whole lines or not at all; where half a line
+//! cannot be taken back, nothing is ever added to it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -7,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::{ArchiveError, ArchiveStore, Query, Record};
 
+/// As many full files are kept at most.
+const FILES_MAX: usize = 9_999;
+
 /// `history.jsonl`, and before it `history.1.jsonl`, `history.2.jsonl` … in one folder.
 #[derive(Debug)]
 pub struct JsonLinesArchive {
     folder: PathBuf,
-    file: File,
-    bytes: u64,
+    lines: Lines<File>,
     bytes_max: u64,
     files_max: usize,
     next: u64,
@@ -22,7 +27,7 @@ pub struct JsonLinesArchive {
 
 impl JsonLinesArchive {
     /// Opens the folder, or makes it. A new file is begun before the last one would get longer than
-    /// this many bytes, and this many full ones are kept; 0 bytes or files count as 1. What is
+    /// this many bytes, and this many full ones are kept, 9,999 at most; 0 bytes or files count as 1. What is
     /// written together is never split, so that a file may be longer by up to 256 events.
     pub fn rotating(
         folder: impl AsRef<Path>,
@@ -33,11 +38,10 @@ impl JsonLinesArchive {
         let failed = |error: std::io::Error| ArchiveError::new(&folder, "not opened", error);
         std::fs::create_dir_all(&folder).map_err(failed)?;
         let lock = lock(&folder.join("history.lock")).map_err(failed)?;
-        let file = open(&path(&folder, 0)).map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
-        let (bytes_max, files_max) = (bytes_max.max(1), files_max.max(1));
+        let lines = Lines::open(&path(&folder, 0)).map_err(failed)?;
+        let (bytes_max, files_max) = (bytes_max.max(1), files_max.clamp(1, FILES_MAX));
         let mut archive =
-            JsonLinesArchive { folder, file, bytes, bytes_max, files_max, next: 0, _lock: lock };
+            JsonLinesArchive { folder, lines, bytes_max, files_max, next: 0, _lock: lock };
         for surplus in (files_max + 1..).map(|age| path(&archive.folder, age)) {
             if std::fs::remove_file(surplus).is_err() {
                 break; // there were never more
@@ -62,7 +66,7 @@ impl JsonLinesArchive {
     /// move only while there is one in the first place.
     fn rotate(&mut self) -> std::io::Result<()> {
         let new = self.folder.join("history.new.jsonl");
-        let file = open(&new)?;
+        let lines = Lines::open(&new)?;
         let first = path(&self.folder, 0).exists();
         for age in (0..self.files_max).rev().filter(|_| first) {
             let (from, to) = (path(&self.folder, age), path(&self.folder, age + 1));
@@ -71,8 +75,7 @@ impl JsonLinesArchive {
             }
         }
         std::fs::rename(&new, path(&self.folder, 0))?;
-        self.file = file;
-        self.bytes = 0;
+        self.lines = lines;
         Ok(())
     }
 }
@@ -98,18 +101,89 @@ pub(crate) fn lock(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file to add to it. A line that a crash cut off is closed, so that only it is lost.
-pub(crate) fn open(path: &Path) -> std::io::Result<File> {
-    let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
-    if file.metadata()?.len() > 0 {
-        file.seek(SeekFrom::End(-1))?;
-        let mut last = [0];
-        std::io::Read::read_exact(&mut file, &mut last)?;
-        if last != *b"\n" {
-            file.write_all(b"\n")?;
+/// What lines are added to. A file; in tests one that fails.
+pub(crate) trait Appends {
+    fn append(&mut self, text: &[u8]) -> std::io::Result<()>;
+    /// Takes back everything behind so many bytes.
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()>;
+    fn bytes(&mut self) -> std::io::Result<u64>;
+}
+
+impl Appends for File {
+    fn append(&mut self, text: &[u8]) -> std::io::Result<()> {
+        self.write_all(text)
+    }
+
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.set_len(bytes)
+    }
+
+    fn bytes(&mut self) -> std::io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// A file of whole lines.
+#[derive(Debug)]
+pub(crate) struct Lines<F> {
+    pub(crate) file: F,
+    bytes: u64,
+    /// There may be half a line behind these bytes.
+    torn: bool,
+}
+
+impl Lines<File> {
+    /// Opens a file to add to it. A line that a crash cut off is closed, so that only it is lost.
+    pub(crate) fn open(path: &Path) -> std::io::Result<Lines<File>> {
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        if file.metadata()?.len() > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            let mut last = [0];
+            std::io::Read::read_exact(&mut file, &mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+            }
+        }
+        let bytes = file.bytes()?;
+        Ok(Lines { file, bytes, torn: false })
+    }
+}
+
+impl<F: Appends> Lines<F> {
+    /// Adds whole lines, all or none.
+    pub(crate) fn add(&mut self, text: &[u8]) -> std::io::Result<()> {
+        if self.torn && self.file.cut(self.bytes).is_err() {
+            // It is closed instead, and the bytes are counted anew.
+            self.file.append(b"\n")?;
+            self.bytes = self.file.bytes()?;
+        }
+        self.torn = false;
+        match self.file.append(text) {
+            Ok(()) => {
+                self.bytes += text.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.take_back();
+                Err(error)
+            }
         }
     }
-    Ok(file)
+
+    /// Takes back what was added behind the last whole line, now or before the next one.
+    fn take_back(&mut self) {
+        self.torn = self.file.cut(self.bytes).is_err();
+    }
+
+    /// What was added since so many bytes is not to count.
+    pub(crate) fn undo(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        self.take_back();
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// Gives every whole record of a file to `each`, until it says no.
@@ -137,14 +211,11 @@ impl ArchiveStore for JsonLinesArchive {
             serde_json::to_writer(&mut text, &numbered).map_err(|error| failed(error.into()))?;
             text.push(b'\n');
         }
-        if self.bytes > 0 && self.bytes + text.len() as u64 > self.bytes_max {
+        let bytes = self.lines.bytes();
+        if bytes > 0 && bytes + text.len() as u64 > self.bytes_max {
             self.rotate().map_err(failed)?;
         }
-        if let Err(error) = self.file.write_all(&text) {
-            let _ = self.file.set_len(self.bytes); // all or none
-            return Err(failed(error));
-        }
-        self.bytes += text.len() as u64;
+        self.lines.add(&text).map_err(failed)?;
         self.next += records.len() as u64;
         Ok(())
     }
@@ -165,5 +236,59 @@ impl ArchiveStore for JsonLinesArchive {
                 .map_err(|error| ArchiveError::new(&self.folder, "not read", error))?;
         }
         Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that becomes full, and that may be unable to take anything back.
+    struct Sick {
+        text: Vec<u8>,
+        room: usize,
+        cuts: bool,
+    }
+
+    impl Appends for Sick {
+        fn append(&mut self, text: &[u8]) -> std::io::Result<()> {
+            let fits = text.len().min(self.room - self.text.len());
+            self.text.extend(&text[..fits]);
+            match fits == text.len() {
+                true => Ok(()),
+                false => Err(std::io::Error::other("it is full")),
+            }
+        }
+
+        fn cut(&mut self, bytes: u64) -> std::io::Result<()> {
+            if !self.cuts {
+                return Err(std::io::Error::other("not now"));
+            }
+            self.text.truncate(bytes as usize);
+            Ok(())
+        }
+
+        fn bytes(&mut self) -> std::io::Result<u64> {
+            Ok(self.text.len() as u64)
+        }
+    }
+
+    /// Half a line that could not be taken back at once had the next record glued to it.
+    #[test]
+    fn nothing_is_added_to_half_a_line() {
+        for (cuts_later, expected) in
+            [(true, "first\nthird\nfourth\n"), (false, "first\nsec\nthird\nfourth\n")]
+        {
+            let file = Sick { text: Vec::new(), room: 9, cuts: false };
+            let mut lines = Lines { file, bytes: 0, torn: false };
+            lines.add(b"first\n").expect("there is room");
+            lines.add(b"second\n").expect_err("there is none");
+            lines.add(b"second\n").expect_err("there is still none");
+            (lines.file.room, lines.file.cuts) = (100, cuts_later);
+            lines.add(b"third\n").expect("there is room");
+            lines.add(b"fourth\n").expect("there is room");
+            assert_eq!(String::from_utf8_lossy(&lines.file.text), expected);
+            assert_eq!(lines.bytes(), expected.len() as u64);
+        }
     }
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use jsonl::JsonLinesArchive;
-pub(crate) use jsonl::{lock, open};
+pub(crate) use jsonl::{Lines, lock};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteArchive;
 #[cfg(feature = "sqlite")]

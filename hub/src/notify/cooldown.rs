@@ -8,7 +8,8 @@ use crate::handler::Severity;
 /// Troubles that are remembered; beyond them the one told longest ago is forgotten.
 const KEYS_MAX: usize = 1024;
 
-type Key = (Severity, String);
+/// How bad it is, where, and which kind of trouble.
+pub(super) type Key = (Severity, String, &'static str);
 
 #[derive(Debug)]
 struct Told {
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn the_same_trouble_is_told_once_per_cooldown() {
         let (mut cooldown, start) = (Cooldown::new(Duration::from_secs(60)), Instant::now());
-        let key = (Severity::Critical, "billing".to_string());
+        let key = (Severity::Critical, "billing".to_string(), "alert");
         assert_eq!(cooldown.decide(&key, start), Decision::Tell { repeated: 0 });
         // Nobody could be told: the next one is not held back.
         assert_eq!(cooldown.decide(&key, start), Decision::Tell { repeated: 0 });
@@ -78,8 +79,10 @@ mod tests {
         assert_eq!(cooldown.decide(&key, later), Decision::Tell { repeated: 59 });
         cooldown.told(&key, later);
         assert_eq!(cooldown.decide(&key, later), Decision::Hold);
-        let other = (Severity::Error, "billing".to_string());
+        let other = (Severity::Error, "billing".to_string(), "alert");
         assert_eq!(cooldown.decide(&other, later), Decision::Tell { repeated: 0 });
+        let kind = (Severity::Critical, "billing".to_string(), "letters_lost");
+        assert_eq!(cooldown.decide(&kind, later), Decision::Tell { repeated: 0 });
     }
 
     #[test]
@@ -87,7 +90,7 @@ mod tests {
         let (mut cooldown, start) = (Cooldown::new(Duration::from_secs(60)), Instant::now());
         for number in 0..2 * KEYS_MAX as u64 {
             let now = start + Duration::from_millis(number);
-            cooldown.told(&(Severity::Error, number.to_string()), now);
+            cooldown.told(&(Severity::Error, number.to_string(), "alert"), now);
         }
         assert_eq!(cooldown.told.len(), KEYS_MAX);
     }

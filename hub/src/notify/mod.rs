@@ -246,7 +246,9 @@ impl Handler<AnyEvent> for Teller {
         let Some(mut alert) = Alert::of(&event) else { return Ok(()) };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { channels, cooldown, told, repeated } = &mut *state;
-        let key = (alert.severity, alert.source.clone());
+        // Losing letters is another trouble than waiting to write them.
+        let kind = event.payload::<HubNotice>().map_or("alert", HubNotice::kind);
+        let key = (alert.severity, alert.source.clone(), kind);
         if event.attempt() == 1 {
             match cooldown.decide(&key, Instant::now()) {
                 Decision::Hold => return Ok(()),

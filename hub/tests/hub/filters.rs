@@ -29,6 +29,24 @@ fn ids(seen: &Seen<Order>) -> Vec<u32> {
     seen.all().iter().map(|order| order.id).collect()
 }
 
+/// A slash in a name meant a level.
+#[tokio::test]
+async fn a_slash_in_the_name_of_a_field_is_a_slash() {
+    let topic: Topic<serde_json::Value> = Topic::json("json");
+    let hub = EventHub::new();
+    let [slash, dot] = [(); 2].map(|()| Seen::<serde_json::Value>::new());
+    let _kept = [
+        hub.subscribe(&topic).field("a/b", 1).spawn(slash.handler()).expect("subscribed"),
+        hub.subscribe(&topic).field("a.b", 1).spawn(dot.handler()).expect("subscribed"),
+    ];
+    let values = [serde_json::json!({"a/b": 1}), serde_json::json!({"a": {"b": 1}})];
+    for value in &values {
+        hub.publish(&topic, value.clone()).await.expect("published");
+    }
+    hub.idle().await;
+    assert_eq!((slash.all(), dot.all()), (vec![values[0].clone()], vec![values[1].clone()]));
+}
+
 #[tokio::test]
 async fn payloads_are_filtered_by_predicate_field_and_key() {
     let hub = EventHub::new();

@@ -269,3 +269,12 @@ fn be_killed(path: &std::path::Path) {
         }
     }
 }
+
+/// A number of files beyond all others made it count for ever, or remove what it had.
+#[test]
+fn an_archive_of_very_many_files_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("history.jsonl"), "x\n").expect("written");
+    drop(JsonLinesArchive::rotating(folder.path(), 1000, usize::MAX).expect("opened"));
+    assert!(folder.path().join("history.jsonl").exists());
+}

@@ -212,7 +212,7 @@ async fn dropped_events_can_be_dead_letters() {
     let _kept = hub
         .subscribe(&NUMBERS)
         .name("slow")
-        .queue(Queue::bounded(1).on_full(Overflow::DropNewest))
+        .queue(Queue::bounded(2).on_full(Overflow::DropNewest))
         .keep_dropped()
         .on(Context::Thread)
         .spawn(move |event: Delivery<'_, u32>| {
@@ -221,16 +221,16 @@ async fn dropped_events_can_be_dead_letters() {
         })
         .expect("subscribed");
     first(&hub, &gate).await;
-    for number in 1..=3 {
+    for number in 1..=4 {
         hub.try_publish(&NUMBERS, number).expect("never waits");
     }
     gate.open();
     hub.idle().await;
-    assert_eq!(seen.all(), [0, 1]);
+    assert_eq!(seen.all(), [0, 1, 2]);
     let again = hub.dead_letters().redeliver(&LetterFilter::all()).expect("delivered");
     assert_eq!((again.delivered, again.kept), (2, 0));
     hub.idle().await;
-    assert_eq!(seen.all(), [0, 1, 2, 3]);
+    assert_eq!(seen.all(), [0, 1, 2, 3, 4]);
     assert_eq!(hub.dead_letters().count().expect("counted"), 0);
     hub.shutdown(LONG).await;
 }

@@ -14,6 +14,10 @@ mod log;
 mod overflow;
 #[path = "../../src/queue.rs"]
 mod queue;
+#[path = "../../src/reader.rs"]
+mod reader;
+#[path = "../../src/segment.rs"]
+mod segment;
 #[path = "../../src/signal.rs"]
 mod signal;
 mod sync;
@@ -25,11 +29,12 @@ use std::task::Poll;
 use shuttle::future::block_on;
 use shuttle::thread;
 
-use crate::cursor::{Cursor, Reader};
+use crate::cursor::Cursor;
 use crate::life::Life;
 use crate::log::{Full, Log};
 use crate::overflow::Overflow;
-use crate::queue::{Pushed, Queue, QueueReader};
+use crate::queue::{Pushed, Queue, QueueReader, Room};
+use crate::reader::Reader;
 use crate::signal::Signal;
 use crate::sync::{AtomicBool, Ordering};
 
@@ -238,28 +243,202 @@ fn closing_wakes_whoever_waits() {
     });
 }
 
+/// Waits for room as a publisher does.
+async fn room(queue: &Arc<Queue<u64>>) -> Room<u64> {
+    let signal = Arc::new(Signal::new());
+    poll_fn(|cx| {
+        signal.register(cx.waker());
+        loop {
+            if let Some(room) = Room::take(queue, 1) {
+                return Poll::Ready(room);
+            }
+            if queue.wait(1, &signal) {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await
+}
+
+/// Room that is given back is somebody else's.
+#[test]
+fn room_that_is_not_used_is_given_back() {
+    check(|| {
+        let bounds = overflow::Queue::bounded(1).on_full(Overflow::Block);
+        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let gives_up = {
+            let queue = queue.clone();
+            thread::spawn(move || drop(block_on(room(&queue))))
+        };
+        let room = block_on(room(&queue));
+        assert_eq!(room.push(1, 7), Pushed::Queued);
+        gives_up_or_waits(gives_up, &queue);
+        assert_eq!(queue.push(1, 8, 1), Pushed::Full(8));
+    });
+}
+
+/// It goes on as soon as the one that waits is read.
+fn gives_up_or_waits(gives_up: thread::JoinHandle<()>, queue: &Arc<Queue<u64>>) {
+    let mut reader = QueueReader::new(queue.clone(), 0);
+    assert_eq!(reader.current(), Some(&7));
+    gives_up.join().expect("nobody waits for ever");
+    assert_eq!(queue.push(1, 9, 1), Pushed::Queued);
+}
+
+/// Reads as a runner does that may be robbed: shows, looks at its orders, handles. What it handled,
+/// and what it left.
+fn handle_until_told(
+    log: &Arc<Log<u64>>,
+    mut reader: Reader<u64>,
+    life: &Life,
+) -> (Vec<u64>, Vec<u64>) {
+    let (orders, mut handled) = (life.orders(), Vec::new());
+    while life.orders() == orders && !orders.stop() {
+        let mut passed = 0;
+        if let Some(stretch) = reader.stretch() {
+            if life.orders() == orders {
+                for value in stretch.slots.iter().map_while(sync::Slot::get) {
+                    handled.push(*value);
+                    passed += 1;
+                    stretch.show(passed);
+                    if life.orders() != orders {
+                        break;
+                    }
+                }
+            }
+            reader.passed(passed, 0, false);
+        } else if reader.current().is_some() {
+            reader.show();
+            if life.orders() == orders {
+                handled.extend(reader.hand().copied());
+                reader.advance(1);
+            }
+        } else {
+            break;
+        }
+    }
+    let cursor = reader.cursor().clone();
+    log.leave(&cursor, true);
+    let rest = reader.rest();
+    (handled, rest)
+}
+
+/// What is taken from a reader that does not come back, what it handles and what it leaves: every
+/// event is in one of them, once, and at most one is left.
+#[test]
+fn every_event_is_handled_left_or_stolen() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (cursor, reader) = reader(&log, 1, 8);
+        let life = Arc::new(Life::new());
+        for (lane, value) in [(1, 10), (1, 11), (0, 0), (1, 12), (2, 20), (1, 13)] {
+            assert!(write(&log, lane, value));
+        }
+        let runner = {
+            let (log, life) = (log.clone(), life.clone());
+            thread::spawn(move || handle_until_told(&log, reader, &life))
+        };
+        log.leave(&cursor, true);
+        life.stop();
+        let stolen = cursor.steal();
+        let (handled, rest) = runner.join().expect("no panic");
+        // Without having been robbed it leaves all that it was told to leave.
+        assert!(rest.len() <= 1 || stolen.is_empty(), "{handled:?} {rest:?} {stolen:?}");
+        let mut all = [handled, rest, stolen].concat();
+        all.sort_unstable();
+        assert_eq!(all, [0, 10, 11, 12, 13, 20]);
+    });
+}
+
+/// The same of an own queue.
+#[test]
+fn every_event_of_a_queue_is_handled_left_or_stolen() {
+    check(|| {
+        let bounds = overflow::Queue::bounded(8).on_full(Overflow::DropNewest);
+        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let life = Arc::new(Life::new());
+        for value in 0..4 {
+            assert_eq!(queue.push(1, value, 1), Pushed::Queued);
+        }
+        let runner = {
+            let (mut reader, life) = (QueueReader::new(queue.clone(), 0), life.clone());
+            thread::spawn(move || {
+                let (orders, mut handled) = (life.orders(), Vec::new());
+                while let Some(value) = reader.current().copied() {
+                    if life.orders() != orders || orders.stop() {
+                        break;
+                    }
+                    handled.push(value);
+                    reader.advance();
+                }
+                (handled, reader.rest())
+            })
+        };
+        life.stop();
+        queue.close();
+        let stolen = queue.steal();
+        let (handled, rest) = runner.join().expect("no panic");
+        let mut all = [handled, rest, stolen].concat();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3]);
+    });
+}
+
+/// A reader hangs at an event. Another one goes on behind it, while publishers wait, and the one
+/// that hung changes nothing when it comes back.
+#[test]
+fn a_new_reader_goes_on_behind_the_event_in_hand() {
+    check(|| {
+        let log = Arc::new(Log::new());
+        let (cursor, mut old) = reader(&log, 1, 2);
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || (0..5).for_each(|value| assert!(write(&log, 1, value))))
+        };
+        let hangs_at = block_on(poll_fn(|cx| {
+            cursor.signal.register(cx.waker());
+            loop {
+                if let Some(value) = old.current().copied() {
+                    old.show();
+                    return Poll::Ready(value);
+                }
+                if old.sleep() {
+                    return Poll::Pending;
+                }
+            }
+        }));
+        let log::ReplacedCursor { next, in_hand, writers } = log.replace(&cursor, |_| 1);
+        writers.iter().for_each(|writer| writer.wake());
+        assert_eq!((hangs_at, in_hand), (0, Some(0)));
+        let back = thread::spawn(move || {
+            old.advance(1);
+            drop(old);
+        });
+        let mut new = Reader::from_cursor(log.clone(), next.clone());
+        let seen: Vec<u64> = (0..4).filter_map(|_| read(&next, &mut new)).collect();
+        assert_eq!(seen, [1, 2, 3, 4]);
+        writer.join().expect("the writer goes on");
+        back.join().expect("no panic");
+        assert!(new.is_empty() && log.readers() == 1);
+    });
+}
+
 /// The wake edge of an own queue: events come one by one, and the reader sleeps between.
 #[test]
 fn a_queue_wakes_its_reader_and_its_writers() {
     check(|| {
         let bounds = overflow::Queue::bounded(1).on_full(Overflow::Block);
         let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
-        let mut reader = QueueReader::new(queue.clone());
+        let mut reader = QueueReader::new(queue.clone(), 0);
         let writers: Vec<_> = [0, 10]
             .into_iter()
             .map(|first| {
                 let queue = queue.clone();
                 thread::spawn(move || {
                     for value in first..first + 3 {
-                        let signal = Arc::new(Signal::new());
-                        block_on(poll_fn(|cx| {
-                            signal.register(cx.waker());
-                            match queue.wait(1, &signal) {
-                                true => Poll::Pending,
-                                false => Poll::Ready(()),
-                            }
-                        }));
-                        assert_eq!(queue.push(1, value, 1), Pushed::Queued);
+                        let room = block_on(room(&queue));
+                        assert_eq!(room.push(1, value), Pushed::Queued);
+                        assert!(queue.behind() <= 2, "one waits, one is in hand");
                     }
                 })
             })
@@ -294,7 +473,7 @@ fn a_queue_that_drops_gives_everything_to_somebody() {
     check(|| {
         let bounds = overflow::Queue::bounded(1).on_full(Overflow::DropOldest);
         let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
-        let mut reader = QueueReader::new(queue.clone());
+        let mut reader = QueueReader::new(queue.clone(), 0);
         let over = Arc::new(AtomicBool::new(false));
         let writer = {
             let (queue, closed) = (queue.clone(), over.clone());

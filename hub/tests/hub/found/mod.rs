@@ -1,5 +1,7 @@
 //! What was found by trying to break it. Each of these failed once.
 
+mod bounds; // what may wait, and for whom
+mod late; // handlers that take too long
 mod outside; // alerts, notices, stores, refusals
 mod stuck; // handlers that never return
 
@@ -130,6 +132,38 @@ impl Handler<u64> for Collects {
     fn collects(&self) -> usize {
         10
     }
+}
+
+/// Collects ten; panics at the first attempt at 1 and at 2.
+#[derive(Clone)]
+struct Stumbles(Seen<(u64, u32)>);
+
+impl Handler<u64> for Stumbles {
+    async fn handle(&mut self, event: Delivery<'_, u64>) -> Result<(), HandlerError> {
+        self.0.push((*event, event.attempt()));
+        assert!(event.attempt() > 1 || ![1, 2].contains(&*event), "the first time");
+        Ok(())
+    }
+
+    fn collects(&self) -> usize {
+        10
+    }
+}
+
+/// Only the last of them was remembered: given again, the other one failed for the first time again.
+#[test]
+fn two_events_of_a_collection_that_each_fail_once_are_handled() {
+    let (hub, seen) = (EventHub::new(), Seen::new());
+    let subscription = hub
+        .subscribe(&N)
+        .on(Context::Thread)
+        .restart(Restart::times(5).backoff(quick()))
+        .spawn(Stumbles(seen.clone()))
+        .expect("subscribed");
+    hub.publisher(&N).expect("one").blocking_publish_batch([1, 2, 3]).expect("published");
+    eventually("all to be committed", || subscription.stats().lag == 0);
+    let stats = subscription.stats();
+    assert_eq!((stats.processed, stats.letters, stats.restarts), (3, 0, 2), "{:?}", seen.all());
 }
 
 /// What it had collected was given to it again, and each of those was taken for progress.

@@ -130,6 +130,72 @@ fn a_sick_store_of_letters_is_told_of() {
     assert_eq!(hub.stats().letters_lost, 1);
 }
 
+/// Counting letters read every one of them.
+#[test]
+fn counting_letters_reads_none() {
+    struct Knows(usize);
+    impl LetterStore for Knows {
+        fn append(&mut self, letters: &mut [artel_hub::Letter]) -> Result<(), LetterError> {
+            self.0 += letters.len();
+            Ok(())
+        }
+        fn read(&mut self) -> Result<Vec<artel_hub::Letter>, LetterError> {
+            Err(LetterError::new("not read", "nobody wants to read them"))
+        }
+        fn count(&mut self) -> Result<usize, LetterError> {
+            Ok(self.0)
+        }
+        fn remove(&mut self, _: &[u64]) -> Result<(), LetterError> {
+            Ok(())
+        }
+    }
+    let hub = EventHub::builder().dead_letters(Knows(0)).build().expect("a hub");
+    let fails = hub
+        .subscribe(&N)
+        .on(Context::Thread)
+        .spawn(|_: Delivery<'_, u64>| Err::<(), _>(HandlerError::skip("no")))
+        .expect("subscribed");
+    hub.publisher(&N).expect("one").blocking_publish_batch([1, 2, 3]).expect("published");
+    eventually("all to fail", || fails.stats().letters == 3);
+    assert_eq!(hub.dead_letters().count().expect("counted"), 3);
+}
+
+/// A handler that held a clone of its hub kept it alive for ever.
+#[test]
+fn a_weak_hub_keeps_nothing_alive() {
+    let hub = EventHub::new();
+    let (weak, seen) = (hub.downgrade(), Seen::<bool>::new());
+    let (inner, see) = (weak.clone(), seen.clone());
+    let subscription = hub
+        .subscribe(&N)
+        .on(Context::Thread)
+        .spawn(move |_: Delivery<'_, u64>| see.push(inner.upgrade().is_some()))
+        .expect("subscribed");
+    hub.blocking_publish(&N, 1).expect("published");
+    eventually("the event", || seen.len() == 1);
+    assert_eq!(seen.all(), [true]);
+    drop(hub);
+    assert!(weak.upgrade().is_none());
+    eventually("its end", || subscription.is_over());
+}
+
+/// That letters are lost was held back because it had been told a moment ago that letters wait.
+#[test]
+fn one_trouble_of_the_hub_does_not_cool_another_down() {
+    let (hub, told) = (EventHub::new(), Seen::new());
+    let alive = Arc::new(AtomicU64::new(0));
+    let notifier = Notifier::new().to(Channel(alive, told.clone())).start(&hub).expect("started");
+    let waits = || HubNotice::LettersWait { waiting: 1, reason: "no disk".into() };
+    let lost = HubNotice::LettersLost { letters: 1, reason: "no disk".into() };
+    for notice in [waits(), waits(), lost] {
+        hub.blocking_publish(&NOTICES, notice).expect("published");
+    }
+    eventually("all three to be seen", || notifier.stats().processed == 3);
+    let told = told.all();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[1].contains("could not be kept"), "{told:?}");
+}
+
 #[test]
 fn what_cannot_work_is_refused() {
     let hub = EventHub::new();

@@ -1,0 +1,317 @@
+//! [`Reader`]: the part of a subscriber that reads a log.
+//!
+//! **Invariant:** it gives every event from where it joined to where it left, once, each lane in
+//! order; it shows its place before every event (see [`Cursor`]).
+
+use crate::cursor::Cursor;
+use crate::lane::{HIGH, LANES, LOW, NORMAL, Turn};
+use crate::log::Log;
+use crate::segment::{Remainder, Segment};
+use crate::sync::{Arc, Ordering, STRETCH, Slot, fence};
+
+/// Where one lane is read.
+#[derive(Debug)]
+struct Place<V> {
+    segment: Option<Arc<Segment<V>>>,
+    at: u64,
+    /// Known to be written up to here.
+    head: u64,
+}
+
+/// The part of a subscriber that reads.
+#[derive(Debug)]
+pub(crate) struct Reader<V> {
+    log: Arc<Log<V>>,
+    cursor: Arc<Cursor<V>>,
+    places: [Place<V>; LANES],
+    turn: Turn,
+    /// The lane of the event in hand.
+    lane: Option<u8>,
+    /// Events until the others are looked at again.
+    stretch: u32,
+    /// Nothing but normal events is known to wait.
+    plain: bool,
+    remainder: Option<Arc<Remainder<V>>>,
+    gone: bool,
+}
+
+impl<V> Reader<V> {
+    pub(crate) fn new(log: Arc<Log<V>>, cursor: Arc<Cursor<V>>) -> Reader<V> {
+        log.join(&cursor);
+        Reader::from_cursor(log, cursor)
+    }
+
+    /// Reads on from where the cursor stands.
+    pub(crate) fn from_cursor(log: Arc<Log<V>>, cursor: Arc<Cursor<V>>) -> Reader<V> {
+        let places = std::array::from_fn(|lane| {
+            let at = cursor.done(lane);
+            Place { segment: None, at, head: at }
+        });
+        Reader {
+            log,
+            cursor,
+            places,
+            turn: Turn::new(),
+            lane: None,
+            stretch: 0,
+            plain: true,
+            remainder: None,
+            gone: false,
+        }
+    }
+
+    /// The next event, or `None` if there is none now. The same one until [`Reader::advance`].
+    #[inline]
+    pub(crate) fn current(&mut self) -> Option<&V> {
+        let lane = match self.lane {
+            Some(lane) => lane.into(),
+            None => self.choose()?,
+        };
+        let at = self.places[lane].at;
+        if !self.places[lane].segment.as_ref().is_some_and(|segment| segment.holds(at)) {
+            self.fetch(lane, at);
+            self.places[lane].segment.as_ref()?; // else the log was left, and nothing was kept
+        }
+        self.lane = Some(lane as u8);
+        self.places[lane].segment.as_ref()?.get(at)
+    }
+
+    /// The subscriber is done with the event in hand.
+    #[inline]
+    pub(crate) fn advance(&mut self, bytes: u64) {
+        let Some(lane) = self.lane.take().map(usize::from) else { return };
+        self.places[lane].at += 1;
+        self.cursor.done[lane].store(self.places[lane].at, Ordering::Release);
+        self.cursor.hand.store(0, Ordering::Release); // after its place
+        let before = self.cursor.bytes.load(Ordering::Relaxed);
+        self.cursor.bytes.store(before + bytes, Ordering::Release);
+        if !self.plain {
+            self.turn.took(lane);
+        }
+        self.stretch = self.stretch.saturating_sub(1);
+        if self.cursor.wanted.load(Ordering::Relaxed) {
+            self.settle();
+        }
+    }
+
+    /// The next events, if they are all of the usual kind and lie side by side.
+    pub(crate) fn stretch(&mut self) -> Option<Stretch<'_, V>> {
+        self.current()?;
+        if self.lane != Some(NORMAL as u8) || !self.plain {
+            return None;
+        }
+        let place = &self.places[NORMAL];
+        let most = place.head.min(place.at + u64::from(self.stretch.max(1)));
+        let slots = place.segment.as_ref()?.slots(place.at, most);
+        let (cursor, start) = (&*self.cursor, place.at);
+        let urgent = (!self.gone).then_some((&*self.log, self.places[HIGH].at));
+        let bytes = cursor.bytes.load(Ordering::Relaxed);
+        cursor.hand.store(NORMAL as u8 + 1, Ordering::Release);
+        Some(Stretch { slots, start, bytes, urgent, cursor })
+    }
+
+    /// The first so many of the stretch are done with, which makes so many bytes in all; the event after
+    /// them is in hand if it is to be tried again.
+    pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
+        self.places[NORMAL].at += events;
+        self.cursor.done[NORMAL].store(self.places[NORMAL].at, Ordering::Release);
+        self.cursor.bytes.store(bytes, Ordering::Release);
+        self.stretch = self.stretch.saturating_sub(events as u32);
+        self.lane = in_hand.then_some(NORMAL as u8);
+        if !in_hand {
+            self.cursor.hand.store(0, Ordering::Release); // after its place
+        }
+        if self.cursor.wanted.load(Ordering::Relaxed) {
+            self.settle();
+        }
+    }
+
+    /// The event in hand.
+    pub(crate) fn hand(&self) -> Option<&V> {
+        let place = &self.places[usize::from(self.lane?)];
+        place.segment.as_ref()?.get(place.at)
+    }
+
+    /// Shows which event is in hand, until it is done with. Orders are to be looked at after this.
+    pub(crate) fn show(&self) {
+        if let Some(lane) = self.lane {
+            self.cursor.hand.store(lane + 1, Ordering::Release);
+        }
+    }
+
+    /// Whether the last of so many events of a stretch is the one it was replaced at.
+    pub(crate) fn lost_last(&self, passed: u64) -> bool {
+        self.cursor.end.load(Ordering::Acquire) == self.places[NORMAL].at + passed
+    }
+
+    /// The part that publishers see.
+    pub(crate) fn cursor(&self) -> &Arc<Cursor<V>> {
+        &self.cursor
+    }
+
+    /// Whether it is time to let others run.
+    pub(crate) fn stretch_ended(&self) -> bool {
+        self.stretch == 0
+    }
+
+    /// Everything that was written is read.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.lane.is_none() && {
+            self.refresh();
+            self.places.iter().all(|place| place.at == place.head)
+        }
+    }
+
+    /// Whether there is something to read, without any lock.
+    pub(crate) fn peek(&self) -> bool {
+        let new = |(lane, place): (usize, &Place<V>)| self.log.head(lane) != place.at;
+        self.lane.is_some() || self.gone || self.places.iter().enumerate().any(new)
+    }
+
+    /// How many read this log.
+    pub(crate) fn crowd(&self) -> usize {
+        self.log.crowd()
+    }
+
+    /// Goes to sleep unless there is something to read or the log is left. The caller has
+    /// registered its waker with the cursor's signal.
+    pub(crate) fn sleep(&mut self) -> bool {
+        if self.lane.is_some() || self.gone {
+            return false;
+        }
+        self.settle();
+        for place in &mut self.places {
+            place.segment = None;
+        }
+        self.log.sleep(&self.cursor, std::array::from_fn(|lane| self.places[lane].at))
+    }
+
+    /// What is not read yet, after the log was left: the event in hand and all behind it, without
+    /// what others took while the subscriber did not come back.
+    pub(crate) fn rest(&mut self) -> Vec<V>
+    where
+        V: Clone,
+    {
+        let mut rest = Vec::new();
+        self.refresh();
+        let Some(kept) = self.cursor.remainder.lock().take() else { return rest };
+        self.lane = None; // chosen anew, if it is still there
+        for (lane, place) in self.places.iter_mut().enumerate() {
+            place.head = kept.end[lane].max(place.at);
+        }
+        self.remainder = Some(kept);
+        while let Some(value) = self.current().cloned() {
+            rest.push(value);
+            self.advance(0);
+        }
+        rest
+    }
+
+    #[inline]
+    fn choose(&mut self) -> Option<usize> {
+        let urgent = self.log.head(HIGH) != self.places[HIGH].at && !self.gone;
+        let (usual, high) = (&self.places[NORMAL], urgent || !self.plain);
+        if self.stretch > 0 && !high && usual.at != usual.head {
+            return Some(NORMAL);
+        }
+        self.choose_any(urgent)
+    }
+
+    #[cold]
+    fn choose_any(&mut self, urgent: bool) -> Option<usize> {
+        let waiting = |reader: &Reader<V>| {
+            std::array::from_fn(|lane| reader.places[lane].at != reader.places[lane].head)
+        };
+        if self.stretch == 0 || urgent || waiting(self) == [false; LANES] {
+            self.refresh();
+            self.stretch = STRETCH as u32;
+        }
+        let waiting: [bool; LANES] = waiting(self);
+        self.plain = !waiting[HIGH] && !waiting[LOW];
+        self.turn.choose(waiting)
+    }
+
+    /// How far may be read now? The heads first: what is written after the log was left is not
+    /// ours, and whoever sees its head sees that we left.
+    fn refresh(&mut self) {
+        if self.gone {
+            return;
+        }
+        self.settle();
+        let heads: [u64; LANES] = std::array::from_fn(|lane| self.log.head(lane));
+        if self.cursor.is_gone() {
+            self.gone = true;
+            self.remainder = self.cursor.remainder.lock().clone();
+        }
+        let end = self.remainder.as_ref().map(|remainder| remainder.end);
+        for (lane, place) in self.places.iter_mut().enumerate() {
+            place.head = match (self.gone, end) {
+                (false, _) => heads[lane],
+                (true, Some(end)) => end[lane],
+                (true, None) => place.at,
+            };
+        }
+    }
+
+    #[cold]
+    fn fetch(&mut self, lane: usize, at: u64) {
+        if !self.gone {
+            self.places[lane].segment = self.log.segment(&self.cursor, lane, at);
+            if self.places[lane].segment.is_some() {
+                return;
+            }
+            self.refresh();
+        }
+        let kept = self.remainder.as_ref();
+        self.places[lane].segment = kept.and_then(|kept| kept.segment(lane, at)).cloned();
+    }
+
+    /// Publishers that wait for this reader are woken once a quarter of its bound is free.
+    fn settle(&mut self) {
+        fence(Ordering::SeqCst);
+        if !self.cursor.wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        let (done, _) = self.cursor.progress();
+        let behind = self.log.pushed().saturating_sub(done);
+        if behind == 0 || behind <= self.cursor.bound - self.cursor.bound.div_ceil(4) {
+            self.log.made_room(&self.cursor);
+        }
+    }
+}
+
+/// Some events of the usual lane, side by side.
+pub(crate) struct Stretch<'a, V> {
+    pub(crate) slots: &'a [Slot<V>],
+    start: u64,
+    /// Done with when it begins.
+    pub(crate) bytes: u64,
+    /// Where the urgent lane was read up to, unless the log was left.
+    urgent: Option<(&'a Log<V>, u64)>,
+    cursor: &'a Cursor<V>,
+}
+
+impl<V> Stretch<'_, V> {
+    /// So many are done with: the next one is in hand. Orders are to be looked at after this.
+    #[inline]
+    pub(crate) fn show(&self, events: u64) {
+        self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
+    }
+
+    /// So many are done with, which makes so many bytes in all. `true` if somebody waits for that, or something urgent came.
+    #[inline]
+    pub(crate) fn passed(&self, events: u64, bytes: u64) -> bool {
+        self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
+        self.cursor.bytes.store(bytes, Ordering::Release);
+        let urgent = self.urgent.is_some_and(|(log, read)| log.head(HIGH) != read);
+        urgent || self.cursor.wanted.load(Ordering::Relaxed)
+    }
+}
+
+impl<V> Drop for Reader<V> {
+    fn drop(&mut self) {
+        self.log.leave(&self.cursor, false);
+        let kept = self.cursor.remainder.lock().take();
+        drop(kept);
+    }
+}

@@ -1,0 +1,169 @@
+//! [`Spare`]: what a new runner is made of, when the one there was does not come back.
+//!
+//! **Invariant:** a handler that hangs takes nothing with it but its event: its factory, a copy of
+//! its filters and the budget of its restarts are here, and not in the runner.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::context::thread::block_on;
+use crate::filter::Filters;
+use crate::handler::Handler;
+use crate::heart::Heart;
+use crate::inbox::{Inbox, Source};
+use crate::lived::live;
+use crate::restart::{Budget, Record, Restart};
+use crate::runner::Runner;
+use crate::subscriber::{Runs, Subscriber};
+use crate::sync::{AtomicU32, Ordering};
+use crate::work::{Sampler, discard};
+
+/// Makes runners, and remembers what they have in common.
+pub(crate) struct Spare<T: 'static, F> {
+    parts: Mutex<Parts<T, F>>,
+    attempts_max: u32,
+    /// Runners that were replaced and have not come back.
+    out: AtomicU32,
+    context: Runs,
+    /// Unless it is the hub's own.
+    runtime: Option<Box<tokio::runtime::Handle>>,
+}
+
+struct Parts<T: 'static, F> {
+    /// The user's, until its subscriber is over.
+    factory: Option<F>,
+    filters: Filters<T>,
+    budget: Budget,
+}
+
+/// What a new runner is told.
+pub(crate) struct Begin {
+    pub(crate) source: Source,
+    /// Its number among the runners of its subscriber.
+    pub(crate) runner: u32,
+    /// What it waits for before it begins.
+    pub(crate) pause: Option<Duration>,
+}
+
+/// A [`Spare`] of any type.
+pub(crate) trait Revive: Send + Sync {
+    /// Starts a runner.
+    fn start(
+        self: Arc<Self>,
+        heart: &Arc<Heart>,
+        me: &Arc<Subscriber>,
+        begin: Begin,
+    ) -> std::io::Result<()>;
+
+    /// A runner was replaced. The pause before the next one begins; none if there is to be none:
+    /// too many were made anew, or hang.
+    fn replaced(&self) -> Option<Duration>;
+}
+
+impl<T, F> Spare<T, F> {
+    pub(crate) fn new(
+        factory: F,
+        filters: Filters<T>,
+        (restart, attempts_max): (Restart, u32),
+        context: Runs,
+        runtime: Option<tokio::runtime::Handle>,
+    ) -> Spare<T, F> {
+        let budget = Budget::new(restart);
+        let parts = Mutex::new(Parts { factory: Some(factory), filters, budget });
+        let runtime = runtime.map(Box::new);
+        Spare { parts, attempts_max, out: AtomicU32::new(0), context, runtime }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Parts<T, F>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a decision that depends on how often its handler was made anew.
+    pub(crate) fn decide<R>(&self, decide: impl FnOnce(&mut Budget) -> R) -> R {
+        decide(&mut self.lock().budget)
+    }
+
+    /// No runner is made any more: what is the user's goes.
+    pub(crate) fn clear(&self)
+    where
+        T: 'static,
+    {
+        // Held by a factory that hangs, it is left where it is.
+        let parts = self.parts.try_lock().ok();
+        let gone = parts.map(|mut parts| {
+            (parts.factory.take(), std::mem::replace(&mut parts.filters, Filters::new()))
+        });
+        discard(gone);
+    }
+
+    /// A new handler. `None` if there are no more.
+    pub(crate) fn make<H>(&self) -> Option<H>
+    where
+        F: FnMut() -> H,
+    {
+        self.lock().factory.as_mut().map(|factory| factory())
+    }
+
+    /// The filters as they were before any event.
+    pub(crate) fn filters(&self) -> Filters<T>
+    where
+        T: 'static,
+    {
+        self.lock().filters.copy()
+    }
+
+    /// A runner that was replaced has come back.
+    pub(crate) fn came_back(&self) {
+        self.out.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl<T, H, F> Revive for Spare<T, F>
+where
+    T: Send + Sync + 'static,
+    H: Handler<T>,
+    F: FnMut() -> H + Send + 'static,
+{
+    fn start(
+        self: Arc<Self>,
+        heart: &Arc<Heart>,
+        me: &Arc<Subscriber>,
+        begin: Begin,
+    ) -> std::io::Result<()> {
+        let lived = live(Runner {
+            heart: heart.clone(),
+            me: me.clone(),
+            inbox: Inbox::new(begin.source, begin.runner),
+            filters: None,
+            record: Record::new(self.attempts_max),
+            spare: self.clone(),
+            sampler: Sampler::default(),
+            held: 0,
+            pause: begin.pause.map(Box::new),
+            replaced: false,
+        });
+        let runtime = self.runtime.as_deref().or(heart.settings.runtime.as_ref());
+        match (self.context, runtime) {
+            (Runs::Task, Some(runtime)) => drop(runtime.spawn(lived)),
+            (Runs::Pool, _) => {
+                let pool = heart.pool()?;
+                if begin.runner > 0 {
+                    pool.replace_thread()?; // the one that hangs ends when it comes back
+                }
+                pool.spawn(lived);
+            }
+            _ => {
+                // The system's threads have short names.
+                let name = format!("hub:{}", me.name().chars().take(11).collect::<String>());
+                drop(std::thread::Builder::new().name(name).spawn(move || block_on(lived))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn replaced(&self) -> Option<Duration> {
+        // It may have come back already, and be counted first.
+        let out = self.out.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.decide(|budget| budget.replaced(out, Instant::now(), rand::random()))
+    }
+}
