@@ -1,4 +1,4 @@
-//! Clocks that cost little and are some milliseconds behind.
+//! Clocks that cost little and are some milliseconds behind, and times that need little room.
 
 use std::time::{Duration, SystemTime};
 
@@ -27,4 +27,9 @@ pub(crate) fn coarse_instant() -> Duration {
     }
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     BEGUN.get_or_init(std::time::Instant::now).elapsed()
+}
+
+/// A time in milliseconds, at least one.
+pub(crate) fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
 }

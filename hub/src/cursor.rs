@@ -163,6 +163,7 @@ impl<V> Cursor<V> {
     }
 
     /// The reader enters the user's code, or has left it.
+    #[inline]
     pub(crate) fn is_inside(&self, is: bool) {
         let before = self.inside.load(Ordering::Relaxed);
         if (before % 2 == 1) != is {

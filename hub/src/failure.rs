@@ -20,7 +20,7 @@ where
     pub(crate) async fn not_made(&mut self, failure: Box<Failure>) -> Option<End> {
         count(&self.me.counts.troubles().errors);
         let verdict = self.not_made_verdict();
-        self.act(verdict, failure.reason).await
+        self.act(verdict, failure).await
     }
 
     pub(crate) fn not_made_verdict(&mut self) -> Verdict {
@@ -51,7 +51,7 @@ where
                 self.sleep(pause).await;
                 Ok(())
             }
-            verdict => Err(self.act(verdict, failure.reason).await),
+            verdict => Err(self.act(verdict, failure).await),
         }
     }
 
@@ -94,7 +94,7 @@ where
             let fatal = matches!(failure.remedy, Remedy::Fatal | Remedy::Late);
             if fatal || self.me.life.orders().stop() {
                 let verdict = self.not_made_verdict();
-                return Err(self.act(verdict, failure.reason).await);
+                return Err(self.act(verdict, Box::new(failure)).await);
             }
             count(&self.me.counts.troubles().retries);
             let wait = self.spare.decide(|budget| budget.pause(tries, rand::random()));
@@ -103,14 +103,14 @@ where
     }
 
     /// Waits before a new handler is made, or says that the budget is spent.
-    pub(crate) async fn act(&mut self, verdict: Verdict, reason: String) -> Option<End> {
+    pub(crate) async fn act(&mut self, verdict: Verdict, failure: Box<Failure>) -> Option<End> {
         let Verdict::Anew { pause, .. } = verdict else {
-            return Some(End::Spent { reason });
+            return Some(End::Spent(failure));
         };
         count(&self.me.counts.troubles().restarts);
         let notice = HubNotice::Restarting {
             subscriber: self.me.name().to_string(),
-            reason,
+            reason: failure.reason,
             pause_ms: pause.as_millis() as u64,
         };
         self.heart.say(notice);

@@ -6,6 +6,8 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::caretaker::Caretaker;
+use crate::context::pool::Pool;
 use crate::context::thread::block_on;
 use crate::dead_letter::{DeadLetters, Desk, LETTERS_MAX, LetterStore};
 use crate::error::{PublishError, Refusal};
@@ -17,7 +19,6 @@ use crate::stats::Stats;
 use crate::subscribe::Subscribe;
 use crate::subscriber::{Stage, Subscriber};
 use crate::subscription::{GRACE, stop};
-use crate::sync::Mutex;
 use crate::timer::Timer;
 use crate::topic::Topic;
 
@@ -410,30 +411,21 @@ impl EventHub {
                 }
             }
         }
-        let left = due.saturating_duration_since(Instant::now());
-        let (desk, timer, pool) = (heart.desk.clone(), heart.timer.clone(), heart.take_pool());
-        let caretaker = heart.caretaker.clone();
-        let end = move || {
-            desk.end(left.max(LETTERS));
-            // One may be inside a handler that does not return: nobody waits for it for long.
-            pool.iter().for_each(|pool| pool.join(GRACE));
-            caretaker.end();
-            timer.end();
-        };
-        // These wait for threads: on one of their own, as all others may be taken.
-        let (over, ends) = (Arc::new(Life::new()), Arc::new(Mutex::new(Some(end))));
-        let (told, work) = (over.clone(), ends.clone());
-        let thread = std::thread::Builder::new().name("artel-hub-end".into());
-        let begun = thread.spawn(move || {
-            let end = work.lock().take();
-            end.into_iter().for_each(|end| end());
-            told.end();
+        let ending = Arc::new(Ending {
+            desk: heart.desk.clone(),
+            letters_time: due.saturating_duration_since(Instant::now()).max(LETTERS),
+            pool: heart.take_pool(),
+            caretaker: heart.caretaker.clone(),
+            timer: heart.timer.clone(),
+            over: Life::new(),
         });
-        if begun.is_err() {
-            let end = ends.lock().take();
-            end.into_iter().for_each(|end| end());
-            over.end();
+        let work = ending.clone();
+        // This waits for threads: on one of its own, as all others may be taken.
+        let thread = std::thread::Builder::new().name("artel-hub-end".into());
+        if thread.spawn(move || work.end()).is_err() {
+            ending.end();
         }
+        let over = &ending.over;
         poll_fn(|cx| if over.join(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
         report
     }
@@ -441,5 +433,26 @@ impl EventHub {
     /// [`EventHub::shutdown`] for programs without a runtime.
     pub fn blocking_shutdown(&self, drain: Duration) -> Shutdown {
         block_on(self.shutdown(drain))
+    }
+}
+
+/// What ends after the last subscriber.
+struct Ending {
+    desk: Arc<Desk>,
+    letters_time: Duration,
+    pool: Option<Arc<Pool>>,
+    caretaker: Caretaker,
+    timer: Timer,
+    over: Life,
+}
+
+impl Ending {
+    fn end(&self) {
+        self.desk.end(self.letters_time);
+        // A thread may be inside a handler that does not return: nobody waits for it for long.
+        self.pool.iter().for_each(|pool| pool.join(GRACE));
+        self.caretaker.end();
+        self.timer.end();
+        self.over.end();
     }
 }

@@ -35,11 +35,14 @@ impl Inbox {
 
     /// Whether another runner has taken the place of this one. One that was only suspected goes on,
     /// under its new number.
+    #[inline]
     pub(crate) fn is_replaced(&self, me: &Subscriber) -> bool {
         let (mine, next) = (self.runner(), me.life.orders().runner());
-        if mine == next {
-            return false;
-        }
+        mine != next && self.was_replaced(me, mine, next)
+    }
+
+    #[cold]
+    fn was_replaced(&self, me: &Subscriber, mine: u32, next: u32) -> bool {
         let goes_on = me.goes_on(mine, next);
         if goes_on {
             self.runner.store(next, Ordering::Relaxed);
@@ -135,10 +138,10 @@ impl Inbox {
         }
     }
 
-    /// Whether its runner was replaced at the last of so many events of a stretch.
-    pub(crate) fn lost_last(&self, passed: u64) -> bool {
+    /// Whether its runner was replaced at the last event of a stretch.
+    pub(crate) fn lost_last(&self) -> bool {
         match &self.source {
-            Source::Log(reader) => reader.lost_last(passed),
+            Source::Log(reader) => reader.lost_last(),
             Source::Queue(_) => false,
         }
     }

@@ -4,9 +4,10 @@
 //! runner is dropped, whatever it was waiting for, and the subscriber is over, unless another runner
 //! has taken its place.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,22 +19,40 @@ use crate::subscriber::{Post, Subscriber};
 /// A handler that keeps a thread of others for longer than this is told of.
 const BLOCKING: Duration = Duration::from_millis(100);
 
-/// Runs it until it ends, or is ended from outside in the middle of what its handler waits for. One
-/// future without a box inside: there may be very many.
-pub(crate) fn live<T, H, F>(mut runner: Runner<T, F>) -> impl Future<Output = ()> + Send
+pin_project_lite::pin_project! {
+    /// One future without a box inside, and as small as can be: there may be very many.
+    struct Lived<R> {
+        me: Arc<Subscriber>,
+        #[pin]
+        run: Option<R>,
+    }
+}
+
+/// Runs it until it ends, or is ended from outside in the middle of what its handler waits for.
+pub(crate) fn live<T, H, F>(runner: Runner<T, F>) -> impl Future<Output = ()> + Send
 where
     T: Send + Sync + 'static,
     H: Handler<T>,
     F: FnMut() -> H + Send + 'static,
 {
     let me = runner.me.clone();
-    async move {
-        let mut run = pin!(Some(runner.run()));
-        poll_fn(|cx| poll(&me, run.as_mut(), cx)).await;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run.set(None))) {
+    // The runner leaves the hub as it is dropped.
+    Lived { me, run: Some(runner.run()) }
+}
+
+impl<R: Future<Output = ()>> Future for Lived<R> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let polled = poll(this.me, this.run.as_mut(), cx);
+        if polled.is_ready()
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| this.run.set(None)))
+        {
             std::mem::forget(panic);
         }
-    } // the runner leaves the hub as it is dropped
+        polled
+    }
 }
 
 fn poll<R>(me: &Subscriber, run: Pin<&mut Option<R>>, cx: &mut Context<'_>) -> Poll<()>

@@ -9,11 +9,10 @@ use crate::log::Log;
 use crate::segment::{Remainder, Segment};
 use crate::sync::{Arc, Ordering, STRETCH, Slot, fence};
 
-/// Where one lane is read.
+/// What is known of one lane. Where it is read is in the cursor.
 #[derive(Debug)]
 struct Place<V> {
     segment: Option<Arc<Segment<V>>>,
-    at: u64,
     /// Known to be written up to here.
     head: u64,
 }
@@ -43,10 +42,7 @@ impl<V> Reader<V> {
 
     /// Reads on from where the cursor stands.
     pub(crate) fn from_cursor(log: Arc<Log<V>>, cursor: Arc<Cursor<V>>) -> Reader<V> {
-        let places = std::array::from_fn(|lane| {
-            let at = cursor.done(lane);
-            Place { segment: None, at, head: at }
-        });
+        let places = std::array::from_fn(|lane| Place { segment: None, head: cursor.done(lane) });
         Reader {
             log,
             cursor,
@@ -60,6 +56,18 @@ impl<V> Reader<V> {
         }
     }
 
+    /// Where a lane is read: nobody else moves it.
+    #[inline]
+    fn at(&self, lane: usize) -> u64 {
+        self.cursor.done[lane].load(Ordering::Relaxed)
+    }
+
+    /// More than was read is known to be written.
+    #[inline]
+    fn knows_more(&self, lane: usize) -> bool {
+        self.at(lane) != self.places[lane].head
+    }
+
     /// The next event, or `None` if there is none now. The same one until [`Reader::advance`].
     #[inline]
     pub(crate) fn current(&mut self) -> Option<&V> {
@@ -67,7 +75,7 @@ impl<V> Reader<V> {
             Some(lane) => lane.into(),
             None => self.choose()?,
         };
-        let at = self.places[lane].at;
+        let at = self.at(lane);
         if !self.places[lane].segment.as_ref().is_some_and(|segment| segment.holds(at)) {
             self.fetch(lane, at);
             self.places[lane].segment.as_ref()?; // else the log was left, and nothing was kept
@@ -80,8 +88,7 @@ impl<V> Reader<V> {
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64) {
         let Some(lane) = self.lane.take().map(usize::from) else { return };
-        self.places[lane].at += 1;
-        self.cursor.done[lane].store(self.places[lane].at, Ordering::Release);
+        self.cursor.done[lane].store(self.at(lane) + 1, Ordering::Release);
         self.cursor.hand.store(0, Ordering::Release); // after its place
         let before = self.cursor.bytes.load(Ordering::Relaxed);
         self.cursor.bytes.store(before + bytes, Ordering::Release);
@@ -100,21 +107,18 @@ impl<V> Reader<V> {
         if self.lane != Some(NORMAL as u8) || !self.plain {
             return None;
         }
-        let place = &self.places[NORMAL];
-        let most = place.head.min(place.at + u64::from(self.stretch.max(1)));
-        let slots = place.segment.as_ref()?.slots(place.at, most);
-        let (cursor, start) = (&*self.cursor, place.at);
-        let urgent = (!self.gone).then_some((&*self.log, self.places[HIGH].at));
+        let (cursor, start, place) = (&*self.cursor, self.at(NORMAL), &self.places[NORMAL]);
+        let most = place.head.min(start + u64::from(self.stretch.max(1)));
+        let slots = place.segment.as_ref()?.slots(start, most);
+        let urgent = (!self.gone).then_some((&*self.log, self.at(HIGH)));
         let bytes = cursor.bytes.load(Ordering::Relaxed);
         cursor.hand.store(NORMAL as u8 + 1, Ordering::Release);
         Some(Stretch { slots, start, bytes, urgent, cursor })
     }
 
-    /// The first so many of the stretch are done with, which makes so many bytes in all; the event after
-    /// them is in hand if it is to be tried again.
+    /// The first so many of the stretch are done with, as was shown, which makes so many bytes in
+    /// all. The event after them is in hand if it is to be tried again.
     pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
-        self.places[NORMAL].at += events;
-        self.cursor.done[NORMAL].store(self.places[NORMAL].at, Ordering::Release);
         self.cursor.bytes.store(bytes, Ordering::Release);
         self.stretch = self.stretch.saturating_sub(events as u32);
         self.lane = in_hand.then_some(NORMAL as u8);
@@ -128,8 +132,8 @@ impl<V> Reader<V> {
 
     /// The event in hand.
     pub(crate) fn hand(&self) -> Option<&V> {
-        let place = &self.places[usize::from(self.lane?)];
-        place.segment.as_ref()?.get(place.at)
+        let lane = usize::from(self.lane?);
+        self.places[lane].segment.as_ref()?.get(self.at(lane))
     }
 
     /// Shows which event is in hand, until it is done with. Orders are to be looked at after this.
@@ -139,9 +143,9 @@ impl<V> Reader<V> {
         }
     }
 
-    /// Whether the last of so many events of a stretch is the one it was replaced at.
-    pub(crate) fn lost_last(&self, passed: u64) -> bool {
-        self.cursor.end.load(Ordering::Acquire) == self.places[NORMAL].at + passed
+    /// Whether the last event of a stretch is the one it was replaced at.
+    pub(crate) fn lost_last(&self) -> bool {
+        self.cursor.end.load(Ordering::Acquire) == self.at(NORMAL)
     }
 
     /// The part that publishers see.
@@ -158,14 +162,14 @@ impl<V> Reader<V> {
     pub(crate) fn is_empty(&mut self) -> bool {
         self.lane.is_none() && {
             self.refresh();
-            self.places.iter().all(|place| place.at == place.head)
+            (0..LANES).all(|lane| !self.knows_more(lane))
         }
     }
 
     /// Whether there is something to read, without any lock.
     pub(crate) fn peek(&self) -> bool {
-        let new = |(lane, place): (usize, &Place<V>)| self.log.head(lane) != place.at;
-        self.lane.is_some() || self.gone || self.places.iter().enumerate().any(new)
+        let new = |lane| self.log.head(lane) != self.at(lane);
+        self.lane.is_some() || self.gone || (0..LANES).any(new)
     }
 
     /// How many read this log.
@@ -183,7 +187,7 @@ impl<V> Reader<V> {
         for place in &mut self.places {
             place.segment = None;
         }
-        self.log.sleep(&self.cursor, std::array::from_fn(|lane| self.places[lane].at))
+        self.log.sleep(&self.cursor, std::array::from_fn(|lane| self.at(lane)))
     }
 
     /// What is not read yet, after the log was left: the event in hand and all behind it, without
@@ -196,8 +200,8 @@ impl<V> Reader<V> {
         self.refresh();
         let Some(kept) = self.cursor.remainder.lock().take() else { return rest };
         self.lane = None; // chosen anew, if it is still there
-        for (lane, place) in self.places.iter_mut().enumerate() {
-            place.head = kept.end[lane].max(place.at);
+        for lane in 0..LANES {
+            self.places[lane].head = kept.end[lane].max(self.at(lane));
         }
         self.remainder = Some(kept);
         while let Some(value) = self.current().cloned() {
@@ -209,9 +213,8 @@ impl<V> Reader<V> {
 
     #[inline]
     fn choose(&mut self) -> Option<usize> {
-        let urgent = self.log.head(HIGH) != self.places[HIGH].at && !self.gone;
-        let (usual, high) = (&self.places[NORMAL], urgent || !self.plain);
-        if self.stretch > 0 && !high && usual.at != usual.head {
+        let urgent = self.log.head(HIGH) != self.at(HIGH) && !self.gone;
+        if self.stretch > 0 && !urgent && self.plain && self.knows_more(NORMAL) {
             return Some(NORMAL);
         }
         self.choose_any(urgent)
@@ -219,9 +222,7 @@ impl<V> Reader<V> {
 
     #[cold]
     fn choose_any(&mut self, urgent: bool) -> Option<usize> {
-        let waiting = |reader: &Reader<V>| {
-            std::array::from_fn(|lane| reader.places[lane].at != reader.places[lane].head)
-        };
+        let waiting = |reader: &Reader<V>| std::array::from_fn(|lane| reader.knows_more(lane));
         if self.stretch == 0 || urgent || waiting(self) == [false; LANES] {
             self.refresh();
             self.stretch = STRETCH as u32;
@@ -244,11 +245,11 @@ impl<V> Reader<V> {
             self.remainder = self.cursor.remainder.lock().clone();
         }
         let end = self.remainder.as_ref().map(|remainder| remainder.end);
-        for (lane, place) in self.places.iter_mut().enumerate() {
-            place.head = match (self.gone, end) {
-                (false, _) => heads[lane],
+        for (lane, head) in heads.into_iter().enumerate() {
+            self.places[lane].head = match (self.gone, end) {
+                (false, _) => head,
                 (true, Some(end)) => end[lane],
-                (true, None) => place.at,
+                (true, None) => self.at(lane),
             };
         }
     }
@@ -298,10 +299,11 @@ impl<V> Stretch<'_, V> {
         self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
     }
 
-    /// So many are done with, which makes so many bytes in all. `true` if somebody waits for that, or something urgent came.
+    /// So many are done with, which makes so many bytes in all. `true` if somebody waits for that,
+    /// or something urgent came.
     #[inline]
     pub(crate) fn passed(&self, events: u64, bytes: u64) -> bool {
-        self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
+        self.show(events);
         self.cursor.bytes.store(bytes, Ordering::Release);
         let urgent = self.urgent.is_some_and(|(log, read)| log.head(HIGH) != read);
         urgent || self.cursor.wanted.load(Ordering::Relaxed)

@@ -78,9 +78,12 @@ impl Default for Restart {
 /// How many handlers of one subscriber may hang at the same time, whatever its budget.
 const OUT_MAX: u32 = 64;
 
-/// How often one subscriber's handler was made anew lately, whichever runner had it made.
+/// How often one subscriber may fail, and how often its handler was made anew lately, whichever
+/// runner had it made.
 #[derive(Debug)]
 pub(crate) struct Budget {
+    /// How often one event is tried.
+    attempts_max: u32,
     /// Unless it is the usual one.
     restart: Option<Box<Restart>>,
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
@@ -88,9 +91,9 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(restart: Restart) -> Budget {
+    pub(crate) fn new(restart: Restart, attempts_max: u32) -> Budget {
         let restart = (restart != Restart::default()).then(|| Box::new(restart));
-        Budget { restart, restarts: None }
+        Budget { attempts_max, restart, restarts: None }
     }
 
     fn restart(&self) -> Restart {
@@ -125,17 +128,20 @@ impl Budget {
     }
 }
 
-/// What has gone wrong with the events of one runner so far.
-#[derive(Debug)]
+/// What has gone wrong with the events of one runner so far. Boxed: with most nothing has, and there
+/// may be very many.
+#[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// How often one event is tried.
-    attempts_max: u32,
+    trouble: Option<Box<Trouble>>,
+}
+
+#[derive(Debug, Default)]
+struct Trouble {
     /// Restarts in a row, without an event handled between.
     in_a_row: u32,
     /// The events that failed and are still to be handled, or to be committed, and how often each
     /// did. A handler that collects may have several: all it holds are given to it again.
-    #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
-    culprits: Option<Box<Vec<(usize, u32)>>>,
+    culprits: Vec<(usize, u32)>,
 }
 
 /// What is to be done.
@@ -152,32 +158,24 @@ pub(crate) enum Verdict {
 }
 
 impl Record {
-    pub(crate) fn new(attempts_max: u32) -> Record {
-        Record { attempts_max, in_a_row: 0, culprits: None }
-    }
-
     /// Nothing failed that is still to be tried again: the usual case.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
-        self.culprits.is_none() && self.in_a_row == 0
+        self.trouble.is_none()
     }
 
     /// Which attempt at this event the next is, from 1.
     #[inline]
     pub(crate) fn attempt(&self, event: usize) -> u32 {
-        let culprits = self.culprits.iter().flat_map(|culprits| culprits.iter());
-        culprits
-            .into_iter()
-            .find(|(culprit, _)| *culprit == event)
-            .map_or(1, |(_, failed)| failed + 1)
+        let mut culprits = self.trouble.iter().flat_map(|trouble| &trouble.culprits);
+        culprits.find(|(culprit, _)| *culprit == event).map_or(1, |(_, failed)| failed + 1)
     }
 
     /// This event is done with, and was not handled.
     #[inline]
     pub(crate) fn done_with(&mut self, event: usize) {
-        if let Some(culprits) = &mut self.culprits {
-            culprits.retain(|(culprit, _)| *culprit != event);
-            self.culprits.take_if(|culprits| culprits.is_empty());
+        if let Some(trouble) = &mut self.trouble {
+            trouble.culprits.retain(|(culprit, _)| *culprit != event);
         }
     }
 
@@ -185,15 +183,12 @@ impl Record {
     #[inline]
     pub(crate) fn handled(&mut self, event: usize) {
         self.done_with(event);
-        if self.culprits.is_none() {
-            self.in_a_row = 0;
-        }
+        self.trouble.take_if(|trouble| trouble.culprits.is_empty());
     }
 
     /// A handler that collects has committed all it held: nothing of that comes again.
     pub(crate) fn committed(&mut self) {
-        self.culprits = None;
-        self.in_a_row = 0;
+        self.trouble = None;
     }
 
     /// The handler failed at an event.
@@ -207,8 +202,8 @@ impl Record {
     ) -> Verdict {
         let failed = self.attempt(event);
         self.done_with(event);
-        self.culprits.get_or_insert_default().push((event, failed));
-        let last = failed >= self.attempts_max;
+        self.trouble.get_or_insert_default().culprits.push((event, failed));
+        let last = failed >= budget.attempts_max;
         match remedy {
             Remedy::Skip => Verdict::Letter,
             Remedy::Retry if last => Verdict::Letter,
@@ -227,8 +222,9 @@ impl Record {
         if !budget.spend(now) {
             return Verdict::End;
         }
-        self.in_a_row += 1;
-        Verdict::Anew { pause: budget.pause(self.in_a_row, chance), letter }
+        let trouble = self.trouble.get_or_insert_default();
+        trouble.in_a_row += 1;
+        Verdict::Anew { pause: budget.pause(trouble.in_a_row, chance), letter }
     }
 }
 
@@ -237,7 +233,7 @@ mod tests {
     use super::*;
 
     fn record(times: u32, attempts: u32) -> (Record, Budget, Instant) {
-        (Record::new(attempts), Budget::new(Restart::times(times)), Instant::now())
+        (Record::default(), Budget::new(Restart::times(times), attempts), Instant::now())
     }
 
     #[test]
@@ -270,8 +266,8 @@ mod tests {
         assert!(budget.replaced(1, later, 0.0).is_some());
         let much_later = later + Duration::from_secs(61);
         assert_eq!(budget.replaced(3, much_later, 0.0), None, "too many hang");
-        let mut never = Budget::new(Restart::never());
-        assert_eq!(Record::new(3).not_made(&mut never, now, 0.0), Verdict::End);
+        let mut never = Budget::new(Restart::never(), 3);
+        assert_eq!(Record::default().not_made(&mut never, now, 0.0), Verdict::End);
     }
 
     #[test]

@@ -49,9 +49,7 @@ pub(crate) enum End {
     Told,
     /// Another one goes on in its place.
     Replaced,
-    Spent {
-        reason: String,
-    },
+    Spent(Box<Failure>),
 }
 
 pub(crate) struct Runner<T: 'static, F> {
@@ -59,14 +57,15 @@ pub(crate) struct Runner<T: 'static, F> {
     pub(crate) me: Arc<Subscriber>,
     pub(crate) inbox: Inbox,
     /// Copied where they run: copying them is the user's code.
-    pub(crate) filters: Option<Filters<T>>,
+    pub(crate) filters: Filters<T>,
+    pub(crate) has_filters: bool,
     pub(crate) record: Record,
     pub(crate) spare: Arc<Spare<T, F>>,
     pub(crate) sampler: Sampler,
     /// Handled, not yet committed.
     pub(crate) held: u32,
-    /// What it waits for before it begins. Boxed: most do not.
-    pub(crate) pause: Option<Box<Duration>>,
+    /// What it waits for before it begins.
+    pub(crate) pause_ms: u32,
     pub(crate) replaced: bool,
 }
 
@@ -78,72 +77,83 @@ where
 {
     /// Runs until told to end or until the budget is spent. What is rare is boxed, and all that is
     /// not is in here: every subscriber has the size of this future all its life.
-    pub(crate) async fn run(&mut self) {
-        if let Some(pause) = self.pause.take() {
-            Box::pin(self.sleep(*pause)).await;
-        }
-        loop {
-            let mut handler = match self.make() {
-                Ok(Some(handler)) => handler,
-                Ok(None) => return self.finish(End::Told),
-                Err(failure) => match Box::pin(self.not_made(failure)).await {
-                    Some(end) => return self.finish(end),
-                    None => continue,
-                },
-            };
-            let end = loop {
-                let orders = self.orders();
-                if self.inbox.is_replaced(&self.me) {
-                    break Some(End::Replaced);
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for two runners")]
+    pub(crate) fn run(mut self) -> impl Future<Output = ()> + Send {
+        async move {
+            if self.pause_ms > 0 {
+                let pause = Duration::from_millis(self.pause_ms.into());
+                Box::pin(self.sleep(pause)).await;
+            }
+            loop {
+                let mut handler = Guarded(None);
+                match self.make(&mut handler) {
+                    Ok(true) => {}
+                    Ok(false) => return self.finish(End::Told),
+                    Err(failure) => match Box::pin(self.not_made(failure)).await {
+                        Some(end) => return self.finish(end),
+                        None => continue,
+                    },
                 }
-                if orders.stop() {
-                    break Some(End::Told);
-                }
-                let empty = {
-                    let step = match H::IMMEDIATE {
-                        true => self.burst(handler.get(), orders),
-                        false if self.held == 0 && self.inbox.current().is_none() => Step::Empty,
-                        false => Box::pin(self.stint(handler.get(), orders)).await,
+                let end = loop {
+                    let orders = self.orders();
+                    if self.inbox.is_replaced(&self.me) {
+                        break Some(End::Replaced);
+                    }
+                    if orders.stop() {
+                        break Some(End::Told);
+                    }
+                    let empty = {
+                        let step = match H::IMMEDIATE {
+                            true => self.burst(handler.get(), orders),
+                            false if self.held == 0 && self.inbox.current().is_none() => {
+                                Step::Empty
+                            }
+                            false => Box::pin(self.stint(handler.get(), orders)).await,
+                        };
+                        match step {
+                            Step::Done => false,
+                            Step::Empty => true,
+                            Step::Over(end) => break end,
+                            Step::Failed(failure) => match Box::pin(self.fail(failure)).await {
+                                Ok(()) => false,
+                                Err(end) => break end,
+                            },
+                        }
                     };
-                    match step {
-                        Step::Done => false,
-                        Step::Empty => true,
-                        Step::Over(end) => break end,
-                        Step::Failed(failure) => match Box::pin(self.fail(failure)).await {
-                            Ok(()) => false,
-                            Err(end) => break end,
-                        },
+                    if empty && self.is_drained(orders) {
+                        break Some(End::Told);
+                    }
+                    if empty {
+                        self.rest(orders).await;
+                    }
+                    if self.inbox.stretch_ended() {
+                        pause().await;
                     }
                 };
-                if empty && self.is_drained(orders) {
-                    break Some(End::Told);
+                within(self.at(), || drop(handler));
+                self.hold_nothing();
+                if let Some(end) = end {
+                    return self.finish(end);
                 }
-                if empty {
-                    self.rest(orders).await;
-                }
-                if self.inbox.stretch_ended() {
-                    pause().await;
-                }
-            };
-            within(self.at(), || drop(handler));
-            self.hold_nothing();
-            if let Some(end) = end {
-                return self.finish(end);
             }
         }
     }
 
-    /// A new handler; none if its subscriber is over.
-    fn make(&mut self) -> Result<Option<Guarded<H>>, Box<Failure>> {
-        let (spare, filters) = (&self.spare, &mut self.filters);
+    /// Makes a new handler; `false` if there is to be none, as its subscriber is over.
+    fn make(&mut self, handler: &mut Guarded<H>) -> Result<bool, Box<Failure>> {
+        let (spare, filters, has_filters) = (&self.spare, &mut self.filters, &mut self.has_filters);
         let make = AssertUnwindSafe(|| {
-            if filters.is_none() {
-                *filters = Some(spare.filters());
+            if !*has_filters {
+                *filters = spare.filters();
+                *has_filters = true;
             }
             spare.make()
         });
         match within(at(&self.heart, &self.me), || catch_unwind(make)) {
-            Ok(handler) => Ok(handler.map(|handler| Guarded(Some(handler)))),
+            Ok(made) => {
+                handler.0 = made;
+                Ok(handler.0.is_some())
+            }
             Err(panic) => {
                 let failure = panicked(&self.me, panic);
                 let reason = format!("its factory {}", failure.reason);
@@ -204,7 +214,7 @@ where
         let mut tally = Tally::new(self.inbox.is_successor());
         let mut once = Once {
             me: &self.me,
-            filters: self.filters.get_or_insert_with(Filters::new),
+            filters: &mut self.filters,
             record: &mut self.record,
             sampler: &mut self.sampler,
             depth: 0,
@@ -231,7 +241,7 @@ where
         });
         inbox.is_inside(false);
         if inbox.is_replaced(&self.me) {
-            if inbox.lost_last(tally.passed) {
+            if inbox.lost_last() {
                 tally.without_last();
             }
             tally.shared = true;
@@ -280,8 +290,7 @@ where
         let id = event.id();
         let attempt = self.record.attempt(id);
         self.inbox.is_inside(true);
-        let filters = self.filters.get_or_insert_with(Filters::new);
-        let wanted = within(at, || wanted(&self.me, filters, event, attempt));
+        let wanted = within(at, || wanted(&self.me, &mut self.filters, event, attempt));
         let result = match wanted {
             Ok(None) => Ok(false),
             Ok(Some(payload)) => {
@@ -360,7 +369,7 @@ where
     /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
     fn finish(&mut self, end: End) {
         match end {
-            End::Spent { reason } => self.leave(Some(reason)),
+            End::Spent(failure) => self.leave(Some(failure.reason)),
             End::Told => self.leave(None),
             End::Replaced => {
                 self.replaced = true;
@@ -407,7 +416,7 @@ impl<T: 'static, F> Drop for Runner<T, F> {
                 self.spare.clear();
             }
         }
-        discard(self.filters.take());
+        discard(std::mem::replace(&mut self.filters, Filters::new()));
     }
 }
 

@@ -6,13 +6,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::clock::millis;
 use crate::context::thread::block_on;
 use crate::filter::Filters;
 use crate::handler::Handler;
 use crate::heart::Heart;
 use crate::inbox::{Inbox, Source};
 use crate::lived::live;
-use crate::restart::{Budget, Record, Restart};
+use crate::restart::{Budget, Record};
 use crate::runner::Runner;
 use crate::subscriber::{Runs, Subscriber};
 use crate::sync::{AtomicU32, Ordering};
@@ -21,7 +22,6 @@ use crate::work::{Sampler, discard};
 /// Makes runners, and remembers what they have in common.
 pub(crate) struct Spare<T: 'static, F> {
     parts: Mutex<Parts<T, F>>,
-    attempts_max: u32,
     /// Runners that were replaced and have not come back.
     out: AtomicU32,
     context: Runs,
@@ -64,14 +64,13 @@ impl<T, F> Spare<T, F> {
     pub(crate) fn new(
         factory: F,
         filters: Filters<T>,
-        (restart, attempts_max): (Restart, u32),
+        budget: Budget,
         context: Runs,
         runtime: Option<tokio::runtime::Handle>,
     ) -> Spare<T, F> {
-        let budget = Budget::new(restart);
         let parts = Mutex::new(Parts { factory: Some(factory), filters, budget });
         let runtime = runtime.map(Box::new);
-        Spare { parts, attempts_max, out: AtomicU32::new(0), context, runtime }
+        Spare { parts, out: AtomicU32::new(0), context, runtime }
     }
 
     fn lock(&self) -> MutexGuard<'_, Parts<T, F>> {
@@ -134,12 +133,13 @@ where
             heart: heart.clone(),
             me: me.clone(),
             inbox: Inbox::new(begin.source, begin.runner),
-            filters: None,
-            record: Record::new(self.attempts_max),
+            filters: Filters::new(),
+            has_filters: false,
+            record: Record::default(),
             spare: self.clone(),
             sampler: Sampler::default(),
             held: 0,
-            pause: begin.pause.map(Box::new),
+            pause_ms: begin.pause.map_or(0, millis),
             replaced: false,
         });
         let runtime = self.runtime.as_deref().or(heart.settings.runtime.as_ref());

@@ -222,8 +222,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
             self.heart.pool().map_err(no_thread)?;
         }
         let filters = std::mem::replace(&mut self.filters, Filters::new());
-        let restart = (self.restart, self.attempts);
-        let spare = Arc::new(Spare::new(factory, filters, restart, context, runtime));
+        let budget = Budget::new(self.restart, self.attempts);
+        let spare = Arc::new(Spare::new(factory, filters, budget, context, runtime));
         let (me, source) = self.register(selection, context, spare.clone())?;
         if let Some(time) = me.timeout() {
             self.heart.caretaker.watch(time);
@@ -265,8 +265,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         let worker = Worker {
             heart: Arc::downgrade(&self.heart),
             filters: self.filters,
-            record: Record::new(self.attempts),
-            budget: Budget::new(self.restart),
+            record: Record::default(),
+            budget: Budget::new(self.restart, self.attempts),
             factory,
             handler: None,
             sampler: Sampler::default(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use crate::clock::millis;
 use crate::context::inline::Inline;
 use crate::cursor::Cursor;
 use crate::direct::Direct;
@@ -148,7 +149,6 @@ pub(crate) enum Found {
 
 impl Subscriber {
     pub(crate) fn new(new: New) -> Subscriber {
-        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
         Subscriber {
             id: new.id,
             name: new.name.map_or_else(OnceLock::new, OnceLock::from),
@@ -334,8 +334,7 @@ impl Subscriber {
 
     /// It kept such a thread for this long. The caretaker tells.
     pub(crate) fn has_blocked(&self, time: Duration) {
-        let ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        self.blocked_ms.fetch_max(ms, Ordering::Relaxed);
+        self.blocked_ms.fetch_max(millis(time), Ordering::Relaxed);
     }
 
     pub(crate) fn take_blocked(&self) -> Option<u64> {

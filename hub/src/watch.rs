@@ -76,8 +76,8 @@ impl Subscriber {
         goes_on
     }
 
-    /// Its runner is [suspected](Life::suspect) for long enough to be seen, and is replaced if it
-    /// is still where it was shown.
+    /// Its runner was suspected long enough ago to have seen it (`Life::suspect`), and is replaced
+    /// if it is still where it was shown.
     pub(crate) fn replace(&self, shown: Shown, runner: u32) -> Option<Replaced> {
         let mut place = self.direct.lock();
         let direct = place.get_or_insert_default();

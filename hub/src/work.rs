@@ -364,6 +364,7 @@ pub(crate) struct Bounds<'a> {
 
 impl Bounds<'_> {
     /// Runs a bit of the user's code, as the handler on this thread.
+    #[inline]
     fn enter<R>(&self, work: impl FnOnce() -> R) -> Result<R, Failure> {
         let _entered = self.span.as_ref().map(|span| span.enter());
         let done = within(self.at, || catch_unwind(AssertUnwindSafe(work)));
@@ -376,17 +377,29 @@ impl Bounds<'_> {
     where
         F: Future<Output = Result<(), HandlerError>>,
     {
-        let mut slot = pin!(Some(self.enter(work)?));
-        let (mut late, mut waited) = (None, false);
+        let mut slot = pin!(None);
+        let (mut work, mut late, mut waited) = (Some(work), None, false);
         let result = poll_fn(|cx| {
-            let Some(mut work) = slot.as_mut().as_pin_mut() else { return Poll::Ready(Ok(())) };
             if waited {
                 self.inbox.is_inside(true);
             }
-            match self.enter(|| work.as_mut().poll(cx)) {
-                Ok(Poll::Pending) => {}
-                Ok(Poll::Ready(result)) => return Poll::Ready(result.map_err(Failure::from)),
-                Err(failure) => return Poll::Ready(Err(failure)),
+            let mut result = None;
+            // Most are done before they wait at all: made, polled and dropped in one go.
+            let entered = self.enter(|| {
+                if let Some(work) = work.take() {
+                    slot.set(Some(work()));
+                }
+                let Some(future) = slot.as_mut().as_pin_mut() else { return };
+                if let Poll::Ready(ready) = future.poll(cx) {
+                    result = Some(ready);
+                    slot.set(None);
+                }
+            });
+            match (result, entered) {
+                (Some(Err(error)), _) => return Poll::Ready(Err(error.into())),
+                (_, Err(failure)) => return Poll::Ready(Err(failure)),
+                (Some(Ok(())), Ok(())) => return Poll::Ready(Ok(())),
+                (None, Ok(())) => {}
             }
             waited = true;
             self.inbox.is_inside(false);
@@ -394,15 +407,15 @@ impl Bounds<'_> {
             if self.inbox.is_replaced(self.me) {
                 return Poll::Ready(Ok(())); // and nobody asks what came of it
             }
-            // Most are done before they wait at all.
             let late = late.get_or_insert_with(|| Box::pin(self.heart.timer.sleep(time)));
             late.as_mut().poll(cx).map(|()| Err(Failure::late(time)))
         })
         .await;
-        // What it holds is the user's, too.
-        if waited {
-            self.inbox.is_inside(true);
+        if slot.is_none() {
+            return result;
         }
+        // It panicked or took too long. What it holds is the user's, too.
+        self.inbox.is_inside(true);
         match self.enter(|| slot.set(None)) {
             Ok(()) => result,
             Err(failure) => result.and(Err(failure)),

@@ -177,9 +177,7 @@ impl Desk {
         drop(left); // the user's payloads, without the lock
         self.changed.notify_all();
         let clerk = lock(&self.writer).take();
-        if self.wait(PAUSE, |state| state.over)
-            && let Some(clerk) = clerk
-        {
+        if let Some(clerk) = clerk.filter(|_| self.wait(PAUSE, |state| state.over)) {
             let _ = clerk.join();
         }
     }

@@ -251,6 +251,20 @@ fn a_shutdown_waits_for_all_that_hang_at_the_same_time() {
     gate.open();
 }
 
+/// Half a second was waited for a store of dead letters that was not there.
+#[test]
+fn a_shutdown_with_nothing_to_wait_for_does_not_wait() {
+    let begun = Instant::now();
+    for _ in 0..40 {
+        let hub = EventHub::new();
+        let _idle = hub.subscribe(&N).on(Context::Thread).spawn(ignore).expect("subscribed");
+        hub.blocking_shutdown(LONG);
+    }
+    println!("shut down 40 times after {:?}", begun.elapsed());
+    // Forty half seconds are twenty.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
 /// A store that hung was waited for without end.
 #[test]
 fn a_shutdown_does_not_wait_for_a_store_that_hangs() {
