@@ -5,7 +5,9 @@ COPY . .
 RUN cargo build --locked --release --bin artel
 
 FROM debian:bookworm-slim
-RUN useradd --system --uid 10001 artel
+# The authorities that `rediss://` trusts.
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates \
+  && rm -rf /var/lib/apt/lists/* && useradd --system --uid 10001 artel
 COPY --from=build /artel/target/release/artel /usr/local/bin/artel
 USER artel
 # A container says where its Redis is; a private server of its own would be lost with it.

@@ -4,6 +4,7 @@
 //! right key; nothing in a file is ignored silently.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
@@ -19,6 +20,17 @@ pub(crate) struct Entry {
 
 /// What a file says, by the name of the option.
 pub(crate) type Entries = BTreeMap<String, Entry>;
+
+/// Why a file that was found, and not named, is not to be read: it says which commands are run, so
+/// nobody but this user and root may have written it.
+pub(crate) fn distrusted(path: &Path) -> Option<String> {
+    let file = std::fs::metadata(path).ok()?;
+    let (owner, me) = (file.uid(), rustix::process::geteuid().as_raw());
+    if owner != me && owner != 0 {
+        return Some(format!("it belongs to user {owner}"));
+    }
+    (file.mode() & 0o022 != 0).then(|| "others may write to it".to_owned())
+}
 
 /// Reads a file whose keys must be among `names`; `-` and `_` are the same.
 pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries, Failure> {
@@ -67,7 +79,7 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
 }
 
 /// The name that is most like this one, if any is like it at all.
-fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String> {
+pub(crate) fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String> {
     let alike = |other: &String| strsim::jaro_winkler(name, other);
     let best = names.iter().max_by(|one, two| alike(one).total_cmp(&alike(two)))?;
     (alike(best) > 0.7).then_some(best)

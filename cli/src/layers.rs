@@ -19,6 +19,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use crate::args::{Args, OF_RUN, command};
 use crate::exit::{FAILURE, Failure, USAGE};
 use crate::file::{self, Entries};
+use crate::variables::{self, SHARED};
 
 /// The file that is read if none is named.
 pub(crate) const FILE: &str = "artel.toml";
@@ -66,6 +67,9 @@ pub(crate) struct Setting {
 /// Where the options came from that the command line did not name.
 static ORIGINS: Mutex<BTreeMap<String, Origin>> = Mutex::new(BTreeMap::new());
 
+/// The file that was read.
+static FILE_READ: Mutex<Option<PathBuf>> = Mutex::new(None);
+
 fn origins() -> MutexGuard<'static, BTreeMap<String, Origin>> {
     ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -86,14 +90,6 @@ pub(crate) fn name_of(flag: &str) -> String {
     }
 }
 
-/// The name of an option's variable.
-pub(crate) fn variable(long: &str) -> String {
-    match long {
-        "redis" => "ARTEL_REDIS_URL".to_owned(),
-        _ => format!("ARTEL_{}", long.to_uppercase().replace('-', "_")),
-    }
-}
-
 fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     let command = command();
     let given = command.clone().try_get_matches_from(words).unwrap_or_else(|error| error.exit());
@@ -111,7 +107,7 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     let mut added = Vec::new();
     let file = if reads_file(&given) { file_entries(matches)? } else { None };
     let from_environment = |long: &str| {
-        let mut name = variable(long);
+        let mut name = variables::of_option(long);
         if long == "redis" && std::env::var_os(&name).is_none() {
             name = "ARTEL_REDIS".to_owned(); // as one might guess
         }
@@ -122,9 +118,9 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     };
     // REDIS_URL is everybody's variable: it stands behind all of ours, and before the file.
     let shared = |long: &str| {
-        let value = std::env::var_os("REDIS_URL").filter(|_| long == "redis")?;
-        let origin = Origin::Variable("REDIS_URL".to_owned());
-        Some(text("REDIS_URL", value).map(|value| (value, origin)))
+        let value = std::env::var_os(SHARED).filter(|_| long == "redis")?;
+        let origin = Origin::Variable(SHARED.to_owned());
+        Some(text(SHARED, value).map(|value| (value, origin)))
     };
     let from_file = |long: &str| {
         let (path, entries) = file.as_ref()?;
@@ -281,19 +277,27 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
         .hint(format!("`--{}` on the command line overrules it", culprit.long))
 }
 
-/// The file that counts: named by a flag or a variable, else the one in the working directory.
-pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Option<PathBuf> {
-    let variable = std::env::var_os("ARTEL_CONFIG").filter(|path| !path.is_empty());
-    let named = flag.cloned().or_else(|| variable.map(PathBuf::from));
-    named.or_else(|| Path::new(FILE).is_file().then(|| PathBuf::from(FILE)))
+/// The file that counts: named by a flag or a variable, else the one in the working directory, if it
+/// is ours.
+pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    let named = flag.cloned().or_else(|| variables::get("ARTEL_CONFIG").map(PathBuf::from));
+    if named.is_some() {
+        return Ok(named);
+    }
+    let found = Some(PathBuf::from(FILE)).filter(|file| file.is_file());
+    match found.as_deref().and_then(file::distrusted) {
+        None => Ok(found),
+        Some(why) => Err(Failure::new(USAGE, format!("{FILE} is here and is not read: {why}"))
+            .hint(format!("`chmod go-w {FILE}` if it is yours, or name it: `--config {FILE}`"))),
+    }
 }
 
 /// The entries of the file, by the name of their option.
 fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
-    match file_in_use(matches.get_one("config")) {
-        Some(path) => entries(&path).map(|entries| Some((path, entries))),
-        None => Ok(None),
-    }
+    let Some(path) = file_in_use(matches.get_one("config"))? else { return Ok(None) };
+    let entries = entries(&path)?;
+    *FILE_READ.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+    Ok(Some((path, entries)))
 }
 
 /// Reads what a member would be told by this file alone.
@@ -336,7 +340,7 @@ pub(crate) fn entries(path: &Path) -> Result<Entries, Failure> {
 }
 
 /// The settings of all commands, those of a member first.
-fn names() -> Vec<String> {
+pub(crate) fn names() -> Vec<String> {
     let command = command();
     let mut names: Vec<String> = Vec::new();
     let mut open: Vec<&Command> = command.get_subcommands().collect();
@@ -354,10 +358,10 @@ fn names() -> Vec<String> {
     names
 }
 
-/// The variables that we read.
-pub(crate) fn variables() -> Vec<String> {
-    let settings = names().into_iter().map(|long| variable(&long));
-    settings.chain(["ARTEL_LOG", "ARTEL_CONFIG", "ARTEL_REDIS"].map(str::to_owned)).collect()
+/// What is to be said of where settings come from: the file, and variables that are none.
+pub(crate) fn remarks() -> (Option<PathBuf>, Vec<String>) {
+    let file = FILE_READ.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (file, variables::unknown(&names()))
 }
 
 /// Every setting of a member that is told this beside variables and file, with its value and where

@@ -9,12 +9,14 @@ mod embedded;
 mod exit;
 mod external;
 mod file;
+mod harmless;
 mod http;
 mod layers;
 mod printer;
 mod settings;
 mod signals;
 mod table;
+mod variables;
 
 use std::ffi::OsString;
 
@@ -48,6 +50,11 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     // What one process under test has to say, it writes into its history.
     if !matches!(action, Action::VerifyPart(_)) {
         printer::start_log(&global);
+        let (file, variables) = layers::remarks();
+        if let Some(file) = file {
+            tracing::info!("settings are read from {}", file.display());
+        }
+        variables.iter().for_each(|variable| tracing::warn!("{variable}"));
     }
     match action {
         Action::Run(run) => commands::run::run(&global, &run).await,
@@ -62,7 +69,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Action::Verify(options) => commands::verify::verify(&global, &options, words).await,
         Action::VerifyPart(part) => commands::verify::part(&global, part).await,
         Action::Embedded(command) => {
-            commands::embedded::embedded(&settings::private(&global), &command)
+            commands::embedded::embedded(&settings::private(&global)?, &command)
         }
         Action::Config(command) => {
             commands::config::config(&global, &command, &layers::told(words))

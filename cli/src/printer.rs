@@ -1,5 +1,6 @@
 //! The only place that writes to stdout or stderr.
 
+use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
@@ -8,10 +9,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::{Color, Global, LogFormat};
 use crate::exit::Failure;
+use crate::harmless::{harmless, harmless_lines};
 
 /// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`.
 pub(crate) fn start_log(global: &Global) {
@@ -29,8 +34,18 @@ pub(crate) fn start_log(global: &Global) {
         .with_target(false)
         .with_ansi(colour(global.color));
     match global.log_format {
-        LogFormat::Pretty => log.compact().init(),
+        LogFormat::Pretty => log.compact().fmt_fields(debug_fn(field).delimited(" ")).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// One field of a line of the log: the message by itself, everything else with its name.
+fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    let value = harmless(&format!("{value:?}"));
+    match (field.name(), writer.has_ansi_escapes()) {
+        ("message", _) => write!(writer, "{value}"),
+        (name, true) => write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{value}"),
+        (name, false) => write!(writer, "{name}={value}"),
     }
 }
 
@@ -53,6 +68,10 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
 
 /// Data: a text to stdout; false if its reader went away, which is not an error of ours.
 pub(crate) fn data_to_reader(text: &str) -> io::Result<bool> {
+    write(&harmless_lines(text))
+}
+
+fn write(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(true),
@@ -63,8 +82,15 @@ pub(crate) fn data_to_reader(text: &str) -> io::Result<bool> {
 
 /// Data: lines to stdout; `out` counts those that are certainly out. Into a pipe a line counts only
 /// once its reader has taken it, so that a reader that goes away leaves the rest to the next one.
+/// On a terminal nothing is in them that it would obey.
 pub(crate) fn lines(lines: &[Vec<u8>], out: &AtomicUsize) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
+    if stdout.is_terminal() {
+        let text = String::from_utf8_lossy(&lines.concat()).into_owned();
+        stdout.write_all(harmless_lines(&text).as_bytes()).and_then(|()| stdout.flush())?;
+        out.store(lines.len(), Ordering::Release);
+        return Ok(());
+    }
     let is_pipe = rustix::fs::fstat(&stdout)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo());
     if !is_pipe {
@@ -109,29 +135,22 @@ pub(crate) fn confirm(question: &str) -> Option<bool> {
     Some(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// A text without anything that a terminal would obey.
-pub(crate) fn harmless(text: &str) -> String {
-    let mut harmless = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c.is_control() && c != '\t' {
-            true => harmless.extend(c.escape_default()),
-            false => harmless.push(c),
-        }
-    }
-    harmless
-}
-
 /// A remark: a line to stderr.
 pub(crate) fn remark(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", harmless_lines(text));
+}
+
+/// A line that says who speaks in colour, and what was said, which is harmless already.
+pub(crate) fn painted(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// An error, then a hint, to stderr; the exit code.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
     let mut stderr = io::stderr().lock();
-    let _ = writeln!(stderr, "error: {}", failure.error);
+    let _ = writeln!(stderr, "error: {}", harmless_lines(&failure.error));
     if let Some(hint) = &failure.hint {
-        let _ = writeln!(stderr, "\nhint: {hint}");
+        let _ = writeln!(stderr, "\nhint: {}", harmless_lines(hint));
     }
     ExitCode::from(failure.code)
 }
@@ -157,7 +176,10 @@ pub(crate) fn progress(total_bytes: Option<u64>) -> indicatif::ProgressBar {
 pub(crate) fn page(text: &str) -> io::Result<bool> {
     match io::stdout().is_terminal() {
         // Home, the text with each line cleared behind it, and nothing below.
-        true => data_to_reader(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))),
+        true => {
+            let text = harmless_lines(text).replace('\n', "\x1b[K\n");
+            write(&format!("\x1b[H{text}\x1b[J"))
+        }
         false => data_to_reader(&format!("{text}\n")),
     }
 }

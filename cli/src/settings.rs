@@ -81,8 +81,8 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
         let error = "no Redis is configured, and --embedded is never";
         return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
     }
-    let private = private(global);
-    if private.is_there() {
+    let private = private(global)?;
+    if private.is_there()? {
         let hold = match need {
             Need::Nothing => private.wait().map(|()| None)?,
             // Under the lock, so that nobody who leaves stops it now.
@@ -111,7 +111,7 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
 }
 
 /// The private server of this user.
-pub(crate) fn private(global: &Global) -> Embedded {
+pub(crate) fn private(global: &Global) -> Result<Embedded, Failure> {
     Embedded::new(global.data_dir.as_deref(), global.server.as_deref())
 }
 

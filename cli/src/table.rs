@@ -5,12 +5,14 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::harmless::{harmless, harmless_json};
 
-/// Rows under a head, each column as wide as its widest cell.
+/// Rows under a head, made harmless, each column as wide as its widest cell.
 pub(crate) fn columns<const N: usize>(
     head: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    let rows = rows.into_iter().map(|row| row.map(|cell| harmless(&cell)));
     let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let widths: [usize; N] = std::array::from_fn(|column| {
         rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
@@ -29,7 +31,8 @@ pub(crate) fn columns<const N: usize>(
 
 /// One JSON document on one line.
 pub(crate) fn json(document: &impl Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string(document).map_err(std::io::Error::from)? + "\n")
+    let text = serde_json::to_string(document).map_err(std::io::Error::from)?;
+    Ok(harmless_json(&text) + "\n")
 }
 
 #[cfg(test)]

@@ -169,6 +169,11 @@ pub enum SubscribeError {
     /// No event would ever be tried.
     #[error("not subscribed: events must be tried at least once: give it one attempt or more")]
     NoAttempts,
+    /// A handler that may take no time.
+    #[error(
+        "not subscribed: a handler needs some time (give none to let it take as long as it likes)"
+    )]
+    NoTime,
     /// There is no tokio runtime to run a task on.
     #[error(
         "not subscribed: there is no tokio runtime here: call from one, give one to the builder, or use a thread \

@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::guard::Bounds;
 use crate::handler::{Handler, Remedy};
 use crate::notice::HubNotice;
 use crate::restart::Verdict;
 use crate::runner::{End, Runner};
 use crate::stats::count;
-use crate::work::{Bounds, Failure, failed, letter};
+use crate::work::{Failure, failed, letter};
 
 impl<T, H, F> Runner<T, F>
 where

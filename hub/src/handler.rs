@@ -173,12 +173,18 @@ pub trait Handler<T>: Send + 'static {
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// A handler that collects says how many events it takes before [`Handler::commit`]; what is
-    /// not committed is given again to the next handler if this one fails. 0: it does not collect.
+    /// not committed is given again to the next handler if this one fails. Collected events are not
+    /// counted among those that wait in its queue. 0: it does not collect.
     fn collects(&self) -> usize {
         0
     }
 
-    /// Called when as many were handled as [`Handler::collects`] says, or when none is waiting.
+    /// Called when as many were handled as [`Handler::collects`] says, or when none is waiting. One
+    /// that fails is called again after a pause, until it succeeds: no single event is to blame, so
+    /// attempts are not counted, and `skip` means what `retry` means. After a fatal error or a panic
+    /// the next handler is given all of them again; when the budget is spent they become dead
+    /// letters. If it takes longer than it may, all of them become dead letters at once: whether
+    /// they are committed nobody knows.
     fn commit(&mut self) -> impl Future<Output = Result<(), HandlerError>> + Send {
         std::future::ready(Ok(()))
     }

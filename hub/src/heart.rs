@@ -331,8 +331,9 @@ impl Heart {
         let subscribers: Vec<_> = self.registry().subscribers().cloned().collect();
         let publishers = self.waits.publishers(Instant::now());
         for subscriber in subscribers {
-            if let Post::Log { log, .. } = &subscriber.post {
+            if let Post::Log { log, cursor } = &subscriber.post {
                 log.tidy();
+                log.offer_room(&cursor.load());
             }
             let name = || subscriber.name().to_string();
             if let Some(for_ms) = subscriber.take_blocked() {

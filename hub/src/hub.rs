@@ -182,7 +182,9 @@ pub struct EventHub {
     handle: Arc<Handle>,
 }
 
-/// A hub that may be gone. Made by [`EventHub::downgrade`], for handlers.
+/// A hub that may be gone. Made by [`EventHub::downgrade`], for handlers. Events that wait when the
+/// last handle is dropped, or when the hub is shut down, are still handled; what their handlers
+/// publish then is refused.
 ///
 /// ```
 /// use artel_hub::{Context, Delivery, EventHub, HandlerError, Topic};
@@ -194,9 +196,9 @@ pub struct EventHub {
 /// let weak = hub.downgrade();
 /// let billing = hub.subscribe(&ORDERS).on(Context::Thread).spawn(
 ///     move |order: Delivery<'_, u32>| -> Result<(), HandlerError> {
-///         if let Some(hub) = weak.upgrade() {
-///             hub.blocking_publish(&BILLS, *order)?;
-///         }
+///         // A hub that ends takes no bill: the order becomes a dead letter.
+///         let hub = weak.upgrade().ok_or_else(|| HandlerError::skip("the hub is gone"))?;
+///         hub.blocking_publish(&BILLS, *order)?;
 ///         Ok(())
 ///     },
 /// )?;
@@ -383,7 +385,9 @@ impl EventHub {
     /// written; the hub's threads end. A handler that is inside when the time is over has half a
     /// second more, all of them together; so have the archives, the alerts and the pool, and the
     /// store of dead letters has a second. So this returns at most three seconds late, whoever
-    /// hangs. Dropped without a shutdown, the last handle of a hub lets its subscribers handle
+    /// hangs. The one event inside a handler that never returns is neither a letter nor counted: it
+    /// may yet be handled. [`Shutdown::stuck`] names its subscriber, and no time-out ends it any
+    /// more. Dropped without a shutdown, the last handle of a hub lets its subscribers handle
     /// what is waiting, and nobody waits for that.
     ///
     /// # Cancel safety

@@ -50,7 +50,7 @@
 //! |---|---|---|---|
 //! | [`Context::Task`], the default | as a task of the tokio runtime | almost everything; a hundred thousand of them fit on two threads | a handler that blocks holds up other tasks; the hub [tells](HubNotice::Blocking) you |
 //! | [`Context::Thread`] | on a thread of its own | handlers that block: files, databases, C libraries | more than a few dozen cost more than they give; what an async handler awaits there has no tokio reactor |
-//! | [`Context::Pool`] | on the hub's own threads | programs without a runtime; work that must not take the runtime's threads | one that blocks for ever takes a thread from the others there |
+//! | [`Context::Pool`] | on the hub's own threads | programs without a runtime; work that must not take the runtime's threads | one that blocks for ever takes a thread from the others there, unless its [time](Subscribe::handler_timeout) is bounded |
 //! | [`inline`](Subscribe::inline) | in the publisher's thread, before `publish` returns | counters, caches, checks: a microsecond at most | every publisher waits for it |
 //!
 //! ```
@@ -275,6 +275,7 @@ mod event;
 mod failure;
 mod filter;
 mod group;
+mod guard;
 mod handler;
 mod heart;
 mod history;

@@ -276,6 +276,16 @@ impl<V> Log<V> {
         wake_writers(writers);
     }
 
+    /// A reader has made less room than is worth a wake-up, and may make no more: whoever waits for it
+    /// looks again. To be called now and then.
+    pub(crate) fn offer_room(&self, cursor: &Cursor<V>) {
+        let (done, _) = cursor.progress();
+        let is_full = self.pushed().saturating_sub(done) >= cursor.bound;
+        if !is_full && cursor.wanted.load(Ordering::Acquire) {
+            self.made_room(cursor);
+        }
+    }
+
     /// Nothing is written any more: publishers are refused, those that wait are told.
     pub(crate) fn close(&self) {
         let mut tail = self.tail.lock();

@@ -31,7 +31,8 @@ pub enum HubNotice {
         /// Which attempt it was.
         attempt: u32,
     },
-    /// An event became a dead letter.
+    /// An event became a dead letter after it failed. What a subscriber leaves behind is told of in
+    /// [`HubNotice::Stopped`].
     DeadLetter {
         /// Whose.
         subscriber: String,
@@ -67,7 +68,8 @@ pub enum HubNotice {
         /// How many it has lost so far.
         dropped: u64,
     },
-    /// A subscriber has not got on with what waits for it.
+    /// A subscriber has not got on with what waits for it, for two seconds; said again when that time
+    /// has doubled.
     Stuck {
         /// Which.
         subscriber: String,

@@ -21,8 +21,9 @@ pub enum Overflow {
     DropOldest,
     /// Of each key and priority only the newest event waits; a newer one takes its place.
     KeepLatest,
-    /// The subscriber is stopped, what it had not handled goes to the dead letters, and a critical
-    /// notice is published.
+    /// The subscriber is stopped, and a critical notice is published. What waited for it goes to the
+    /// others of its group, as far as they have room, or to the dead letters. The event that did not
+    /// fit is dropped and counted.
     Detach,
 }
 
@@ -43,8 +44,9 @@ pub struct Queue {
 pub(crate) type Bounds = Queue;
 
 impl Queue {
-    /// At most this many events wait beside the one being handled (under [`Overflow::Block`] it
-    /// counts as well); 0 is refused when subscribing.
+    /// At most this many events wait beside the one being handled (under [`Overflow::Block`], unless
+    /// in a group, it counts as well); 0 is refused when subscribing. A publisher that waits is woken
+    /// when a quarter is free, or a second later if there is any room.
     pub fn bounded(events: usize) -> Queue {
         Queue { events, bytes: u64::MAX, overflow: Overflow::Block }
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::context::pool::leave_this_thread;
 use crate::current::{Current, within};
 use crate::filter::Filters;
+use crate::guard::{Bounds, Guarded};
 use crate::handler::{Delivery, Handler};
 use crate::heart::Heart;
 use crate::inbox::Inbox;
@@ -24,9 +25,7 @@ use crate::life::Orders;
 use crate::restart::Record;
 use crate::spare::Spare;
 use crate::subscriber::{Phase, Subscriber};
-use crate::work::{
-    Bounds, Failure, Guarded, Once, Sampler, Tally, discard, filter_failed, panicked, span, wanted,
-};
+use crate::work::{Failure, Once, Sampler, Tally, discard, filter_failed, panicked, span, wanted};
 
 /// With at most this many readers of a log, each spins so often before it looks again: who follows a
 /// publisher step by step slows both of them down.

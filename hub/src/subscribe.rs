@@ -112,7 +112,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     /// longer becomes a dead letter, and the subscriber gets a new handler as after a panic. A
     /// handler that awaits is dropped; a thread that is inside one that blocks is left alone, and
     /// what it comes back with is ignored. A blocking handler may be found some time later, up to a
-    /// quarter of this or a second.
+    /// quarter of this or a second. Each time costs a [restart](Subscribe::restart). On a task, a
+    /// handler that blocks keeps a thread of the runtime: when all of them are kept, no new handler
+    /// runs. Zero is refused when subscribing.
     pub fn handler_timeout(mut self, time: impl Into<Option<Duration>>) -> Subscribe<T> {
         self.timeout = Some(time.into());
         self
@@ -125,7 +127,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     }
 
     /// Shares the events of these keys with the others of the same group and the same keys: each
-    /// event goes to one of them. Their filters should agree.
+    /// event goes to one of them. Their filters should agree. What waits for a member that leaves,
+    /// the event an `async fn` was in the middle of among it, goes to the others, as far as they have
+    /// room.
     pub fn group(mut self, name: impl Into<String>, share: Share<T>) -> Subscribe<T> {
         self.group = Some((name.into(), share));
         self
@@ -158,8 +162,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Only events whose JSON has this value at this path, with dots between names, and nothing else
-    /// special: `address.country`. Values are compared as JSON: 1 is not 1.0. Needs a topic declared with
+    /// Only events whose JSON has this value at this path, with dots between names: `address.country`;
+    /// a number is a place in a list, `tags.0`. A name with a dot in it cannot be reached, and what is
+    /// not there is not `null`. Values are compared as JSON: 1 is not 1.0. Needs a topic declared with
     /// [`Topic::json`](crate::Topic::json); events of others become dead letters.
     pub fn field(mut self, path: &str, value: impl Into<Value>) -> Subscribe<T> {
         self.filters.add_field(path, value.into());
@@ -309,6 +314,9 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         }
         if self.attempts == 0 {
             return Err(SubscribeError::NoAttempts);
+        }
+        if self.timeout == Some(Some(Duration::ZERO)) {
+            return Err(SubscribeError::NoTime);
         }
         Ok(keys.selection.clone())
     }

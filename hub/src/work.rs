@@ -2,20 +2,16 @@
 //!
 //! **Invariant:** whatever the user's code does here, a panic included, comes back as a [`Failure`].
 
-use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::current::{Current, at_depth, within};
+use crate::current::at_depth;
 use crate::dead_letter::{Cause, Letter};
 use crate::event::AnyEvent;
 use crate::filter::{Answer, Filters};
 use crate::handler::{Delivery, Handler, HandlerError, Remedy, Severity};
 use crate::heart::Heart;
-use crate::inbox::Inbox;
 use crate::life::Orders;
 use crate::notice::HubNotice;
 use crate::reader::Stretch;
@@ -351,91 +347,6 @@ pub(crate) fn span(me: &Subscriber, event: &AnyEvent) -> Option<tracing::Span> {
         key = event.key(),
         sequence = event.sequence()
     ))
-}
-
-/// Where the user's code runs, and for how long it may.
-pub(crate) struct Bounds<'a> {
-    pub(crate) heart: &'a Heart,
-    pub(crate) me: &'a Subscriber,
-    pub(crate) inbox: &'a Inbox,
-    pub(crate) at: Current,
-    pub(crate) span: Option<tracing::Span>,
-}
-
-impl Bounds<'_> {
-    /// Runs a bit of the user's code, as the handler on this thread.
-    #[inline]
-    fn enter<R>(&self, work: impl FnOnce() -> R) -> Result<R, Failure> {
-        let _entered = self.span.as_ref().map(|span| span.enter());
-        let done = within(self.at, || catch_unwind(AssertUnwindSafe(work)));
-        done.map_err(|panic| panicked(self.me, panic))
-    }
-
-    /// Runs what the user wrote to its end, panics caught, unless it takes too long or its runner
-    /// was replaced meanwhile. Before and after that the runner is shown as inside.
-    pub(crate) async fn guard<F>(&self, work: impl FnOnce() -> F) -> Result<(), Failure>
-    where
-        F: Future<Output = Result<(), HandlerError>>,
-    {
-        let mut slot = pin!(None);
-        let (mut work, mut late, mut waited) = (Some(work), None, false);
-        let result = poll_fn(|cx| {
-            if waited {
-                self.inbox.is_inside(true);
-            }
-            let mut result = None;
-            // Most are done before they wait at all: made, polled and dropped in one go.
-            let entered = self.enter(|| {
-                if let Some(work) = work.take() {
-                    slot.set(Some(work()));
-                }
-                let Some(future) = slot.as_mut().as_pin_mut() else { return };
-                if let Poll::Ready(ready) = future.poll(cx) {
-                    result = Some(ready);
-                    slot.set(None);
-                }
-            });
-            match (result, entered) {
-                (Some(Err(error)), _) => return Poll::Ready(Err(error.into())),
-                (_, Err(failure)) => return Poll::Ready(Err(failure)),
-                (Some(Ok(())), Ok(())) => return Poll::Ready(Ok(())),
-                (None, Ok(())) => {}
-            }
-            waited = true;
-            self.inbox.is_inside(false);
-            let Some(time) = self.me.timeout() else { return Poll::Pending };
-            if self.inbox.is_replaced(self.me) {
-                return Poll::Ready(Ok(())); // and nobody asks what came of it
-            }
-            let late = late.get_or_insert_with(|| Box::pin(self.heart.timer.sleep(time)));
-            late.as_mut().poll(cx).map(|()| Err(Failure::late(time)))
-        })
-        .await;
-        if slot.is_none() {
-            return result;
-        }
-        // It panicked or took too long. What it holds is the user's, too.
-        self.inbox.is_inside(true);
-        match self.enter(|| slot.set(None)) {
-            Ok(()) => result,
-            Err(failure) => result.and(Err(failure)),
-        }
-    }
-}
-
-/// A handler whose `Drop` may panic.
-pub(crate) struct Guarded<H>(pub(crate) Option<H>);
-
-impl<H> Guarded<H> {
-    pub(crate) fn get(&mut self) -> &mut H {
-        self.0.as_mut().expect("there until it is dropped")
-    }
-}
-
-impl<H> Drop for Guarded<H> {
-    fn drop(&mut self) {
-        discard(self.0.take());
-    }
 }
 
 /// Which events are timed: on average one in so many, by chance, so that no rhythm of the events

@@ -60,7 +60,7 @@ pub(crate) async fn somebody_idle(
     let call = Call::plain("ZRANGE").arg(keys.members()).arg(from).arg(from + SAMPLE - 1);
     for id in list(link.call(&call, timeout).await?)? {
         let id = MemberId::from_redis(&text(&id)?);
-        if id != *me {
+        if let Some(id) = id.filter(|id| id != me) {
             let call = Call::plain("HGET").arg(keys.member(&id)).arg("idle");
             if text(&link.call(&call, timeout).await?).is_ok_and(|idle| idle == "1") {
                 return Ok(true);

@@ -31,7 +31,7 @@ mod watch;
 use std::fmt;
 
 use crate::Error;
-use crate::store::{ONCE_TIMEOUT, Store};
+use crate::store::{ONCE_TIMEOUT, Store, is_id};
 
 pub(crate) use card::{Card, somebody_idle};
 pub(crate) use keeper::{Keeper, Profile};
@@ -67,8 +67,9 @@ impl MemberId {
         self.0.starts_with(OBSERVER)
     }
 
-    pub(crate) fn from_redis(text: &str) -> MemberId {
-        MemberId(text.to_owned())
+    /// What stands in Redis, if it is an id.
+    pub(crate) fn from_redis(text: &str) -> Option<MemberId> {
+        is_id(text).then(|| MemberId(text.to_owned()))
     }
 
     /// The id as it stands in Redis.

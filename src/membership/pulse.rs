@@ -85,7 +85,7 @@ impl Keep {
         }
         let mut parts = text.split('|');
         let (word, id) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let id = MemberId::from_redis(id);
+        let Some(id) = MemberId::from_redis(id) else { return };
         let below = id < session.id;
         if word == "dead" && id == session.id {
             // Judged dead while we live: learn it now, not at the next heartbeat.
@@ -315,7 +315,7 @@ impl Keep {
         let lease = reply.text(0)?;
         let left = Duration::from_millis(reply.number(1)?.max(0) as u64);
         let holder = lease.split_once('|').and_then(|(member, term)| {
-            let member = MemberId::from_redis(member);
+            let member = MemberId::from_redis(member)?;
             Some(Holder { member, term: Term::parse(term)?, deadline: sent + left })
         });
         if let Some(holder) = &holder {

@@ -59,7 +59,7 @@ impl Keep {
         let rank = reply.number(1)?;
         let mut dead = Vec::new();
         for index in 2..reply.items.len() {
-            dead.push(MemberId::from_redis(&reply.text(index)?));
+            dead.extend(MemberId::from_redis(&reply.text(index)?));
         }
         session.update_standing(|standing| {
             if rank >= 0 {

@@ -288,7 +288,7 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
     let lease = text(&next()?)?;
     let lease = lease
         .split_once('|')
-        .and_then(|(member, term)| Some((MemberId::from_redis(member), term.parse().ok()?)));
+        .and_then(|(member, term)| Some((MemberId::from_redis(member)?, term.parse().ok()?)));
     let counts = map(next()?)?;
     let lanes: Vec<u64> =
         list(next()?)?.iter().map(|n| number(n).map(|n| n as u64)).collect::<Result<_, _>>()?;
@@ -297,10 +297,11 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
     };
     let oldest_ms = number(&next()?).ok();
     let stored = number(&next()?)? as u64;
-    let members = list(next()?)?
-        .chunks_exact(2)
-        .map(|pair| Ok((MemberId::from_redis(&text(&pair[0])?), number(&pair[1])?)))
-        .collect::<Result<_, StoreError>>()?;
+    let mut members = Vec::new();
+    for pair in list(next()?)?.chunks_exact(2) {
+        let (id, deadline) = (text(&pair[0])?, number(&pair[1])?);
+        members.extend(MemberId::from_redis(&id).map(|id| (id, deadline)));
+    }
     let orphans = number(&next()?)? as u64;
     let config = map(next()?)?;
     let (term, token) = (number(&next()?)? as u64, number(&next()?)? as u64);

@@ -9,7 +9,7 @@ use base64::Engine;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::Message;
-use crate::store::{StoreError, list, text};
+use crate::store::{StoreError, is_id, list, text};
 
 /// Why a message failed.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -182,11 +182,11 @@ pub(super) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
         attempt: message.attempt(),
         generated_ms: message.generated_ms(),
         kind: message.kind().map(str::to_owned),
-        origin: message.origin().map(str::to_owned),
+        origin: message.origin().filter(|id| is_id(id)).map(str::to_owned),
         payload: message.into_payload(),
         reason: info.reason,
         cause: info.cause.unwrap_or(Cause::Handler),
-        member: info.member,
+        member: Some(info.member).filter(|id| is_id(id)).unwrap_or_default(),
         label: info.label,
         failed_ms,
         position,

@@ -46,10 +46,15 @@ pub(crate) async fn adopt_all(
         if orphans.is_empty() {
             return Ok(total);
         }
+        let texts: Vec<String> = orphans.iter().map(text).collect::<Result<_, _>>()?;
+        let orphans: Vec<MemberId> =
+            texts.iter().filter_map(|text| MemberId::from_redis(text)).collect();
+        if orphans.is_empty() {
+            return Ok(total); // nothing but what is no id
+        }
         for orphan in &orphans {
-            let orphan = MemberId::from_redis(&text(orphan)?);
             let PutBack { returned, failed } =
-                adopt_one(store, session, &orphan, board, timeout).await?;
+                adopt_one(store, session, orphan, board, timeout).await?;
             total.returned += returned;
             total.failed += failed;
             if session.over.is_cancelled() {
@@ -157,7 +162,7 @@ pub(crate) async fn disown_strays(store: &Store, session: &Session) -> Result<u6
     let prefix = keys.all_blocks();
     let mut disowned = 0;
     for key in store.scan(&prefix).await? {
-        let id = MemberId::from_redis(&key[prefix.len()..]);
+        let Some(id) = MemberId::from_redis(&key[prefix.len()..]) else { continue };
         let call = DISOWN
             .call(&[keys.members(), keys.orphans(), keys.blocks(&id)])
             .arg(session.id.as_str())

@@ -157,7 +157,7 @@ pub(crate) fn unread(value: redis::Value) -> Result<Option<Unread>, StoreError> 
         unread.given_back += u64::from(what != "failed");
         unread.alone = what != "many";
         if what == "back" || what == "failed" {
-            unread.messages.push((id, what == "failed"));
+            unread.messages.extend(id.map(|id| (id, what == "failed")));
         }
     }
     Ok(Some(unread))

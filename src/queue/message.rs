@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::store::is_id;
 use crate::term::Term;
 
 const VERSION: u8 = b'1';
@@ -108,9 +109,9 @@ impl MessageId {
         MessageId(format!("s{sender}-{seq}").into())
     }
 
-    /// The id of a message as Redis answered it.
-    pub(crate) fn from_redis(id: &str) -> MessageId {
-        MessageId(id.into())
+    /// What stands in Redis, if it is an id.
+    pub(crate) fn from_redis(text: &str) -> Option<MessageId> {
+        is_id(text).then(|| MessageId(text.into()))
     }
 
     /// The term under which the message was generated, if it was.
@@ -334,7 +335,7 @@ impl Message {
             rest = payload;
         }
         let message = Message {
-            id: MessageId(std::str::from_utf8(id).ok()?.into()),
+            id: MessageId::from_redis(std::str::from_utf8(id).ok()?)?,
             attempt: std::str::from_utf8(attempt).ok()?.parse().ok()?,
             generated_ms: std::str::from_utf8(ms).ok()?.parse().ok()?,
             payload: Vec::new(),

@@ -304,7 +304,13 @@ impl Sender {
         let text = || reply.text(0).map_err(|error| self.store.explain(error));
         let sent = match reply.tag.as_str() {
             "ok" | "already" => Sent { id: MessageId::sent(name, seq), is_new: true },
-            "duplicate" => Sent { id: MessageId::from_redis(&text()?), is_new: false },
+            "duplicate" => match MessageId::from_redis(&text()?) {
+                Some(id) => Sent { id, is_new: false },
+                None => {
+                    let odd = StoreError::odd("what stands under this key is no message's id");
+                    return Err(self.store.explain(odd));
+                }
+            },
             "full" => {
                 let reason = format!("{} messages wait in lane {} already", text()?, self.lane);
                 return Ok(Answer::Refused(Error::Full { reason }));

@@ -16,7 +16,7 @@ pub(crate) use reporter::Reporter;
 
 use crate::Error;
 use crate::membership::{Card, MemberId};
-use crate::outcome::rfc3339;
+use crate::outcome::{Status, read_status, rfc3339};
 use crate::store::{Script, StoreError, list, number, text};
 use crate::sync::{Redis, clear_flag, set_flag};
 
@@ -120,6 +120,20 @@ pub struct FleetStats {
 }
 
 impl Redis {
+    /// The fleet at this moment: who leads, who is here, the books. Over the connection that is
+    /// there, as far as it is.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached, refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn status(&self) -> Result<Status, Error> {
+        read_status(&self.store).await
+    }
+
     /// Asks every member of the fleet for its numbers; returns when all have answered, or after two
     /// seconds with the names of those who have not. Whoever asks need not be a member.
     ///
@@ -188,7 +202,10 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
     let missing = collected.members.iter().filter(|(id, _)| !collected.answers.contains_key(*id));
     let missing = missing.map(async |(id, deadline)| {
         // For people: without it the id must do.
-        let card = store.card(&MemberId::from_redis(id)).await.unwrap_or_default();
+        let card = match MemberId::from_redis(id) {
+            Some(id) => store.card(&id).await.unwrap_or_default(),
+            None => Card::default(),
+        };
         let (Card { label, host, pid, .. }, left_ms) = (card, deadline - collected.now_ms);
         MissingMember { id: id.clone(), label, host, pid, left_ms }
     });
@@ -230,15 +247,18 @@ impl Collected {
         let mut items = list(value)?.into_iter();
         let mut next = || items.next().ok_or_else(|| StoreError::odd("the round is too short"));
         let now_ms = number(&next()?)?;
-        let members = list(next()?)?
-            .chunks_exact(2)
-            .map(|pair| Ok((text(&pair[0])?, number(&pair[1])?)))
-            .collect::<Result<_, StoreError>>()?;
+        let mut members = BTreeMap::new();
+        for pair in list(next()?)?.chunks_exact(2) {
+            let (id, deadline) = (text(&pair[0])?, number(&pair[1])?);
+            members.extend(MemberId::from_redis(&id).map(|_| (id, deadline)));
+        }
         // What a member of another version says, and we do not understand, counts as no answer.
         let answers = list(next()?)?
             .chunks_exact(2)
             .filter_map(|pair| {
-                Some((text(&pair[0]).ok()?, serde_json::from_str(&text(&pair[1]).ok()?).ok()?))
+                let id = text(&pair[0]).ok()?;
+                let answer: MemberStats = serde_json::from_str(&text(&pair[1]).ok()?).ok()?;
+                (answer.id == id).then_some((id, answer))
             })
             .collect();
         Ok(Collected { now_ms, members, answers })
@@ -266,6 +286,9 @@ mod tests {
         };
         assert!(!round(vec![bulk("a"), bulk(numbers)]).is_complete());
         assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk("{}")]).is_complete());
-        assert!(round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(numbers)]).is_complete());
+        // Nobody answers for another.
+        assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(numbers)]).is_complete());
+        let others = numbers.replace(r#""id":"a""#, r#""id":"b""#);
+        assert!(round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(&others)]).is_complete());
     }
 }

@@ -3,11 +3,15 @@
 //! **Invariant:** nothing that shows an address (errors, logs, `Debug`) shows a password or a key.
 
 use std::fmt;
-use std::sync::Once;
+use std::sync::Arc;
 
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 
-use super::reason;
+use super::client::Client;
 use crate::Error;
 
 /// Where Redis is: `redis://user:password@host:port/db`, `rediss://…` for TLS, or `unix:/path`.
@@ -49,25 +53,14 @@ impl Address {
     }
 
     /// Reads it; connects to nothing yet.
-    pub(super) fn client(&self) -> Result<redis::Client, Error> {
+    pub(super) fn client(&self) -> Result<Client, Error> {
         let info = self.info()?;
         let wants_tls = self.ca.is_some() || self.identity.is_some();
-        let client = match info.addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                // No certificate at all would mean to trust nobody: say so now.
-                let begin = b"-----BEGIN CERTIFICATE-----";
-                let holds_one = |pem: &Vec<u8>| pem.windows(begin.len()).any(|at| at == begin);
-                if !self.ca.as_ref().is_none_or(holds_one) {
-                    let problem = "holds no certificate in PEM form".to_owned();
-                    return Err(Error::Config { field: "tls_ca", problem });
-                }
-                install_tls();
-                redis::Client::build_with_tls(info, self.certificates())
-            }
-            _ if wants_tls => return Err(bad("has certificates, so it must begin with rediss://")),
-            _ => redis::Client::open(info),
-        };
-        client.map_err(|error| bad(&format!("cannot be used: {}", reason(&error))))
+        match info.addr() {
+            ConnectionAddr::TcpTls { .. } => Ok(Client::new(info, Some(self.tls()?))),
+            _ if wants_tls => Err(bad("has certificates, so it must begin with rediss://")),
+            _ => Ok(Client::new(info, None)),
+        }
     }
 
     fn info(&self) -> Result<ConnectionInfo, Error> {
@@ -86,9 +79,8 @@ impl Address {
         }
         let info = self.url.as_str().into_connection_info();
         let info = info.map_err(|_| bad("is not a Redis address such as redis://host:port/db"))?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
         let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
+        Ok(info.set_redis_settings(settings))
     }
 
     /// The database it names.
@@ -96,25 +88,58 @@ impl Address {
         Ok(self.info()?.redis_settings().db())
     }
 
-    fn certificates(&self) -> TlsCertificates {
-        let client_tls = self.identity.clone();
-        let client_tls =
-            client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-        TlsCertificates { client_tls, root_cert: self.ca.clone() }
+    /// Whom to trust, and who we are.
+    fn tls(&self) -> Result<ClientConfig, Error> {
+        // An embedding program may have chosen who does its cryptography: then that one is used.
+        let chosen = CryptoProvider::get_default().cloned();
+        let provider = chosen.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
+        let config = ClientConfig::builder_with_provider(provider);
+        let config = config.with_safe_default_protocol_versions().map_err(unusable)?;
+        let config = config.with_root_certificates(self.roots()?);
+        let Some((certificate, key)) = &self.identity else {
+            return Ok(config.with_no_client_auth());
+        };
+        let chain = certificates(certificate).map_err(unusable)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(unusable)?;
+        config.with_client_auth_cert(chain, key).map_err(unusable)
     }
+
+    fn roots(&self) -> Result<RootCertStore, Error> {
+        let mut roots = RootCertStore::empty();
+        let Some(ca) = &self.ca else {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            return match (roots.is_empty(), found.errors.into_iter().next()) {
+                (true, Some(error)) => Err(unusable(error)),
+                _ => Ok(roots),
+            };
+        };
+        let no_one = |problem: String| Error::Config { field: "tls_ca", problem };
+        for certificate in certificates(ca).map_err(|error| no_one(unreadable(error)))? {
+            roots.add(certificate).map_err(|error| no_one(unreadable(error)))?;
+        }
+        // No certificate at all would mean to trust nobody: say so now.
+        match roots.is_empty() {
+            true => Err(no_one("holds no certificate in PEM form".to_owned())),
+            false => Ok(roots),
+        }
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+    CertificateDer::pem_slice_iter(pem).collect()
+}
+
+fn unusable(error: impl fmt::Display) -> Error {
+    bad(&format!("cannot be used: {error}"))
+}
+
+fn unreadable(error: impl fmt::Display) -> String {
+    format!("cannot be read: {error}")
 }
 
 fn bad(problem: &str) -> Error {
     Error::Config { field: "redis", problem: problem.to_owned() }
-}
-
-/// The client panics on `rediss://` unless the process has chosen who does its cryptography.
-fn install_tls() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // An embedding program may have chosen already: then that one is used.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    });
 }
 
 impl From<&str> for Address {

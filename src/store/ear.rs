@@ -12,7 +12,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Hint, Keys, Link, Switchboard};
+use super::{Client, Hint, Keys, Link, Switchboard};
 use crate::Error;
 
 pub(crate) struct Ear {
@@ -25,7 +25,7 @@ pub(crate) struct Ear {
 
 impl Ear {
     /// Starts the thread; connects when something is sent.
-    pub(super) fn open(client: redis::Client, keys: &Keys) -> Result<Ear, Error> {
+    pub(super) fn open(client: Client, keys: &Keys) -> Result<Ear, Error> {
         let refused = |error: std::io::Error| Error::Config {
             field: "threads",
             problem: format!("cannot be started: {error}"),

@@ -45,6 +45,18 @@
 use crate::membership::MemberId;
 use crate::mutant::{Rule, off};
 
+/// Bytes of an id.
+const ID_BYTES_MAX: usize = 200;
+
+/// Is this an id, of a member or of a message? They stand in keys and on screens, so what stands in
+/// Redis and is anything else is refused, whoever wrote it.
+pub(crate) fn is_id(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=ID_BYTES_MAX).contains(&text.len())
+        && !text.starts_with(['.', '-'])
+        && text.bytes().all(known)
+}
+
 /// The names of one fleet's keys and channels.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {

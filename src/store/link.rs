@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::client::{Client, Connection};
 use super::{Call, StoreError, Switchboard};
 use crate::clock::Moment;
 
@@ -39,7 +39,7 @@ pub(crate) struct Link {
 /// What the callers, the connecting task and the connection's own end share.
 struct Shared {
     name: &'static str,
-    client: redis::Client,
+    client: Client,
     /// Who hears what arrives without being asked for.
     switchboard: Option<Arc<Switchboard>>,
     /// Twice the number of the connection while it is there, one more once it is over.
@@ -49,7 +49,7 @@ struct Shared {
 }
 
 struct State {
-    live: Option<MultiplexedConnection>,
+    live: Option<Connection>,
     /// Which of its successors it is.
     generation: u64,
     last_answer: Instant,
@@ -101,7 +101,7 @@ impl Shared {
     ) -> Result<(), StoreError> {
         tokio::time::sleep_until(not_before).await;
         let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
+            .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_write_backpressure_boundary(256 * 1024);
         if let Some(switchboard) = self.switchboard.clone() {
@@ -115,7 +115,7 @@ impl Shared {
                 Ok::<(), redis::aio::SendError>(())
             });
         }
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = self.client.connect(config, timeout).await;
         let connection = connection.map_err(|error| match StoreError::from(error) {
             StoreError::Broken(reason) => StoreError::Unconnected(reason),
             error => error,
@@ -139,24 +139,20 @@ impl Shared {
 }
 
 impl Link {
-    pub(crate) fn new(name: &'static str, client: redis::Client) -> Link {
+    pub(crate) fn new(name: &'static str, client: Client) -> Link {
         Link::with(name, client, None)
     }
 
     /// A connection that also hears what is published on the channels it subscribes to.
     pub(super) fn hearing(
         name: &'static str,
-        client: redis::Client,
+        client: Client,
         switchboard: Arc<Switchboard>,
     ) -> Link {
         Link::with(name, client, Some(switchboard))
     }
 
-    fn with(
-        name: &'static str,
-        client: redis::Client,
-        switchboard: Option<Arc<Switchboard>>,
-    ) -> Link {
+    fn with(name: &'static str, client: Client, switchboard: Option<Arc<Switchboard>>) -> Link {
         let now = Instant::now();
         let state = State {
             live: None,
@@ -199,14 +195,14 @@ impl Link {
         let attempt = async {
             let mut connection;
             (connection, generation) = self.connection().await?;
-            let answer = send(&mut connection, &call.cmd).await;
+            let answer = connection.send(&call.cmd).await;
             let answer = match (&answer, &call.source) {
                 (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
                     // A restarted Redis has forgotten its scripts; the call had no effect.
                     let mut load = redis::cmd("SCRIPT");
                     load.arg("LOAD").arg(&**source);
-                    send(&mut connection, &load).await?;
-                    send(&mut connection, &call.cmd).await
+                    connection.send(&load).await?;
+                    connection.send(&call.cmd).await
                 }
                 _ => answer,
             };
@@ -310,7 +306,7 @@ impl Link {
     }
 
     /// The connection, and which of them it is.
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
+    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
         loop {
             let mut attempt = {
                 let mut state = self.shared.state();
@@ -396,22 +392,15 @@ fn connect_timeout(first: bool, failures: u32) -> Duration {
     }
 }
 
-async fn send(
-    connection: &mut MultiplexedConnection,
-    cmd: &redis::Cmd,
-) -> redis::RedisResult<Value> {
-    match connection.send_packed_command(cmd).await? {
-        error @ Value::ServerError(_) => error.extract_error(),
-        value => Ok(value),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn link() -> Link {
-        Link::new("test", redis::Client::open("redis://127.0.0.1:1").expect("an address"))
+        Link::new(
+            "test",
+            super::super::Address::new("redis://127.0.0.1:1").client().expect("an address"),
+        )
     }
 
     /// As if this connection had been made.

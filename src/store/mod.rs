@@ -8,7 +8,9 @@
 
 mod address;
 mod check;
+mod client;
 mod ear;
+mod gauge;
 mod keys;
 mod link;
 mod script;
@@ -19,10 +21,12 @@ use std::time::Duration;
 
 pub use address::Address;
 pub(crate) use ear::Ear;
-pub(crate) use keys::{Keys, Signal};
+pub(crate) use keys::{Keys, Signal, is_id};
 pub(crate) use link::{CALLS, Link};
 pub(crate) use script::{Call, Reply, Script, list, number, text};
 pub(crate) use switchboard::{Hint, LOCK, Listener, Switchboard};
+
+use client::Client;
 
 use crate::Error;
 
@@ -57,8 +61,8 @@ pub(crate) enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn odd(text: impl Into<String>) -> StoreError {
-        StoreError::Odd(text.into())
+    pub(crate) fn odd(text: impl AsRef<str>) -> StoreError {
+        StoreError::Odd(quoted(text.as_ref()).to_owned())
     }
 
     /// In one word that is never a user's.
@@ -133,10 +137,22 @@ impl From<redis::RedisError> for StoreError {
     }
 }
 
+/// What is quoted of what others say.
+const QUOTED_BYTES_MAX: usize = 200;
+
+/// The beginning of a text.
+pub(crate) fn quoted(text: &str) -> &str {
+    let mut end = text.len().min(QUOTED_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// A server that does not know a command repeats its arguments, a password among them.
 fn without_arguments(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
-    text[..lower.find("with args beginning with").unwrap_or(text.len())]
+    quoted(&text[..lower.find("with args beginning with").unwrap_or(text.len())])
         .trim_end_matches([',', ' '])
         .to_owned()
 }
@@ -147,7 +163,7 @@ fn reason(error: &redis::RedisError) -> String {
     let text = text.split(" (os error").next().unwrap_or(&text);
     // How long ago a certificate expired, to the second, is of no use.
     let text = text.split(": verification time").next().unwrap_or(text);
-    text.strip_suffix("- io-err").unwrap_or(text).trim().to_lowercase()
+    quoted(text.strip_suffix("- io-err").unwrap_or(text).trim()).to_lowercase()
 }
 
 /// A name that nobody else has: of a sender, or of a drain.
@@ -162,7 +178,7 @@ pub(crate) struct Store {
     pub(crate) work: Arc<Link>,
     pub(crate) wait: Arc<Link>,
     ear: Arc<Mutex<Option<Arc<Ear>>>>,
-    client: redis::Client,
+    client: Client,
     address: String,
     fleet: String,
 }

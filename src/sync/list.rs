@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::flag::{parse, read_call};
 use super::{DistributedEvent, EventState, Redis, check_name};
 use crate::Error;
-use crate::membership::{Card, MemberId, held_locks};
+use crate::membership::{Card, MemberId};
 use crate::store::{Call, StoreError, list, number, text};
 use crate::term::Token;
 
@@ -91,10 +91,17 @@ impl Redis {
         let members = list(store.once(&call).await?).map_err(explain)?;
         let mut locks = Vec::new();
         for member in &members {
-            let id = MemberId::from_redis(&text(member).map_err(explain)?);
+            let id = text(member).map_err(explain)?;
+            let Some(id) = MemberId::from_redis(&id) else { continue };
             let held = store.once(&Call::plain("HGETALL").arg(keys.locks(&id))).await?;
-            for (name, _) in list(held).and_then(|pairs| held_locks(&pairs)).map_err(explain)? {
-                locks.extend(self.lock_status(&name).await?);
+            for name in list(held).map_err(explain)?.iter().step_by(2).filter_map(|n| text(n).ok())
+            {
+                // What has no name of ours, or holds something else, is nobody's lock.
+                match self.lock_status(&name).await {
+                    Ok(lock) => locks.extend(lock),
+                    Err(Error::Config { .. } | Error::Unfit { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         locks.sort_by(|a, b| a.name.cmp(&b.name));
@@ -119,7 +126,8 @@ impl Redis {
         let right = right.map_err(|error| self.explain(&key, error))?;
         let Ok(right) = text(&right) else { return Ok(None) };
         let Some((member, token)) = right.split_once('|') else { return Ok(None) };
-        let (id, token) = (MemberId::from_redis(member), Token::parse(token).map_or(0, Token::get));
+        let Some(id) = MemberId::from_redis(member) else { return Ok(None) };
+        let token = Token::parse(token).map_or(0, Token::get);
         let alive = store.once(&Call::plain("ZSCORE").arg(keys.members()).arg(member)).await?;
         let Ok(deadline) = number(&alive) else { return Ok(None) };
         let Card { label, host, pid, .. } = store.card(&id).await?;

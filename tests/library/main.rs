@@ -5,6 +5,7 @@
 mod databases; // fleets of one name in two databases do not meet
 mod events; // no wake-up is lost
 mod hoarding; // what is not started goes to whoever is idle
+mod hostile; // values that nobody of ours wrote
 mod hub; // notices on an event hub
 mod locks; // one holder, which ends with its session
 mod recipes; // semaphores, latches, barriers

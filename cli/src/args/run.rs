@@ -1,5 +1,6 @@
 //! The settings of a member.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -21,6 +22,10 @@ pub(crate) struct RunArgs {
     /// Serve /livez, /readyz, /gather_stats and /api/v1/status here: a port, or host:port
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
+
+    /// Read the token for --http from this file, instead of from ARTEL_HTTP_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub(crate) http_token_file: Option<PathBuf>,
 
     /// Leave when stdin ends: for whoever starts members and may be killed
     #[arg(long, hide = true)]

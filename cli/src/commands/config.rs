@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use artel::{Address, Fleet};
@@ -44,9 +45,11 @@ fn show(origin: bool, told: &[OsString]) -> Result<u8, Failure> {
 
 /// A value as TOML, without its password.
 fn written(name: &str, value: &str) -> String {
-    let secret = name == "redis" && (value.contains('@') || value.contains("pass"));
-    // The library knows how to show an address; what it cannot read might be a password alone.
-    let shown = if secret { Address::new(value).to_string() } else { value.to_owned() };
+    // The library knows how to show an address. What it cannot read might be a password alone; what
+    // has neither a user nor further words has none.
+    let known = Address::new(value).to_string();
+    let plain = known.contains(':') && !value.contains(['@', '?', '%', '#']);
+    let shown = if name == "redis" && !plain { known } else { value.to_owned() };
     let same = |number: String| number == shown;
     let plain = shown.parse::<u64>().is_ok_and(|number| same(number.to_string()))
         || shown.parse::<f64>().is_ok_and(|number| same(number.to_string()) && shown.contains('.'))
@@ -57,7 +60,10 @@ fn written(name: &str, value: &str) -> String {
 
 /// Is this file right, by itself?
 fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
-    let path = file.cloned().or_else(|| layers::file_in_use(global.config.as_ref()));
+    let path = match file {
+        Some(file) => Some(file.clone()),
+        None => layers::file_in_use(global.config.as_ref())?,
+    };
     let path = path.unwrap_or_else(|| PathBuf::from(FILE));
     let args = layers::read_file(&path)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
@@ -86,7 +92,9 @@ fn init() -> Result<u8, Failure> {
             None => writeln!(text, "# {name} ="),
         };
     }
-    let made = File::create_new(FILE).and_then(|mut file| file.write_all(text.as_bytes()));
+    // A password may be written into it.
+    let file = File::options().write(true).create_new(true).mode(0o600).open(FILE);
+    let made = file.and_then(|mut file| file.write_all(text.as_bytes()));
     made.map_err(|error| {
         let failure = Failure::new(FAILURE, format!("cannot write {FILE}: {error}"));
         match error.kind() {

@@ -16,16 +16,16 @@ pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<
             printer::remark(text);
             (String::new(), OK)
         }
-        EmbeddedCommand::Status { json } => status(private, *json),
+        EmbeddedCommand::Status { json } => status(private, *json)?,
     };
     printer::data(&text)?;
     Ok(code)
 }
 
-fn status(private: &Embedded, json: bool) -> (String, u8) {
-    let url = private.url();
-    match (private.running(), json) {
-        (None, json) if private.is_there() => {
+fn status(private: &Embedded, json: bool) -> Result<(String, u8), Failure> {
+    let (url, there) = (private.url(), private.is_there()?);
+    Ok(match (private.running(), json) {
+        (None, json) if there => {
             let document =
                 serde_json::json!({"v": 1, "running": true, "url": url, "answers": false});
             let text = format!("there, and not answering ({url})\n");
@@ -51,5 +51,5 @@ fn status(private: &Embedded, json: bool) -> (String, u8) {
             );
             (text, OK)
         }
-    }
+    })
 }

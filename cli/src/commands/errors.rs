@@ -15,6 +15,7 @@ use regex::bytes::Regex;
 use crate::args::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs};
 use crate::commands::take;
 use crate::exit::{FAILURE, Failure, OK, USAGE};
+use crate::harmless::{harmless, harmless_json};
 use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
@@ -121,7 +122,7 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
             if args.json {
                 let mut line = serde_json::to_value(&record).unwrap_or_default();
                 line["position"] = record.position().into();
-                let _ = writeln!(text, "{line}");
+                let _ = writeln!(text, "{}", harmless_json(&line.to_string()));
             } else {
                 entry(&mut text, &record);
             }
@@ -151,7 +152,7 @@ fn entry(text: &mut String, record: &ErrorRecord) {
     let cut = |bytes: &[u8]| {
         // Nothing that a terminal would obey.
         let line = String::from_utf8_lossy(&take::escape(bytes)).into_owned();
-        let line = printer::harmless(&line);
+        let line = harmless(&line);
         match line.char_indices().nth(200) {
             Some((at, _)) => format!("{}…", &line[..at]),
             None => line,
@@ -167,13 +168,13 @@ fn entry(text: &mut String, record: &ErrorRecord) {
         record.id,
         record.cause,
         record.attempt,
-        if record.label.is_empty() { &record.member } else { &record.label }
+        harmless(if record.label.is_empty() { &record.member } else { &record.label })
     );
     if let Some(kind) = &record.kind {
-        let _ = write!(text, "  kind {}", printer::harmless(kind));
+        let _ = write!(text, "  kind {}", harmless(kind));
     }
     if let Some(origin) = &record.origin {
-        let _ = write!(text, "  was {origin}");
+        let _ = write!(text, "  was {}", harmless(origin));
     }
     let _ = writeln!(text, "\n  reason   {}", cut(record.reason.as_bytes()));
     let _ = writeln!(text, "  payload  {}", cut(&record.payload));

@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 
 use crate::args::{LockCommand, LockRunArgs, OnLost};
 use crate::exit::{FAILURE, Failure, NOT_FOUND, OK, TIMED_OUT, USAGE};
+use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table};
@@ -102,7 +103,7 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
         let holder = tokio::time::timeout(HOLDER_TIMEOUT, redis.lock_status(&args.name)).await;
         let holder = holder.ok().and_then(Result::ok).flatten();
         let holder = holder.map_or_else(String::new, |lock| {
-            format!(": {} ({}:{}) has it", lock.label, lock.host, lock.pid)
+            format!(": {} ({}:{}) has it", harmless(&lock.label), harmless(&lock.host), lock.pid)
         });
         let error = format!("lock {:?} could not be had{holder}", args.name);
         return match args.conflict_exit {

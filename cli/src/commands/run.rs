@@ -89,7 +89,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     let config = settings::config(args);
     config.validate()?;
     let (maker, worker) = parts(&args.member)?;
-    let token = Token::of_this_process()?;
+    let token = Token::of_this_process(args.http_token_file.as_deref())?;
     let listening = match &args.http {
         Some(address) => Some(http::listen(address).await?),
         None => None,
@@ -104,7 +104,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
         Err(code) => return Ok(code),
     };
     let http_over = CancellationToken::new();
-    let served = listening.map(|port| http::serve(port, token, &place, &fleet, http_over.clone()));
+    let served = listening.map(|port| http::serve(port, token, &fleet, http_over.clone()));
     let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
     let every = args.member.snapshot_every;
     let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use artel::{FleetStats, Redis};
 
 use crate::exit::{Failure, OK};
+use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::{printer, table};
 
@@ -67,7 +68,10 @@ fn page(stats: &FleetStats) -> String {
         let _ = writeln!(
             text,
             "no answer: {} ({}:{}, {})",
-            missing.label, missing.host, missing.pid, missing.id
+            harmless(&missing.label),
+            harmless(&missing.host),
+            missing.pid,
+            missing.id
         );
     }
     text

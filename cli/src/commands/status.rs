@@ -6,6 +6,7 @@ use artel::Status;
 
 use crate::args::StatusArgs;
 use crate::exit::{Failure, OK, UNHEALTHY};
+use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table};
@@ -65,13 +66,20 @@ fn page(status: &Status) -> String {
     let _ = writeln!(
         text,
         "fleet {} on {} {} ({:.1} ms), {}",
-        status.fleet, status.redis.server, status.redis.version, status.redis.rtt_ms, status.time
+        status.fleet,
+        harmless(status.redis.server),
+        harmless(&status.redis.version),
+        status.redis.rtt_ms,
+        status.time
     );
     let _ = match &status.generator {
         Some(leader) => writeln!(
             text,
             "generator {} ({}), term {}, lease {} ms",
-            leader.label, leader.member, leader.term, leader.lease_ms
+            harmless(&leader.label),
+            leader.member,
+            leader.term,
+            leader.lease_ms
         ),
         None => writeln!(text, "generator: nobody leads"),
     };

@@ -14,6 +14,7 @@ use artel::{ErrorRecord, ErrorStore, Taker};
 use crate::args::TakeArgs;
 use crate::commands::errors::Filter;
 use crate::exit::{FAILURE, Failure, OK};
+use crate::harmless::harmless_json;
 use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
@@ -105,8 +106,10 @@ async fn stopped(taker: Taker, error: &io::Error) -> Result<u8, Failure> {
 }
 
 fn line(record: &ErrorRecord, json: bool) -> Vec<u8> {
-    let mut line =
-        if json { serde_json::to_vec(record).unwrap_or_default() } else { escape(&record.payload) };
+    let mut line = match json {
+        true => harmless_json(&serde_json::to_string(record).unwrap_or_default()).into_bytes(),
+        false => escape(&record.payload),
+    };
     line.push(b'\n');
     line
 }

@@ -46,7 +46,7 @@ pub(crate) async fn verify(
         (Some(url), true) if url != "private" => {
             Target::Given { url: url.clone(), anyway: args.i_know }
         }
-        _ => Target::Private(settings::private(global).find_program()?),
+        _ => Target::Private(settings::private(global)?.find_program()?),
     };
     let rate_max = Options::rate_max(args.members.into());
     let rate = args.rate.unwrap_or(RATE.min(rate_max));

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::folder;
+
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The lock, held until it is dropped.
@@ -25,7 +27,7 @@ impl Lock {
     pub(super) fn take(path: PathBuf, limit: Duration) -> io::Result<Option<Lock>> {
         let start = Instant::now();
         loop {
-            let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+            let file = folder::open(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Whoever held it may have removed the file meanwhile: then this is a lock on nothing.
                 Ok(()) if same_file(&file, &path) => return Ok(Some(Lock { _file: file, path })),
@@ -68,7 +70,7 @@ impl Lock {
 }
 
 fn same_file(file: &File, path: &Path) -> bool {
-    match (file.metadata(), std::fs::metadata(path)) {
+    match (file.metadata(), std::fs::symlink_metadata(path)) {
         (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
         _ => false,
     }

@@ -6,7 +6,9 @@
 //! and holds it for life, whatever happens to its socket, its pid file or whoever started it. It is
 //! nobody's child: it outlives its starter, `kill -9` included, and is adopted by whoever comes next.
 
+mod folder;
 mod lock;
+mod started;
 mod talk;
 
 use std::fs::DirBuilder;
@@ -17,12 +19,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::fs::Mode;
+use rustix::process::umask;
 
 use lock::Lock;
+use started::Started;
 pub(crate) use talk::localhost_answers;
 
 use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
+use crate::variables::withhold;
 
 /// How long a started server may take to read its data and to answer.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -66,15 +71,10 @@ pub(crate) struct Running {
 
 impl Embedded {
     /// The private server in this folder, else in the user's data folder; with this program.
-    pub(crate) fn new(dir: Option<&Path>, program: Option<&Path>) -> Embedded {
-        let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty());
-        let dir = match dir {
-            Some(dir) => dir.to_owned(),
-            None => match (variable("XDG_DATA_HOME"), std::env::home_dir()) {
-                (Some(data), _) => PathBuf::from(data).join("artel"),
-                (None, Some(home)) => home.join(".local/share/artel"),
-                (None, None) => std::env::temp_dir().join("artel"),
-            },
+    pub(crate) fn new(dir: Option<&Path>, program: Option<&Path>) -> Result<Embedded, Failure> {
+        let Some(dir) = dir.map(Path::to_owned).or_else(folder::usual) else {
+            let error = "there is no folder for a private server: this user has no home";
+            return Err(Failure::new(USAGE, error).hint("pass `--data-dir`, or `--redis <URL>`"));
         };
         let absolute = |path: PathBuf| -> PathBuf {
             let path = std::path::absolute(&path).unwrap_or(path);
@@ -85,11 +85,11 @@ impl Embedded {
             1 => program.to_owned(),
             _ => absolute(program.to_owned()),
         });
-        Embedded { dir: absolute(dir), program }
+        Ok(Embedded { dir: absolute(dir), program })
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.dir.join("server.sock")
+        self.dir.join(folder::SOCKET)
     }
 
     /// Its address.
@@ -104,9 +104,10 @@ impl Embedded {
         self.presence() == Presence::Up
     }
 
-    /// Is anything there, answering or not?
-    pub(crate) fn is_there(&self) -> bool {
-        self.check_path().is_ok() && self.presence() != Presence::Absent
+    /// Is anything there, answering or not? A folder that others can change is refused.
+    pub(crate) fn is_there(&self) -> Result<bool, Failure> {
+        self.check_folder()?;
+        Ok(self.check_path().is_ok() && self.presence() != Presence::Absent)
     }
 
     /// Waits until the one that is there answers.
@@ -134,7 +135,9 @@ impl Embedded {
     /// of users.
     pub(crate) fn ensure(&self) -> Result<Hold, Failure> {
         self.check_path()?;
+        self.check_folder()?;
         self.make_folder()?;
+        self.check_folder()?; // somebody else may have made it first
         let _lock = self.lock()?;
         let life = if self.settles()? { None } else { self.life()? };
         let started = life.is_some();
@@ -148,6 +151,7 @@ impl Embedded {
     /// Stops it; false if it did not run. With `if_unused` it stays while anybody else is connected.
     pub(crate) fn stop(&self, if_unused: bool) -> Result<bool, Failure> {
         self.check_path()?;
+        self.check_folder()?;
         if !self.dir.is_dir() {
             return Ok(false);
         }
@@ -156,6 +160,7 @@ impl Embedded {
         if let Some(life) = life {
             // A killed server leaves its socket behind.
             let _ = std::fs::remove_file(self.socket());
+            let _ = std::fs::remove_file(self.dir.join(folder::STARTED));
             life.remove();
             lock.remove();
             return Ok(false);
@@ -175,6 +180,7 @@ impl Embedded {
         if let Some(life) = self.life()? {
             life.remove();
         }
+        let _ = std::fs::remove_file(self.dir.join(folder::STARTED));
         lock.remove();
         Ok(true)
     }
@@ -194,7 +200,7 @@ impl Embedded {
             Presence::Loading => "the private server still reads its data".to_owned(),
             _ => format!("the private server at {} does not answer", self.url()),
         };
-        let hint = format!("its process id is in {}", self.dir.join("server.pid").display());
+        let hint = format!("its process id is in {}", self.dir.join(folder::PID).display());
         Err(Failure::new(UNREACHABLE, error).hint(hint))
     }
 
@@ -222,7 +228,14 @@ impl Embedded {
                 socket.display()
             ),
         )
-        .hint("try a shorter `--data-dir`, such as /tmp/artel"))
+        .hint("try a shorter `--data-dir`"))
+    }
+
+    fn check_folder(&self) -> Result<(), Failure> {
+        folder::check(&self.dir).map_err(|(why, hint)| {
+            let dir = self.dir.display();
+            Failure::new(FAILURE, format!("the data folder {dir} is not used: {why}")).hint(hint)
+        })
     }
 
     fn make_folder(&self) -> Result<(), Failure> {
@@ -237,7 +250,7 @@ impl Embedded {
     }
 
     fn lock(&self) -> Result<Lock, Failure> {
-        let path = self.dir.join("lock");
+        let path = self.dir.join(folder::LOCK);
         match Lock::take(path.clone(), LOCK_MAX) {
             Ok(Some(lock)) => Ok(lock),
             Ok(None) => {
@@ -255,7 +268,7 @@ impl Embedded {
     /// append-only file would ruin it. Its users find the next one, with the same data.
     /// `None` if it came up.
     fn life(&self) -> Result<Option<Lock>, Failure> {
-        let path = self.dir.join("server.lock");
+        let path = self.dir.join(folder::LIFE);
         let take = || Lock::take_for_children(path.clone()).map_err(|error| self.unusable(&error));
         let (start, mut told) = (Instant::now(), false);
         loop {
@@ -268,13 +281,16 @@ impl Embedded {
             let waited = start.elapsed();
             if waited > START_GRACE && !told {
                 told = true;
-                for pid in Lock::holders(&path).into_iter().filter_map(Pid::from_raw) {
-                    let _ = kill_process(pid, Signal::TERM);
+                // Others may hold it open, too, and are not ours to end.
+                if let Some(server) = self.started()
+                    && Lock::holders(&path).contains(&server.pid)
+                {
+                    server.end();
                 }
             }
             if waited > START_GRACE + STOP_MAX {
                 let error = "a private server lives, cannot be reached and does not stop";
-                let pid = self.dir.join("server.pid");
+                let pid = self.dir.join(folder::PID);
                 let hint = format!("end it: its process id is in {}", pid.display());
                 return Err(Failure::new(UNREACHABLE, error).hint(hint));
             }
@@ -287,22 +303,27 @@ impl Embedded {
         let program = self.find_program()?;
         let log_before = std::fs::metadata(self.log()).map_or(0, |log| log.len());
         let path = |name: &str| self.dir.join(name).into_os_string();
-        let starter = Command::new(&program)
+        let mut command = Command::new(&program);
+        command
             .args(["--port", "0", "--unixsocketperm", "700", "--daemonize", "yes"])
             .args(["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"])
             .args(["--maxmemory-policy", "noeviction", "--dir"])
             .arg(&self.dir)
             .arg("--unixsocket")
-            .arg(path("server.sock"))
+            .arg(path(folder::SOCKET))
             .arg("--pidfile")
-            .arg(path("server.pid"))
+            .arg(path(folder::PID))
             .arg("--logfile")
             .arg(self.log())
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
+            .stderr(Stdio::null());
+        withhold(&mut command);
+        // What it writes is for this user alone.
+        let before = umask(Mode::from_raw_mode(0o077));
+        let starter = command.spawn();
+        umask(before);
         let failed = |reason: String| {
             let error = format!("the private server {} did not start: {reason}", program.display());
             let said = self.said_since(log_before);
@@ -335,7 +356,7 @@ impl Embedded {
             }
         }
         // One that has been there and is gone again will not come.
-        let lock = self.dir.join("server.lock");
+        let lock = self.dir.join(folder::LIFE);
         let mut looked = Instant::now();
         until(START_MAX, || {
             let look = looked.elapsed() > START_GRACE / 4;
@@ -348,8 +369,16 @@ impl Embedded {
         if !self.answers() {
             return Err(failed("no answer".to_owned()));
         }
+        if let Some(running) = self.running() {
+            Started::remember(&self.dir.join(folder::STARTED), running.pid);
+        }
         self.mend(log_before);
         Ok(())
+    }
+
+    /// The server that one of us has started here, if it still lives.
+    fn started(&self) -> Option<Started> {
+        Started::recall(&self.dir.join(folder::STARTED))
     }
 
     /// A server that was killed while it wrote a script's commands leaves half of them in its file, and would carry
@@ -397,7 +426,7 @@ impl Embedded {
     }
 
     fn log(&self) -> PathBuf {
-        self.dir.join("server.log")
+        self.dir.join(folder::LOG)
     }
 
     fn log_since(&self, length: u64) -> String {
@@ -445,14 +474,15 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_is_refused_before_anything_is_made() {
         let dir = std::env::temp_dir().join("x".repeat(120));
-        let failure = Embedded::new(Some(&dir), None).ensure().expect_err("too long");
+        let failure =
+            Embedded::new(Some(&dir), None).expect("a folder").ensure().expect_err("too long");
         assert_eq!(failure.code, USAGE);
         assert!(!dir.exists());
     }
 
     #[test]
     fn an_address_survives_odd_characters() {
-        let private = Embedded::new(Some(Path::new("/tmp/a?b#c%41 d")), None);
+        let private = Embedded::new(Some(Path::new("/tmp/a?b#c%41 d")), None).expect("a folder");
         assert_eq!(private.url(), "unix:/tmp/a%3Fb%23c%2541 d/server.sock");
         let address = artel::Address::new(private.url());
         assert_eq!(address.to_string(), "unix:/tmp/a?b#c%41 d/server.sock");

@@ -9,9 +9,20 @@ use std::time::Duration;
 /// How long a probe waits: a server on this machine answers at once, or is not there.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A connection to a server's socket.
+/// What an answer may have; none that we ask for comes near it.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// A connection to a server's socket, if it is a server of this user.
 pub(super) fn connect(socket: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
+    #[cfg(target_os = "linux")]
+    {
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        if peer.uid != rustix::process::geteuid() {
+            let reason = format!("user {} listens there", peer.uid.as_raw());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
+    }
     stream.set_read_timeout(Some(PROBE))?;
     stream.set_write_timeout(Some(PROBE))?;
     Ok(stream)
@@ -42,8 +53,10 @@ pub(super) fn ask(mut stream: impl Read + Write, command: &str) -> io::Result<St
                 return Ok(line.trim_start_matches(['+', '-', ':']).to_owned());
             };
             let length: usize = length.parse().map_err(|_| io::ErrorKind::InvalidData)?;
-            if answer.len() >= head + 1 + length {
-                let body = &answer[head + 1..head + 1 + length];
+            if length > ANSWER_BYTES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if let Some(body) = answer.get(head + 1..head + 1 + length) {
                 return Ok(String::from_utf8_lossy(body).into_owned());
             }
         }
@@ -51,7 +64,7 @@ pub(super) fn ask(mut stream: impl Read + Write, command: &str) -> io::Result<St
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             n => answer.extend_from_slice(&chunk[..n]),
         }
-        if answer.len() > 1 << 20 {
+        if answer.len() > ANSWER_BYTES_MAX + 64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
@@ -87,5 +100,8 @@ mod tests {
         assert_eq!(answer("-NOAUTH no\r\n").expect("whole"), "NOAUTH no");
         assert_eq!(answer("$5\r\na\r\nbc\r\n").expect("whole"), "a\r\nbc");
         assert!(answer("$5\r\nab").is_err() && answer("HTTP/1.1").is_err());
+        for length in ["18446744073709551615", "400000000", "-1", "99999999999999999999999"] {
+            assert!(answer(&format!("${length}\r\nabc")).is_err(), "{length}");
+        }
     }
 }

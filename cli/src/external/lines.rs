@@ -20,8 +20,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 
+use super::pace::{Pace, Tell};
 use super::process::{CommandLine, Running, Tail, reason};
-use crate::printer;
+use crate::harmless::harmless;
 
 /// An answer may have this many bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -82,14 +83,24 @@ impl Lines {
         // Ends with the stream, that is with the process and what it started.
         tokio::spawn(async move {
             let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
+            let mut pace = Pace::new(Instant::now());
             // A line that does not end is told in pieces.
             while let Ok(1..) =
                 (&mut stderr).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await
             {
                 heard.lock().unwrap_or_else(PoisonError::into_inner).push(&line);
-                let said = String::from_utf8_lossy(&line);
-                tracing::info!("handler: {}", printer::harmless(said.trim_end()));
+                let Tell { left_out, this } = pace.next(Instant::now());
+                if left_out > 0 {
+                    tracing::warn!("handler: {left_out} lines were left out, it says too much");
+                }
+                if this {
+                    let said = String::from_utf8_lossy(&line);
+                    tracing::info!("handler: {}", harmless(said.trim_end()));
+                }
                 line.clear();
+            }
+            if pace.left_out() > 0 {
+                tracing::warn!("handler: {} lines were left out", pace.left_out());
             }
         });
         Ok(Talker { running, stdin, stdout: BufReader::new(stdout), tail })

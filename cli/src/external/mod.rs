@@ -7,6 +7,7 @@
 
 mod exec;
 mod lines;
+mod pace;
 mod process;
 mod source;
 

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 use crate::exit::{Failure, USAGE};
+use crate::variables::withhold;
 
 /// How long a stream may stay open after its process ended: what that started may hold it.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
@@ -80,6 +81,7 @@ impl CommandLine {
         loop {
             let mut command = Command::new(&self.program);
             command.args(&self.args).process_group(0).kill_on_drop(true);
+            withhold(command.as_std_mut());
             command.envs(env.iter().map(|(name, value)| (name, value)));
             command.stdin(Stdio::piped()).stdout(stdout()).stderr(Stdio::piped());
             let error = match command.spawn() {

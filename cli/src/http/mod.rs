@@ -1,37 +1,44 @@
 //! What a member tells over HTTP.
 //!
-//! **Invariant:** `/livez`, `/readyz` and `/gather_stats` only read, carry no payloads and need no
-//! token. Everything else is served off loopback only with one, and compares it in constant time.
-//!
-//! A request is answered in bounded time whatever Redis does; the connections, the time a client may
-//! take to ask, and the number of requests that wait for the fleet are bounded.
+//! **Invariant:** everything here only reads, and a request is answered in bounded time whatever
+//! Redis does and whoever else is connected: the connections, how long one may last, ask and leave
+//! its answer unread, and the number of requests that wait for the fleet are bounded.
 
-mod router;
+mod connections; // who is connected, and who goes for whom
+mod door; // who may ask for what
+mod router; // which path is answered how
+mod stream; // writes do not wait for ever
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use artel::Fleet;
 use axum::Router;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{FAILURE, Failure, USAGE};
-use crate::settings::Place;
 
-pub(crate) use router::Token;
+use connections::{Connection, Connections};
+pub(crate) use door::Token;
+use stream::Stream;
 
-/// Connections at the same time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 128;
 /// How long a client may take to ask.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much it may say with it.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+/// How long a connection may last, and then the answer that is being made.
+const LIFE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 /// Pause after a connection could not be accepted, for want of files perhaps.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Each time that so many had to go for others there is a pause: whoever came has the time to ask,
+/// however many come.
+const FULL_PAUSE: (u32, Duration) = (8, Duration::from_millis(1));
 
 /// A port that is ours, before anybody is served.
 pub(crate) struct Listening {
@@ -68,57 +75,83 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
 pub(crate) fn serve(
     listening: Listening,
     token: Option<Token>,
-    place: &Place,
     fleet: &Fleet,
     over: CancellationToken,
 ) -> JoinHandle<()> {
     let Listening { listener, address } = listening;
     tracing::info!("http: listening on http://{address}");
-    let open = address.ip().is_loopback() || token.is_some();
-    if !open {
+    let loopback = address.ip().is_loopback();
+    if !loopback && token.is_none() {
         tracing::warn!(
             "http: /api/v1 is not served off loopback without a token: set ARTEL_HTTP_TOKEN"
         );
     }
-    let view = router::View::new(place, fleet);
-    let router = router::router(view, open.then_some(token));
+    let router = router::router(router::View::new(fleet), door::Door { token, loopback });
     tokio::spawn(accept(listener, router, over))
 }
 
 async fn accept(listener: TcpListener, router: Router, over: CancellationToken) {
-    let (room, mut all) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), JoinSet::new());
+    let (connections, mut all, mut gone) = (Connections::default(), JoinSet::new(), 0u32);
     loop {
-        let place = tokio::select! {
-            place = room.clone().acquire_owned() => place,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = over.cancelled() => break,
         };
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "http");
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                    continue;
+        match accepted {
+            Ok((stream, peer)) => {
+                let (connection, full) = connections.enter(peer.ip().to_canonical());
+                all.spawn(answer(stream, router.clone(), over.clone(), connection));
+                gone += u32::from(full);
+                if gone >= FULL_PAUSE.0 {
+                    gone = 0;
+                    tokio::time::sleep(FULL_PAUSE.1).await;
                 }
-            },
-            () = over.cancelled() => break,
-        };
-        all.spawn(answer(stream, router.clone(), over.clone(), place));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "http");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
         while all.try_join_next().is_some() {}
     }
     drop(listener);
     while all.join_next().await.is_some() {}
 }
 
-/// Answers one connection until it is closed, or until the answer that is being made is out.
-async fn answer<P>(stream: TcpStream, router: Router, over: CancellationToken, _place: P) {
+/// Answers one connection until it is closed, its time is over or another one needs its place. When
+/// all is over, the answer that is being made still goes out.
+async fn answer(
+    stream: TcpStream,
+    router: Router,
+    over: CancellationToken,
+    connection: Connection,
+) {
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let service = TowerToHyperService::new(router);
-    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEADER_BYTES_MAX);
+    let (router, place) = (TowerToHyperService::new(router), &connection);
+    let service = service_fn(|request| {
+        place.answering(true);
+        let answer = router.call(request);
+        async move {
+            let answer = answer.await;
+            place.answering(false);
+            answer
+        }
+    });
+    let stream = TokioIo::new(Stream::new(stream));
+    let mut served = std::pin::pin!(http.serve_connection(stream, service));
     tokio::select! {
-        ended = connection.as_mut() => return drop(ended),
-        () = over.cancelled() => connection.as_mut().graceful_shutdown(),
+        ended = served.as_mut() => return drop(ended),
+        () = connection.over.cancelled() => return,
+        () = over.cancelled() => {}
+        () = tokio::time::sleep(LIFE.0) => {}
     }
-    let _ = connection.await;
+    served.as_mut().graceful_shutdown();
+    tokio::select! {
+        ended = served => drop(ended),
+        () = connection.over.cancelled() => {}
+        () = tokio::time::sleep(LIFE.1) => {}
+    }
 }

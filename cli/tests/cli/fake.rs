@@ -29,7 +29,7 @@ pub fn redis_of_version(version: &'static str) -> String {
     format!("redis://{address}")
 }
 
-fn command(reader: &mut impl BufRead) -> Option<Vec<String>> {
+pub fn command(reader: &mut impl BufRead) -> Option<Vec<String>> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
     let count: usize = line.trim().strip_prefix('*')?.parse().ok()?;

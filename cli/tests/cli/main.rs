@@ -1,14 +1,16 @@
 //! Proves what the screen says and which exit code follows, for wrong input above all: one clear
 //! error, a hint, the right code, no secret.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod fake; // a server that claims to be older than it is
 mod image; // the files for containers
+mod large; // replies without end
 mod output; // what the commands print
 mod screen; // one run of the program
 mod settings; // flag, variable, file, default
 mod signals; // events and locks: what they say, and with which exit code
 mod stored; // errors: listed, taken, put back, copied
+mod terminal; // what others wrote, on a screen
 mod wrong_commands; // handlers and generators that are none
 mod wrong_input; // addresses, names, values, servers that are unfit
 mod wrong_sending; // what cannot be sent

@@ -50,10 +50,9 @@ fn a_file_with_a_wrong_key_names_file_line_key_and_the_right_key() {
             let output = artel(args);
             let screen = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{content:?}: {screen}");
-            assert!(
-                screen.starts_with("error: ") && screen.contains(error),
-                "{content:?}: {screen}"
-            );
+            let said = screen.lines().find(|line| !line.contains("settings are read from"));
+            let said = said.unwrap_or_default();
+            assert!(said.starts_with("error: ") && said.contains(error), "{content:?}: {screen}");
             assert!(screen.contains(hint), "{content:?}: {screen}");
             let named = error.starts_with(':');
             assert!(!named || screen.contains(&format!("{path}:")), "{content:?}: {screen}");
@@ -156,4 +155,81 @@ fn a_wrong_variable_is_named() {
              `--redis` {OVERRULE}"
         ),
     );
+}
+
+/// A file that was found and not named says which commands are run: it must be ours.
+#[test]
+fn a_file_of_somebody_else_is_not_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a dir");
+    let file = dir.path().join("artel.toml");
+    std::fs::write(&file, "interval = \"7s\"\nredis = \"redis://127.0.0.1:1\"\n").expect("writes");
+    let run = |args: &[&str]| {
+        let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), args);
+        command.current_dir(dir.path()).stdin(std::process::Stdio::null());
+        command.output().expect("it runs")
+    };
+    let mode = |mode: u32| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, mode).expect("ours");
+    };
+    for others in [0o666, 0o664, 0o606] {
+        mode(others);
+        for args in [&["run"][..], &["status"], &["config", "show"], &["config", "check"]] {
+            let output = run(args);
+            let screen = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {screen}");
+            assert!(
+                screen.contains("artel.toml is here and is not read: others may write"),
+                "{screen}"
+            );
+            assert!(screen.contains("hint: `chmod go-w artel.toml`"), "{screen}");
+        }
+        // Whoever names it means it.
+        let output = run(&["config", "show", "--config", "artel.toml"]);
+        assert!(text(&output.stdout).contains("interval = \"7s\""), "{}", text(&output.stderr));
+    }
+    mode(0o644);
+    let output = run(&["status"]);
+    let screen = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{screen}");
+    assert!(screen.contains("settings are read from artel.toml"), "{screen}");
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(65534), None).expect("root may");
+        let screen = text(&run(&["status"]).stderr);
+        assert!(screen.contains("is not read: it belongs to user 65534"), "{screen}");
+    }
+    // What it writes itself is for us alone.
+    std::fs::remove_file(&file).expect("removed");
+    assert_eq!(run(&["config", "init"]).status.code(), Some(0));
+    let made = std::fs::metadata(&file).expect("there").permissions().mode();
+    assert_eq!(made & 0o777, 0o600);
+}
+
+/// However it is written, a password is not shown.
+#[test]
+fn no_form_of_a_password_is_shown() {
+    for url in [
+        "redis://me:hunter2@h:1/2",
+        "redis://:hunter2@h",
+        "rediss://me:hunter2@h:1",
+        "unix:/tmp/x.sock?pass=hunter2",
+        "redis+unix:///tmp/x.sock?db=1&user=me&pass=hunter2",
+        "redis://h:1?password=hunter2",
+        "hunter2",
+        "redis:hunter2",
+        "redis://h:1/0#hunter2",
+        "hunter2@h:6379",
+    ] {
+        for output in [
+            with(&["config", "show"], &[("ARTEL_REDIS_URL", url)], b""),
+            artel(&["config", "show", "--origin", "--redis", url]),
+            with(&["status"], &[("REDIS_URL", url)], b""),
+        ] {
+            let all = text(&output.stdout) + &text(&output.stderr);
+            assert!(!all.contains("hunter2"), "{url}: {all}");
+        }
+    }
+    let shown = text(&artel(&["config", "show", "--redis", "redis://h:1/2"]).stdout);
+    assert!(shown.contains("redis = \"redis://h:1/2\""), "{shown}");
 }

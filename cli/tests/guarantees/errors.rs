@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
-use artel_testkit::{Kind, Program, Server, eventually};
+use artel_testkit::{Kind, Program, Server, clean_command, eventually};
 
 use crate::crew::{Crew, FLEET, artel, on_each_server};
 
@@ -30,7 +30,7 @@ on_each_server! {
         let mut printed = BTreeSet::new();
         for lines in [1, 7] {
             let pipe = format!("'{}' getErrors --redis {} --fleet {FLEET} | head -{lines}", artel(), server.url());
-            let output = Command::new("sh").arg("-c").arg(pipe).output().expect("sh runs");
+            let output = clean_command("sh", &["-c", &pipe]).output().expect("sh runs");
             let text = String::from_utf8(output.stdout).expect("text");
             assert_eq!(text.lines().count(), lines);
             assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -269,3 +269,88 @@ on_each_server! {
         assert_eq!(bench.count("failed"), 0);
     }
 }
+
+/// What says where Redis is, and how to prove who one is, is not for handlers and generators.
+#[test]
+fn handlers_and_generators_see_no_secret() {
+    let server = Server::any();
+    let mut protect = redis::cmd("CONFIG");
+    protect.arg("SET").arg("requirepass").arg("hunter2");
+    let () = protect.query(&mut server.connect()).expect("answers");
+    let dir = tempfile::Builder::new().prefix("artel-env-").tempdir().expect("a dir");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let url = format!("redis://:hunter2@127.0.0.1:{}", server.port());
+    std::fs::write(path("url"), &url).expect("written");
+    for mode in ["exec", "lines"] {
+        let (handled, made) = (path(&format!("handled-{mode}")), path(&format!("made-{mode}")));
+        let handler = match mode {
+            "exec" => format!("env > {handled}"),
+            _ => format!("env > {handled}; while read -r line; do echo \"$line\"; done"),
+        };
+        let generator = format!("env > {made}; echo hello");
+        let fleet = format!("{FLEET}-{mode}");
+        let args = [
+            "run",
+            "--fleet",
+            &fleet,
+            "--handler",
+            &handler,
+            "--handler-mode",
+            mode,
+            "--generator",
+            &generator,
+            "--interval",
+            "50ms",
+            "--http",
+            "0",
+        ];
+        let mut members: Vec<Program> = (0..2)
+            .map(|_| {
+                let mut command = clean_command(artel(), &args);
+                command.stdin(std::process::Stdio::null()).env("ARTEL_REDIS_URL", &url);
+                command.env("REDIS_URL", &url).env("ARTEL_REDIS", &url);
+                command.env("ARTEL_HTTP_TOKEN", "hunter2-0123456789").env("ARTEL_LABEL", "kept");
+                Program::spawn(command)
+            })
+            .collect();
+        for (file, own) in [(&handled, "ARTEL_LABEL=kept"), (&made, "ARTEL_SEQ=")] {
+            eventually("it to run", || {
+                std::fs::read_to_string(file).is_ok_and(|text| text.contains(own))
+            });
+            let text = std::fs::read_to_string(file).expect("a text");
+            assert!(!text.contains("hunter2"), "{mode}: {text}");
+            assert!(
+                text.contains("ARTEL_EMBEDDED=never"),
+                "it finds no other Redis by chance: {text}"
+            );
+        }
+        for member in &mut members {
+            member.terminate();
+            assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
+            assert!(!member.stderr().contains("hunter2"), "{}", member.stderr());
+        }
+    }
+}
+
+/// A handler that says too much fills no disk.
+#[test]
+fn what_a_handler_says_is_told_at_a_pace() {
+    let server = Server::any();
+    let mut bench = Bench::new(server);
+    let script = "#!/bin/sh\nwhile read -r line; do\n\
+        i=0; while [ $i -lt 5000 ]; do echo \"noise $i\" >&2; i=$((i+1)); done\n\
+        id=$(echo \"$line\" | sed 's/.*\"id\":\"\\([^\"]*\\)\".*/\\1/'); echo \"{\\\"id\\\":\\\"$id\\\"}\"\n\
+        done\n";
+    let handler = bench.script("noisy", script).display().to_string();
+    bench.start(&["--handler", &handler, "--handler-mode", "lines", "--interval", "100ms"]);
+    let told = |word: &str| -> usize {
+        bench.members.iter().map(|member| member.stderr().matches(word).count()).sum()
+    };
+    eventually("lines to be left out", || told("lines were left out") > 0);
+    let done: u64 = serde_json::from_str::<serde_json::Value>(&bench.artel(&["status", "--json"]))
+        .expect("a document")["messages"]["done"]
+        .as_u64()
+        .expect("a count");
+    println!("{done} messages, {} lines told", told("noise "));
+    assert!((told("noise ") as u64) < 5000 * done.max(1), "not all of them");
+}

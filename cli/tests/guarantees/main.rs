@@ -8,7 +8,9 @@ mod connections; // TLS, ACL, unix sockets
 mod crew; // a fleet of real processes
 mod errors; // taken once, never lost
 mod failover; // one generator, whatever is killed or frozen
+mod folder; // the data folder of the private server
 mod handlers; // commands in any language, good and bad
+mod http; // probes and numbers, for whom, whoever else is connected
 mod network; // replies lost, links cut, deaf in one direction
 mod outage; // Redis killed, stopped, frozen, full, forgetful
 mod sending; // sent once, put back once, no lane starved

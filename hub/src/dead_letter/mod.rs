@@ -221,10 +221,12 @@ impl DeadLetters {
     }
 
     /// Gives each letter meant to its subscriber again, which must be running under the same name;
-    /// nobody else sees it. As many wait there as its queue is long; the others stay letters. A letter goes when its subscriber has it, so that after a crash between
-    /// the two it is there twice rather than not at all. Letters read from a disk need a topic of
-    /// their key that was published or [opened](crate::EventHub::publisher) with
-    /// [`Topic::json`](crate::Topic::json).
+    /// nobody else sees it. As many wait there as its queue is long; the others stay letters. A letter
+    /// goes when its subscriber has it, so that after a crash between the two it is there twice
+    /// rather than not at all. Letters read from a disk need somebody to know how to read them:
+    /// since this hub was made, something was published under their key with a
+    /// [`Topic::json`](crate::Topic::json), or a [publisher](crate::EventHub::publisher) for one was
+    /// made. Subscribing is not enough. The others are [kept](Redelivered::kept).
     ///
     /// # Errors
     ///

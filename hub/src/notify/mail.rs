@@ -36,25 +36,14 @@ pub struct Mail {
 
 impl Mail {
     /// Sends by the server at this URL: `smtps://user:password@host` (TLS),
-    /// `smtp://host?tls=required` (STARTTLS), `smtp://host:25` (neither).
+    /// `smtp://host?tls=required` (STARTTLS), `smtp://host:25` (neither). A user and a password never
+    /// go without TLS: with them the last form is refused, and so is `?tls=opportunistic`.
     pub fn smtp<'a>(
         url: &str,
         from: &str,
         to: impl IntoIterator<Item = &'a str>,
     ) -> Result<Mail, MailError> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // The URL may hold a password, so it is not repeated.
-        let transport = SmtpTransport::from_url(url)
-            .map_err(|_| MailError::new("the server's URL must begin with smtp:// or smtps://"))?;
-        let mailbox = |text: &str| {
-            text.parse::<Mailbox>().map_err(|error| MailError::new(format!("{text:?}: {error}")))
-        };
-        let to: Vec<Mailbox> = to.into_iter().map(mailbox).collect::<Result<_, _>>()?;
-        if to.is_empty() {
-            return Err(MailError::new("nobody to send to was given"));
-        }
-        let transport = transport.timeout(Some(TIME_OUT)).build();
-        Ok(Mail { transport, from: mailbox(from)?, to })
+        Mail::new(url, None, from, to)
     }
 
     /// The same server, with a user and a password that are not in the URL.
@@ -65,14 +54,47 @@ impl Mail {
         from: &str,
         to: impl IntoIterator<Item = &'a str>,
     ) -> Result<Mail, MailError> {
-        let mail = Mail::smtp(url, from, to)?;
-        let transport = SmtpTransport::from_url(url)
-            .map_err(|_| MailError::new("the server's URL must begin with smtp:// or smtps://"))?
-            .credentials(Credentials::new(user.into(), password.into()))
-            .timeout(Some(TIME_OUT))
-            .build();
-        Ok(Mail { transport, ..mail })
+        let credentials = Credentials::new(user.into(), password.into());
+        Mail::new(url, Some(credentials), from, to)
     }
+
+    fn new<'a>(
+        url: &str,
+        credentials: Option<Credentials>,
+        from: &str,
+        to: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Mail, MailError> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The URL may hold a password, so it is not repeated.
+        let bad = || MailError::new("the server's URL must begin with smtp:// or smtps://");
+        let parsed = url::Url::parse(url).map_err(|_| bad())?;
+        let mut transport = SmtpTransport::from_url(url).map_err(|_| bad())?;
+        let secret = credentials.is_some() || parsed.password().is_some();
+        if secret && !is_encrypted(&parsed) {
+            return Err(MailError::new(
+                "a user and a password are not sent without TLS: begin the URL with smtps://, or \
+                 end it with ?tls=required",
+            ));
+        }
+        if let Some(credentials) = credentials {
+            transport = transport.credentials(credentials);
+        }
+        let mailbox = |text: &str| {
+            text.parse::<Mailbox>().map_err(|error| MailError::new(format!("{text:?}: {error}")))
+        };
+        let to: Vec<Mailbox> = to.into_iter().map(mailbox).collect::<Result<_, _>>()?;
+        if to.is_empty() {
+            return Err(MailError::new("nobody to send to was given"));
+        }
+        let transport = transport.timeout(Some(TIME_OUT)).build();
+        Ok(Mail { transport, from: mailbox(from)?, to })
+    }
+}
+
+/// Whether nothing is said before the connection is encrypted.
+fn is_encrypted(url: &url::Url) -> bool {
+    let tls = url.query_pairs().find(|(name, _)| name == "tls");
+    url.scheme() == "smtps" || tls.is_some_and(|(_, value)| value == "required")
 }
 
 impl Send for Mail {
@@ -98,5 +120,28 @@ impl Send for Mail {
 impl std::fmt::Debug for Mail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mail").field("to", &self.to.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_never_goes_without_tls() {
+        let to = ["you@example.com"];
+        let refused = |url: &str| {
+            let plain = Mail::smtp(url, "me@example.com", to).map(drop);
+            let with = Mail::smtp_as(url, "me", "hunter2", "me@example.com", to).map(drop);
+            (plain.is_err(), with.is_err())
+        };
+        assert_eq!(refused("smtp://h:25"), (false, true));
+        assert_eq!(refused("smtp://h?tls=opportunistic"), (false, true));
+        assert_eq!(refused("smtp://me:hunter2@h:25"), (true, true));
+        assert_eq!(refused("smtp://me:hunter2@h?tls=opportunistic&tls=required"), (true, true));
+        assert_eq!(refused("smtp://me:hunter2@h?tls=required"), (false, false));
+        assert_eq!(refused("SMTPS://me:hunter2@h"), (false, false));
+        let error = Mail::smtp("smtp://me:hunter2@h", "me@example.com", to).expect_err("refused");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

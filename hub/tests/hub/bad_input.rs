@@ -55,6 +55,8 @@ fn wrong_subscribers_are_refused() {
         SubscribeError::NoRoom { .. }
     ));
     assert_eq!(refused(new().attempts(0)), SubscribeError::NoAttempts);
+    let no_time = new().handler_timeout(std::time::Duration::ZERO);
+    assert_eq!(refused(no_time), SubscribeError::NoTime);
     assert!(matches!(refused(new().name("")), SubscribeError::BadName { .. }));
     assert!(matches!(refused(new().name("a\nb")), SubscribeError::BadName { .. }));
     assert!(matches!(refused(new().name("n".repeat(257))), SubscribeError::BadName { .. }));

@@ -13,6 +13,7 @@ use crate::commands::run::{DEPOSED, JOINED, LEADS};
 use crate::exit::{FAILURE, Failure};
 use crate::layers;
 use crate::settings::Place;
+use crate::variables;
 
 /// What is shown of a line at a time.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -57,7 +58,7 @@ impl Crew {
             let mut command = Command::new(&program);
             // What they must know they are told; nothing else counts, from wherever it comes. What is
             // no setting of ours may be their handlers'.
-            for name in layers::variables() {
+            for name in variables::all(&layers::names()) {
                 command.env_remove(name);
             }
             let mut child = command

@@ -44,7 +44,7 @@ pub(crate) async fn up(
     let mut signals = Signals::catch()?;
     settings::common_config(&args.member).validate()?;
     run::parts(&args.member)?;
-    let private = settings::private(global);
+    let private = settings::private(global)?;
     let ensuring = private.clone();
     let mut ensured = std::pin::pin!(blocking(move || ensuring.ensure()));
     let hold = match signals.unless(&mut ensured).await {
@@ -80,7 +80,7 @@ async fn stop_server(private: &Embedded) -> Result<(), Failure> {
     let private = private.clone();
     blocking(move || {
         for _ in 0..20 {
-            if private.stop(true)? || !private.is_there() {
+            if private.stop(true)? || !private.is_there()? {
                 return Ok(());
             }
             // Connections of members that have just ended may still be counted.
@@ -182,7 +182,7 @@ impl Up<'_> {
         }
         // The server can be killed like everything else here.
         let private = self.private.clone();
-        let again = blocking(move || match private.is_there() {
+        let again = blocking(move || match private.is_there()? {
             true => Ok(None),
             false => private.ensure().map(Some),
         });

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::crew::Crew;
 use crate::args::Global;
+use crate::harmless::harmless;
 use crate::printer;
 use crate::settings::Place;
 
@@ -34,11 +35,8 @@ impl Screen {
     /// Something `up` itself has to say.
     pub(super) fn remark(&self, text: &str) {
         let who = format!("{:width$}", "up", width = self.width + "  generator".len());
-        printer::remark(&format!(
-            "{} │ {}",
-            self.paint(OURSELVES, &who),
-            self.paint(OURSELVES, text)
-        ));
+        let (who, text) = (self.paint(OURSELVES, &who), self.paint(OURSELVES, &harmless(text)));
+        printer::painted(&format!("{who} │ {text}"));
     }
 
     /// What to try.
@@ -62,7 +60,7 @@ impl Screen {
 
     /// A line of anything a member printed.
     pub(super) fn text(&self, crew: &Crew, at: usize, line: &str) {
-        self.show(crew, at, &printer::harmless(line));
+        self.show(crew, at, &harmless(line));
     }
 
     fn show(&self, crew: &Crew, at: usize, line: &str) {
@@ -70,7 +68,7 @@ impl Screen {
             if crew.leads(at) { ("generator", GENERATOR) } else { ("worker", WORKER) };
         let label = format!("member-{}", at + 1);
         let who = format!("{label:width$}  {role:9}", width = self.width);
-        printer::remark(&format!("{} │ {line}", self.paint(colour, &who)));
+        printer::painted(&format!("{} │ {line}", self.paint(colour, &who)));
     }
 
     /// `message  field=value …`, with the level where it is not the usual one.
@@ -81,19 +79,18 @@ impl Screen {
             text.push_str(": ");
         }
         let message = entry.get("message").and_then(Value::as_str).unwrap_or_default();
-        text.push_str(&printer::harmless(message));
+        text.push_str(&harmless(message));
         for (name, value) in entry {
             // Who it is stands in front already.
             if ["timestamp", "level", "message", "label"].contains(&name.as_str()) {
                 continue;
             }
             text.push_str("  ");
-            text.push_str(name);
-            text.push('=');
-            match value {
-                Value::String(value) => text.push_str(&printer::harmless(value)),
-                value => text.push_str(&value.to_string()),
-            }
+            let value = match value {
+                Value::String(value) => harmless(value),
+                value => harmless(&value.to_string()),
+            };
+            text.push_str(&format!("{}={value}", harmless(name)));
         }
         text
     }

@@ -244,3 +244,41 @@ fn letters_say_their_cause() {
     let causes: Vec<_> = letters.iter().map(|one| (one.sequence, one.cause)).collect();
     assert_eq!(causes, [(3, Cause::Dropped), (2, Cause::Left), (1, Cause::Failed)]);
 }
+
+/// Publishers were woken only once a quarter of the queue was free, which a handler that hangs may
+/// never make it.
+#[test]
+fn a_publisher_gets_the_room_there_is() {
+    let (hub, gate) = (EventHub::new(), Gate::default());
+    let (hold, handled) = (gate.clone(), Arc::new(AtomicU64::new(0)));
+    let count = handled.clone();
+    let _stuck = hub
+        .subscribe(&N)
+        .on(Context::Thread)
+        .queue(Queue::bounded(10))
+        .spawn(move |event: Delivery<'_, u64>| {
+            match *event.get() {
+                // The publisher waits before there is any room.
+                0 => hold.pass(),
+                2 => loop {
+                    std::thread::park();
+                },
+                _ => {}
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+        })
+        .expect("subscribed");
+    let publisher = hub.clone();
+    let publishing = std::thread::spawn(move || {
+        (0..12).for_each(|number| {
+            publisher.blocking_publish(&N, number).expect("published");
+        });
+    });
+    gate.reached(1);
+    eventually("the queue to be full", || hub.stats().subscribers[0].lag == 10);
+    gate.open();
+    eventually("all that fit to be published", || publishing.is_finished());
+    assert_eq!(handled.load(Ordering::Relaxed), 2);
+    assert_eq!(hub.stats().subscribers[0].lag, 10, "ten are not done with: one is in hand");
+    hub.blocking_shutdown(Duration::ZERO);
+}

@@ -1,0 +1,229 @@
+//! [`Door`]: who may ask for what.
+//!
+//! **Invariant:** probes are for everybody. With a token, everything else is for whoever knows it,
+//! and it is compared in constant time. Without one, `/` and `/api` are for this machine alone; and
+//! on a port of this machine alone nothing is answered under a name that is not its own, so that no
+//! page in a browser can ask it in the name of another site.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+
+use crate::exit::{FAILURE, Failure, USAGE};
+use crate::variables::{self, HTTP_TOKEN};
+
+const TOKEN_BYTES_MIN: usize = 16;
+/// A file with more than this holds something else.
+const FILE_BYTES_MAX: usize = 4096;
+
+/// What whoever asks for more than probes must know.
+#[derive(Clone)]
+pub(crate) struct Token(Arc<str>);
+
+impl Token {
+    /// The token of this process: in `ARTEL_HTTP_TOKEN`, or in a file.
+    pub(crate) fn of_this_process(file: Option<&Path>) -> Result<Option<Token>, Failure> {
+        let said = variables::get(HTTP_TOKEN);
+        let (token, place) = match (said, file) {
+            (Some(_), Some(_)) => {
+                let error = format!("{HTTP_TOKEN} and --http-token-file cannot be used together");
+                return Err(Failure::new(USAGE, error).hint("one of them says the token"));
+            }
+            (Some(token), None) => (token.into_encoded_bytes(), HTTP_TOKEN.to_owned()),
+            (None, Some(path)) => {
+                let read = std::fs::read(path).map_err(|error| {
+                    Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
+                        .hint("is the path right, and may this user read it?")
+                })?;
+                (read.trim_ascii().to_vec(), path.display().to_string())
+            }
+            (None, None) => return Ok(None),
+        };
+        let printable = token.iter().all(u8::is_ascii_graphic);
+        match String::from_utf8(token) {
+            Ok(token) if printable && (TOKEN_BYTES_MIN..=FILE_BYTES_MAX).contains(&token.len()) => {
+                Ok(Some(Token(token.into())))
+            }
+            _ => Err(Failure::new(
+                USAGE,
+                format!(
+                    "the token in {place} must have at least {TOKEN_BYTES_MIN} bytes, letters, \
+                     digits and signs only"
+                ),
+            )
+            .hint("`openssl rand -hex 16` makes a good one")),
+        }
+    }
+
+    /// Does this header carry it? Takes as long for a wrong one as for the right one.
+    fn is_in(&self, headers: &HeaderMap) -> bool {
+        let header = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let scheme =
+            |header: &&[u8]| header.get(..7).is_some_and(|s| s.eq_ignore_ascii_case(b"bearer "));
+        let given = header.filter(scheme).map_or(&[][..], |header| &header[7..]);
+        let (own, mut differ) = (self.0.as_bytes(), self.0.len() ^ given.len());
+        for (at, byte) in own.iter().enumerate() {
+            differ |= usize::from(byte ^ given.get(at).copied().unwrap_or(0));
+        }
+        differ == 0
+    }
+}
+
+/// What a port asks of whoever comes.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) token: Option<Token>,
+    /// Only this machine can reach it.
+    pub(super) loopback: bool,
+}
+
+/// What a path is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    Probe,
+    Numbers,
+    Fleet,
+    Nothing,
+}
+
+fn about(path: &str) -> About {
+    match path {
+        "/livez" | "/readyz" => About::Probe,
+        "/gather_stats" | "/metrics" => About::Numbers,
+        "/" | "/api" => About::Fleet,
+        path if path.starts_with("/api/") => About::Fleet,
+        _ => About::Nothing,
+    }
+}
+
+impl Door {
+    /// Lets a request through, or says why not.
+    pub(super) fn lets(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(), (StatusCode, &'static str)> {
+        let about = about(uri.path());
+        if let Some(token) = &self.token {
+            let open = matches!(about, About::Probe | About::Nothing) || token.is_in(headers);
+            let why = "send the header `Authorization: Bearer <token>`";
+            return if open { Ok(()) } else { Err((StatusCode::UNAUTHORIZED, why)) };
+        }
+        if self.loopback && !is_asked_here(uri, headers) {
+            let why = "this port is for this machine: ask for it as localhost";
+            return Err((StatusCode::MISDIRECTED_REQUEST, why));
+        }
+        if !self.loopback && about == About::Fleet {
+            let why = "this is not served off loopback without a token: set ARTEL_HTTP_TOKEN";
+            return Err((StatusCode::FORBIDDEN, why));
+        }
+        Ok(())
+    }
+}
+
+/// Does the request name this machine, and nothing else?
+fn is_asked_here(uri: &Uri, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let named = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().is_ok_and(is_this_machine),
+        _ => false,
+    };
+    named && uri.authority().is_none_or(|authority| is_this_machine(authority.as_str()))
+}
+
+/// Is this `localhost` or a loopback address, with or without a port?
+fn is_this_machine(authority: &str) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else { return false };
+    if authority.as_str().contains('@') {
+        return false;
+    }
+    let host = authority.host();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name, value.parse().expect("a value"));
+        }
+        headers
+    }
+
+    #[test]
+    fn only_the_whole_token_is_let_through() {
+        let token = Token("0123456789abcdef".into());
+        let is_in = |value: &str| token.is_in(&headers(&[(header::AUTHORIZATION, value)]));
+        assert!(is_in("Bearer 0123456789abcdef") && is_in("bearer 0123456789abcdef"));
+        for wrong in ["", "Bearer ", "Bearer 0123456789abcdeX", "0123456789abcdef"] {
+            assert!(!is_in(wrong), "{wrong:?}");
+        }
+        for wrong in ["Bearer 0123456789abcdef0", "Bearer 0123456789abcde"] {
+            assert!(!is_in(wrong), "{wrong:?}");
+        }
+        assert!(!token.is_in(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_port_of_this_machine_answers_to_its_own_names_only() {
+        for ours in ["localhost", "LOCALHOST:8090", "127.0.0.1", "127.9.9.9:1", "[::1]:8090"] {
+            assert!(is_this_machine(ours), "{ours}");
+        }
+        for other in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "0.0.0.0",
+            "2130706433",
+            "localhost:80@evil.example",
+            "evil@localhost",
+            "[::]",
+            "",
+            "localhost/",
+            "10.0.0.1:8090",
+        ] {
+            assert!(!is_this_machine(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn each_path_is_for_whom_it_is_for() {
+        let token = Some(Token("0123456789abcdef".into()));
+        let bearer = (header::AUTHORIZATION, "Bearer 0123456789abcdef");
+        let (here, there) = ((header::HOST, "localhost:1"), (header::HOST, "pod.example"));
+        let lets =
+            |token: &Option<Token>, loopback, path: &str, with: &[(header::HeaderName, &str)]| {
+                let door = Door { token: token.clone(), loopback };
+                let uri = path.parse().expect("a path");
+                door.lets(&uri, &headers(with)).map_or_else(|(code, _)| code.as_u16(), |()| 200)
+            };
+        for path in ["/livez", "/readyz"] {
+            assert_eq!(lets(&None, false, path, std::slice::from_ref(&there)), 200);
+            assert_eq!(lets(&token, true, path, std::slice::from_ref(&there)), 200);
+        }
+        for path in ["/livez", "/gather_stats", "/api/v1/status", "/", "/nope"] {
+            assert_eq!(lets(&None, true, path, std::slice::from_ref(&there)), 421, "{path}");
+            assert_eq!(lets(&None, true, path, &[]), 421, "{path}");
+            assert_eq!(lets(&None, true, path, &[here.clone(), there.clone()]), 421, "{path}");
+            assert_eq!(lets(&None, true, path, std::slice::from_ref(&here)), 200, "{path}");
+        }
+        let absolute = "http://evil.example/livez";
+        assert_eq!(lets(&None, true, absolute, std::slice::from_ref(&here)), 421);
+        assert_eq!(lets(&None, false, "/gather_stats", std::slice::from_ref(&there)), 200);
+        for path in ["/", "/api/v1/status", "/api/v1/nope"] {
+            assert_eq!(lets(&None, false, path, &[here.clone(), bearer.clone()]), 403, "{path}");
+        }
+        for path in ["/", "/api/v1/status", "/gather_stats", "/metrics"] {
+            assert_eq!(lets(&token, true, path, std::slice::from_ref(&here)), 401, "{path}");
+            assert_eq!(lets(&token, false, path, &[there.clone(), bearer.clone()]), 200, "{path}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! [`Gauge`]: how large the reply is that is being read.
+//!
+//! **Invariant:** no reply has more than [`REPLY_BYTES_MAX`] bytes or [`ITEMS_MAX`] items, and one
+//! that says it will have is refused before they are read. Nothing of it is kept here.
+
+use std::io;
+
+/// The largest that is asked for are a few MiB.
+pub(super) const REPLY_BYTES_MAX: u64 = 64 << 20;
+const ITEMS_MAX: u64 = 1 << 20;
+/// Lists within lists.
+const DEPTH_MAX: usize = 32;
+/// A line that announces a length.
+const HEAD_BYTES_MAX: usize = 32;
+
+/// Follows the protocol without understanding it.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    /// Of the reply that is being read.
+    bytes: u64,
+    items: u64,
+    /// Items that are still to come, list by list.
+    open: Vec<Open>,
+    state: State,
+}
+
+#[derive(Debug)]
+struct Open {
+    left: u64,
+    /// What it belongs to comes behind it.
+    is_attribute: bool,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Start,
+    /// A line that is a value by itself.
+    Line,
+    /// A line that says how many follow.
+    Head { kind: u8, text: Vec<u8> },
+    /// So many bytes follow, the end of the line among them.
+    Body { left: u64 },
+}
+
+fn refused(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the reply is refused: {reason}"))
+}
+
+impl Gauge {
+    /// Takes note of what was read.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while let Some(&first) = bytes.first() {
+            let used = match &mut self.state {
+                State::Start => {
+                    self.state = match first {
+                        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => State::Line,
+                        b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
+                            State::Head { kind: first, text: Vec::new() }
+                        }
+                        _ => return Err(refused("it is not one of Redis's")),
+                    };
+                    1
+                }
+                State::Line => match bytes.iter().position(|&byte| byte == b'\n') {
+                    Some(end) => {
+                        self.item_read();
+                        end + 1
+                    }
+                    None => bytes.len(),
+                },
+                State::Head { kind, text } => {
+                    let end = bytes.iter().position(|&byte| byte == b'\n');
+                    text.extend_from_slice(&bytes[..end.unwrap_or(bytes.len())]);
+                    if text.len() > HEAD_BYTES_MAX {
+                        return Err(refused("it is not one of Redis's"));
+                    }
+                    match end {
+                        Some(end) => {
+                            let (kind, text) = (*kind, std::mem::take(text));
+                            self.announced(kind, &text)?;
+                            end + 1
+                        }
+                        None => bytes.len(),
+                    }
+                }
+                State::Body { left } => {
+                    let used = (*left).min(bytes.len() as u64);
+                    *left -= used;
+                    if *left == 0 {
+                        self.item_read();
+                    }
+                    used as usize
+                }
+            };
+            // What was announced is counted already.
+            self.bytes += used as u64;
+            if self.bytes > REPLY_BYTES_MAX {
+                return Err(too_large());
+            }
+            bytes = &bytes[used..];
+            if self.open.is_empty() && matches!(self.state, State::Start) {
+                (self.bytes, self.items) = (0, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// A line said how many bytes or items follow.
+    fn announced(&mut self, kind: u8, text: &[u8]) -> io::Result<()> {
+        let text = std::str::from_utf8(text).unwrap_or_default().trim_end();
+        if text == "-1" {
+            self.item_read(); // nothing
+            return Ok(());
+        }
+        let many: u64 = text.parse().map_err(|_| refused("it is not one of Redis's"))?;
+        if matches!(kind, b'$' | b'=' | b'!') {
+            if self.bytes.saturating_add(many) > REPLY_BYTES_MAX {
+                return Err(too_large());
+            }
+            self.state = State::Body { left: many + 2 };
+            return Ok(());
+        }
+        let many = if matches!(kind, b'%' | b'|') { many.saturating_mul(2) } else { many };
+        self.items = self.items.saturating_add(many);
+        if self.items > ITEMS_MAX || self.open.len() >= DEPTH_MAX {
+            return Err(refused("it has too many items"));
+        }
+        self.state = State::Start;
+        let is_attribute = kind == b'|';
+        match (many, is_attribute) {
+            (0, false) => self.item_read(),
+            (0, true) => {}
+            _ => self.open.push(Open { left: many, is_attribute }),
+        }
+        Ok(())
+    }
+
+    /// An item is whole, and perhaps the lists that it was the last of.
+    fn item_read(&mut self) {
+        self.state = State::Start;
+        while let Some(last) = self.open.last_mut() {
+            last.left -= 1;
+            if last.left > 0 {
+                return;
+            }
+            let is_attribute = last.is_attribute;
+            self.open.pop();
+            if is_attribute {
+                return;
+            }
+        }
+    }
+}
+
+fn too_large() -> io::Error {
+    refused(&format!("it has more than {} MiB", REPLY_BYTES_MAX >> 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In pieces of every size.
+    fn read(text: &str) -> io::Result<()> {
+        for size in [1, 2, 3, 7, text.len().max(1)] {
+            let mut gauge = Gauge::default();
+            text.as_bytes().chunks(size).try_for_each(|piece| gauge.read(piece))?;
+            assert!(gauge.open.is_empty() && gauge.bytes == 0, "{text:?} is whole: {gauge:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_redis_says_is_followed_to_its_end() {
+        for text in [
+            "+OK\r\n",
+            "-ERR no\r\n",
+            ":5\r\n$-1\r\n*-1\r\n_\r\n",
+            "$5\r\na\r\nbc\r\n",
+            "$0\r\n\r\n*0\r\n%0\r\n",
+            "*2\r\n*1\r\n:1\r\n$3\r\n$$$\r\n+next\r\n",
+            "%1\r\n$5\r\nproto\r\n:3\r\n>3\r\n+a\r\n+b\r\n~1\r\n,1.5\r\n",
+            "|1\r\n+ttl\r\n:9\r\n*1\r\n+x\r\n",
+            "=7\r\ntxt:abc\r\n!5\r\nERR x\r\n#t\r\n(12345678901234567890\r\n",
+        ] {
+            read(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_when_it_is_announced() {
+        for text in [
+            "$400000000\r\n".to_owned(),
+            "$18446744073709551615\r\n".to_owned(),
+            "*400000000\r\n".to_owned(),
+            "%18446744073709551615\r\n".to_owned(),
+            "*1000000\r\n*1000000\r\n".to_owned(),
+            "*1\r\n".repeat(DEPTH_MAX + 1),
+            format!("*{}", "1".repeat(1000)),
+            "HTTP/1.1 400 Bad Request\r\n".to_owned(),
+            "$?\r\n".to_owned(),
+        ] {
+            assert!(Gauge::default().read(text.as_bytes()).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_never_ends_is_refused() {
+        let mut gauge = Gauge::default();
+        let piece = vec![b'x'; 1 << 20];
+        gauge.read(b"+").expect("a line");
+        let refused = (0..100).map(|_| gauge.read(&piece)).any(|read| read.is_err());
+        assert!(refused);
+        // Many that are large, one after the other, are none of its business.
+        let mut gauge = Gauge::default();
+        for _ in 0..100 {
+            gauge.read(b"$1048576\r\n").expect("a head");
+            gauge.read(&piece).expect("a body");
+            gauge.read(b"\r\n").expect("its end");
+        }
+    }
+}
