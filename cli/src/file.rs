@@ -4,8 +4,11 @@
 //! right key; nothing in a file is ignored silently.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use toml::de::{DeTable, DeValue};
 
@@ -21,15 +24,63 @@ pub(crate) struct Entry {
 /// What a file says, by the name of the option.
 pub(crate) type Entries = BTreeMap<String, Entry>;
 
-/// Why a file that was found, and not named, is not to be read: it says which commands are run, so
-/// nobody but this user and root may have written it.
-pub(crate) fn distrusted(path: &Path) -> Option<String> {
-    let file = std::fs::metadata(path).ok()?;
-    let (owner, me) = (file.uid(), rustix::process::geteuid().as_raw());
-    if owner != me && owner != 0 {
-        return Some(format!("it belongs to user {owner}"));
+/// No file of ours has more than this.
+const BYTES_MAX: u64 = 1 << 20;
+/// How long whoever is at the other end of a pipe may take.
+const PIPE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reads a small file, or what comes out of a pipe. One that never ends, or never begins, is an
+/// error and not a hang.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    contents(open(path)?)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
+fn contents(mut file: File) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut chunk, began) = (Vec::new(), [0; 4096], Instant::now());
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(bytes),
+            Ok(more) => bytes.extend_from_slice(&chunk[..more]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if began.elapsed() > PIPE_PATIENCE {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing comes from it"));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(io::Error::other("it has more than 1 MiB"));
+        }
     }
-    (file.mode() & 0o022 != 0).then(|| "others may write to it".to_owned())
+}
+
+/// Reads a file that was found, and not named; `None` if it is not there. It says which commands are
+/// run, so nobody but this user and root may have written it, or the link that leads to it. What was
+/// looked at is what is read.
+pub(crate) fn read_found(path: &Path) -> io::Result<Option<Result<Vec<u8>, String>>> {
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let (there, way) = (file.metadata()?, std::fs::symlink_metadata(path)?);
+    if !there.is_file() {
+        return Ok(None);
+    }
+    let me = rustix::process::geteuid().as_raw();
+    let foreign = [there.uid(), way.uid()].into_iter().find(|owner| *owner != me && *owner != 0);
+    match foreign {
+        Some(owner) => Ok(Some(Err(format!("it belongs to user {owner}")))),
+        None if there.mode() & 0o022 != 0 => Ok(Some(Err("others may write to it".to_owned()))),
+        None => contents(file).map(|bytes| Some(Ok(bytes))),
+    }
 }
 
 /// Reads a file whose keys must be among `names`; `-` and `_` are the same.
@@ -89,7 +140,7 @@ pub(crate) fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String>
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Entries, Failure> {
+    fn parsed(text: &str) -> Result<Entries, Failure> {
         let names = ["interval", "error-rate", "max-messages"].map(str::to_owned);
         parse(Path::new("artel.toml"), text, &names)
     }
@@ -97,7 +148,7 @@ mod tests {
     #[test]
     fn values_are_kept_as_they_were_written() {
         let text = "# hello\ninterval = \"20ms\"\nerror_rate = 0.5\nmax-messages = 7\n";
-        let entries = read(text).expect("good");
+        let entries = parsed(text).expect("good");
         assert_eq!(entries["interval"].value, "20ms");
         assert_eq!((entries["error-rate"].value.as_str(), entries["error-rate"].line), ("0.5", 3));
         assert_eq!(entries["max-messages"].value, "7");
@@ -105,20 +156,20 @@ mod tests {
 
     #[test]
     fn a_wrong_key_is_named_with_its_place_and_the_right_one() {
-        let failure = read("interval = \"1s\"\n\nintervall = \"1s\"\n").expect_err("wrong");
+        let failure = parsed("interval = \"1s\"\n\nintervall = \"1s\"\n").expect_err("wrong");
         assert_eq!(failure.error, "artel.toml:3: unknown key `intervall`");
         assert_eq!(failure.hint.as_deref(), Some("did you mean `interval`?"));
-        let failure = read("zzz = 1\n").expect_err("wrong");
+        let failure = parsed("zzz = 1\n").expect_err("wrong");
         assert!(failure.hint.is_some_and(|hint| hint.contains("config init")));
     }
 
     #[test]
     fn what_is_not_toml_is_named_with_its_place() {
-        let failure = read("interval = \"1s\"\nerror-rate = \n").expect_err("wrong");
+        let failure = parsed("interval = \"1s\"\nerror-rate = \n").expect_err("wrong");
         assert!(failure.error.starts_with("artel.toml:2: not TOML: "), "{}", failure.error);
-        let failure = read("error-rate = 1\nerror_rate = 0\n").expect_err("twice");
+        let failure = parsed("error-rate = 1\nerror_rate = 0\n").expect_err("twice");
         assert_eq!(failure.error, "artel.toml:2: error_rate was set in line 1 already");
-        let failure = read("[interval]\nx = 1\n").expect_err("wrong");
+        let failure = parsed("[interval]\nx = 1\n").expect_err("wrong");
         assert!(failure.error.contains("must be a text"), "{}", failure.error);
     }
 }

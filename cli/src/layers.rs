@@ -277,35 +277,54 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
         .hint(format!("`--{}` on the command line overrules it", culprit.long))
 }
 
-/// The file that counts: named by a flag or a variable, else the one in the working directory, if it
-/// is ours.
-pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
+/// The file that counts, and what is in it: named by a flag or a variable, else the one in the
+/// working directory, if it is ours.
+pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, String)>, Failure> {
     let named = flag.cloned().or_else(|| variables::get("ARTEL_CONFIG").map(PathBuf::from));
-    if named.is_some() {
-        return Ok(named);
+    if let Some(path) = named {
+        return file_text(&path).map(|text| Some((path, text)));
     }
-    let found = Some(PathBuf::from(FILE)).filter(|file| file.is_file());
-    match found.as_deref().and_then(file::distrusted) {
-        None => Ok(found),
-        Some(why) => Err(Failure::new(USAGE, format!("{FILE} is here and is not read: {why}"))
-            .hint(format!("`chmod go-w {FILE}` if it is yours, or name it: `--config {FILE}`"))),
+    let path = PathBuf::from(FILE);
+    match file::read_found(&path).map_err(|error| unread(&path, &error))? {
+        None => Ok(None),
+        Some(Ok(bytes)) => Ok(Some((path, as_text(FILE, bytes.into())?))),
+        Some(Err(why)) => {
+            Err(Failure::new(USAGE, format!("{FILE} is here and is not read: {why}"))
+                .hint(format!("`chmod go-w {FILE}` if it is yours, or name it: `--config {FILE}`")))
+        }
     }
+}
+
+/// What a file says that was named.
+pub(crate) fn file_text(path: &Path) -> Result<String, Failure> {
+    let bytes = file::read(path).map_err(|error| unread(path, &error))?;
+    as_text(&path.display().to_string(), bytes.into())
+}
+
+fn as_text(name: &str, bytes: std::borrow::Cow<'_, [u8]>) -> Result<String, Failure> {
+    String::from_utf8(bytes.into_owned())
+        .map_err(|_| Failure::new(USAGE, format!("{name} is not valid UTF-8")))
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
+        .hint("`artel config init` writes a file to begin with")
 }
 
 /// The entries of the file, by the name of their option.
 fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
-    let Some(path) = file_in_use(matches.get_one("config"))? else { return Ok(None) };
-    let entries = entries(&path)?;
+    let Some((path, text)) = file_in_use(matches.get_one("config"))? else { return Ok(None) };
+    let entries = file::parse(&path, &text, &names())?;
     *FILE_READ.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
     Ok(Some((path, entries)))
 }
 
 /// Reads what a member would be told by this file alone.
-pub(crate) fn read_file(path: &Path) -> Result<Args, Failure> {
+pub(crate) fn read_file(path: &Path, text: &str) -> Result<Args, Failure> {
     let command = command();
     let run = command.find_subcommand("run").cloned().unwrap_or_default();
     let mut added = Vec::new();
-    for (name, entry) in entries(path)? {
+    for (name, entry) in file::parse(path, text, &names())? {
         let has =
             |command: &&Command| command.get_arguments().any(|arg| arg.get_long() == Some(&name));
         let owner = Some(&run).filter(has).or_else(|| command.get_subcommands().find(has));
@@ -328,15 +347,6 @@ pub(crate) fn read_file(path: &Path) -> Result<Args, Failure> {
     let matches = command.try_get_matches_from(words).map_err(|error| explain(&error, &added))?;
     *origins() = added.into_iter().map(|added| (added.long, added.origin)).collect();
     Args::from_arg_matches(&matches).map_err(|error| Failure::new(USAGE, error.to_string()))
-}
-
-/// Reads a file; every key must be a setting of some command.
-pub(crate) fn entries(path: &Path) -> Result<Entries, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
-            .hint("`artel config init` writes a file to begin with")
-    })?;
-    file::parse(path, &text, &names())
 }
 
 /// The settings of all commands, those of a member first.

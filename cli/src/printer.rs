@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::{Color, Global, LogFormat};
 use crate::exit::Failure;
-use crate::harmless::{harmless, harmless_lines};
+use crate::harmless::{harmless, harmless_json, harmless_lines};
 
 /// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`.
 pub(crate) fn start_log(global: &Global) {
@@ -35,7 +35,21 @@ pub(crate) fn start_log(global: &Global) {
         .with_ansi(colour(global.color));
     match global.log_format {
         LogFormat::Pretty => log.compact().fmt_fields(debug_fn(field).delimited(" ")).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Json => log.json().flatten_event(true).with_writer(|| JsonLog).init(),
+    }
+}
+
+/// The log as JSON: each write is a whole line.
+struct JsonLog;
+
+impl Write for JsonLog {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = harmless_json(&String::from_utf8_lossy(line));
+        io::stderr().lock().write_all(text.as_bytes()).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

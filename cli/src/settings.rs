@@ -7,7 +7,7 @@ use artel::{Address, Config, Durability};
 use crate::args::{EmbeddedMode, Global, MemberArgs, RunArgs};
 use crate::embedded::{self, Embedded, Hold};
 use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
-use crate::printer;
+use crate::{file, printer, variables};
 
 /// Where the fleet is.
 #[derive(Clone, Debug)]
@@ -31,7 +31,13 @@ pub(crate) enum Need {
 /// While the hold is kept, the private server is not stopped for want of users.
 pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>), Failure> {
     let (url, hold) = match url(global)? {
-        Some(url) => (url, None),
+        Some(url) => {
+            // What is found without being told is found by chance, too.
+            if !private(global).is_ok_and(|private| private.url() == url) {
+                variables::address_given();
+            }
+            (url, None)
+        }
         None => default_url(global, need)?,
     };
     let mut redis = Address::new(url);
@@ -116,7 +122,7 @@ pub(crate) fn private(global: &Global) -> Result<Embedded, Failure> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| {
+    file::read(path).map_err(|error| {
         Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
             .hint("is the path right, and may this user read it?")
     })

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::file::nearest;
 
@@ -47,6 +48,14 @@ const SECRETS: [&str; 6] = [
     "ARTEL_HTTP_TOKEN_FILE",
     HTTP_TOKEN,
 ];
+
+/// An address was given, wherever.
+static ADDRESS_GIVEN: AtomicBool = AtomicBool::new(false);
+
+/// This process was told where Redis is: what it runs is not to find another one by chance.
+pub(crate) fn address_given() {
+    ADDRESS_GIVEN.store(true, Ordering::Relaxed);
+}
 
 /// The name of an option's variable.
 pub(crate) fn of_option(long: &str) -> String {
@@ -94,7 +103,8 @@ fn is_of_kubernetes(name: &str) -> bool {
 /// Takes what a command of the user's is not to see from its environment. It may run us again: then
 /// no other Redis is to be found by chance.
 pub(crate) fn withhold(command: &mut Command) {
-    let address = ADDRESS.iter().any(|name| std::env::var_os(name).is_some());
+    let address = ADDRESS_GIVEN.load(Ordering::Relaxed)
+        || ADDRESS.iter().any(|name| std::env::var_os(name).is_some());
     for name in ADDRESS.iter().chain(&SECRETS) {
         command.env_remove(name);
     }

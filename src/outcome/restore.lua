@@ -10,7 +10,8 @@ if not held then return 'gone' end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local taker, ends = string.match(held, '^(.*)|(%d+)$')
-if ARGV[2] ~= '1' and tonumber(ends) > now then
+ends = tonumber(ends or 0) -- what no taker wrote has ended
+if ARGV[2] ~= '1' and ends > now then
   if ends - now > tonumber(ARGV[4]) then
     redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', taker, now + ARGV[4]))
   end

@@ -16,7 +16,8 @@ if ARGV[4] ~= '' then
   local held = redis.call('HGET', KEYS[2], ARGV[4])
   if not held then return 'empty' end
   local taker, ends = string.match(held, '^(.*)|(%d+)$')
-  if tonumber(ends) > now then
+  ends = tonumber(ends or 0) -- what no taker wrote has ended
+  if ends > now then
     if ends - now > tonumber(ARGV[3]) then
       redis.call('HSET', KEYS[2], ARGV[4], string.format('%s|%.0f', taker, now + ARGV[3]))
     end

@@ -29,7 +29,8 @@ pub struct PutBack {
     pub failed: u64,
 }
 
-/// Adopts until no orphan is left, or the session cannot go on.
+/// Adopts until no orphan is left, none can be got on with, or the session cannot go on. Nobody else
+/// may get on with what is left, either: it is tried again with the next heartbeat, and no sooner.
 pub(crate) async fn adopt_all(
     store: &Store,
     session: &Session,
@@ -46,32 +47,47 @@ pub(crate) async fn adopt_all(
         if orphans.is_empty() {
             return Ok(total);
         }
-        let texts: Vec<String> = orphans.iter().map(text).collect::<Result<_, _>>()?;
-        let orphans: Vec<MemberId> =
-            texts.iter().filter_map(|text| MemberId::from_redis(text)).collect();
-        if orphans.is_empty() {
-            return Ok(total); // nothing but what is no id
-        }
+        let mut got_on = false;
         for orphan in &orphans {
-            let PutBack { returned, failed } =
-                adopt_one(store, session, orphan, board, timeout).await?;
+            let id = text(orphan).ok().and_then(|text| MemberId::from_redis(&text));
+            let Some(id) = id else {
+                // Nothing can belong to what is no id.
+                let forget = Call::plain("SREM").arg(store.keys.orphans()).arg(bytes(orphan));
+                store.work.call(&forget, timeout).await?;
+                got_on = true;
+                continue;
+            };
+            let (PutBack { returned, failed }, done) =
+                adopt_one(store, session, &id, board, timeout).await?;
             total.returned += returned;
             total.failed += failed;
+            got_on |= done || returned + failed > 0;
             if session.over.is_cancelled() {
                 return Ok(total);
             }
         }
+        if !got_on {
+            return Ok(total);
+        }
     }
 }
 
+fn bytes(value: &redis::Value) -> &[u8] {
+    match value {
+        redis::Value::BulkString(bytes) => bytes,
+        _ => &[],
+    }
+}
+
+/// What was put back, and whether the orphan is done with.
 async fn adopt_one(
     store: &Store,
     session: &Session,
     orphan: &MemberId,
     board: &Board,
     timeout: Duration,
-) -> Result<PutBack, StoreError> {
-    let (mut returned, mut failed) = (0, 0);
+) -> Result<(PutBack, bool), StoreError> {
+    let (mut returned, mut failed, mut done) = (0, 0, false);
     free_locks(store, session, orphan, timeout).await?;
     let open = Call::plain("HKEYS").arg(store.keys.blocks(orphan));
     let open = list(store.work.call(&open, timeout).await?)?;
@@ -97,12 +113,16 @@ async fn adopt_one(
                 failed += reply.number(1)? as u64;
                 let emptied = reply.number(2)? as usize;
                 rest = &rest[emptied.min(rest.len())..];
+                done = reply.number(3)? == 1;
                 // The orphan is done with, or what is left was not there when we began: it is heard of.
-                if reply.number(3)? == 1 || rest.is_empty() {
+                if done || rest.is_empty() {
                     break;
                 }
             }
-            "already" => break,
+            "already" => {
+                done = true;
+                break;
+            }
             "gone" => {
                 session.end(End::Gone);
                 break;
@@ -113,7 +133,7 @@ async fn adopt_one(
     if returned + failed > 0 {
         board.publish(Notice::Adopted { member: orphan.clone(), returned, failed });
     }
-    Ok(PutBack { returned, failed })
+    Ok((PutBack { returned, failed }, done))
 }
 
 /// Frees the locks it held, and tells the first who waits for each.

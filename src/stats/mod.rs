@@ -227,10 +227,15 @@ impl FleetStats {
     fn add(&mut self, member: MemberStats) {
         let totals = &mut self.totals;
         totals.answered += 1;
-        totals.done += member.done;
-        totals.failed += member.failed;
-        totals.in_flight += member.in_flight;
-        totals.memory_bytes += member.memory_bytes.unwrap_or(0);
+        // What a member says may be anything.
+        for (total, one) in [
+            (&mut totals.done, member.done),
+            (&mut totals.failed, member.failed),
+            (&mut totals.in_flight, member.in_flight),
+            (&mut totals.memory_bytes, member.memory_bytes.unwrap_or(0)),
+        ] {
+            *total = total.saturating_add(one);
+        }
         self.members.push(member);
     }
 }
@@ -290,5 +295,27 @@ mod tests {
         assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(numbers)]).is_complete());
         let others = numbers.replace(r#""id":"a""#, r#""id":"b""#);
         assert!(round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(&others)]).is_complete());
+    }
+
+    #[test]
+    fn no_sum_overflows() {
+        let member: MemberStats = serde_json::from_str(
+            r#"{"id":"a","label":"","host":"","pid":1,"role":"worker","term":null,
+            "done":18446744073709551615,"failed":18446744073709551615,"in_flight":1,"uptime_ms":1,
+            "memory_bytes":18446744073709551615,"handler_p50_ms":null,"handler_p99_ms":null,
+            "redis_rtt_ms":0.1}"#,
+        )
+        .expect("numbers");
+        let mut stats = FleetStats {
+            v: 1,
+            time: String::new(),
+            fleet: String::new(),
+            took_ms: 0.0,
+            totals: StatsTotals::default(),
+            members: Vec::new(),
+            missing: Vec::new(),
+        };
+        (0..2).for_each(|_| stats.add(member.clone()));
+        assert_eq!((stats.totals.done, stats.totals.answered), (u64::MAX, 2));
     }
 }

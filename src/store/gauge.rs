@@ -22,6 +22,8 @@ pub(super) struct Gauge {
     /// Items that are still to come, list by list.
     open: Vec<Open>,
     state: State,
+    /// The reply has just ended.
+    whole: bool,
 }
 
 #[derive(Debug)]
@@ -35,8 +37,8 @@ struct Open {
 enum State {
     #[default]
     Start,
-    /// A line that is a value by itself.
-    Line,
+    /// A line that is a value by itself; whether its end has begun.
+    Line { returned: bool },
     /// A line that says how many follow.
     Head { kind: u8, text: Vec<u8> },
     /// So many bytes follow, the end of the line among them.
@@ -54,7 +56,9 @@ impl Gauge {
             let used = match &mut self.state {
                 State::Start => {
                     self.state = match first {
-                        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => State::Line,
+                        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {
+                            State::Line { returned: false }
+                        }
                         b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
                             State::Head { kind: first, text: Vec::new() }
                         }
@@ -62,13 +66,26 @@ impl Gauge {
                     };
                     1
                 }
-                State::Line => match bytes.iter().position(|&byte| byte == b'\n') {
-                    Some(end) => {
-                        self.item_read();
-                        end + 1
+                State::Line { returned } => {
+                    let end = bytes.iter().position(|&byte| byte == b'\n');
+                    let last = match end {
+                        Some(0) => *returned,
+                        Some(end) => bytes[end - 1] == b'\r',
+                        None => bytes.last() == Some(&b'\r'),
+                    };
+                    match end {
+                        // Whoever reads it waits for both.
+                        Some(_) if !last => return Err(refused("it is not one of Redis's")),
+                        Some(end) => {
+                            self.item_read();
+                            end + 1
+                        }
+                        None => {
+                            *returned = last;
+                            bytes.len()
+                        }
                     }
-                    None => bytes.len(),
-                },
+                }
                 State::Head { kind, text } => {
                     let end = bytes.iter().position(|&byte| byte == b'\n');
                     text.extend_from_slice(&bytes[..end.unwrap_or(bytes.len())]);
@@ -99,7 +116,7 @@ impl Gauge {
                 return Err(too_large());
             }
             bytes = &bytes[used..];
-            if self.open.is_empty() && matches!(self.state, State::Start) {
+            if std::mem::take(&mut self.whole) {
                 (self.bytes, self.items) = (0, 0);
             }
         }
@@ -108,7 +125,8 @@ impl Gauge {
 
     /// A line said how many bytes or items follow.
     fn announced(&mut self, kind: u8, text: &[u8]) -> io::Result<()> {
-        let text = std::str::from_utf8(text).unwrap_or_default().trim_end();
+        let text = std::str::from_utf8(text).unwrap_or_default().strip_suffix('\r');
+        let text = text.ok_or_else(|| refused("it is not one of Redis's"))?;
         if text == "-1" {
             self.item_read(); // nothing
             return Ok(());
@@ -147,9 +165,10 @@ impl Gauge {
             let is_attribute = last.is_attribute;
             self.open.pop();
             if is_attribute {
-                return;
+                return; // the reply itself is still to come
             }
         }
+        self.whole = true;
     }
 }
 
@@ -200,6 +219,11 @@ mod tests {
             format!("*{}", "1".repeat(1000)),
             "HTTP/1.1 400 Bad Request\r\n".to_owned(),
             "$?\r\n".to_owned(),
+            "+a\n".to_owned(),
+            "$3\nabc\r\n".to_owned(),
+            "|1\r\n+k\r\n$60000000\r\n".to_owned()
+                + &"x".repeat(60_000_000)
+                + "\r\n|1\r\n+k\r\n$60000000\r\n",
         ] {
             assert!(Gauge::default().read(text.as_bytes()).is_err(), "{text:?}");
         }

@@ -206,3 +206,86 @@ async fn hostile_values_in_all_keys_are_refused() {
     let other = tokio::time::timeout(Duration::from_secs(30), other.start()).await;
     other.expect("in time").expect("joins").stop();
 }
+
+/// What cannot be put back is tried again now and then, not without pause; and what is no id hides no
+/// orphan that is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orphans_that_are_none_cost_nothing_and_hide_nobody() {
+    let server = Server::any();
+    let mut connection = server.connect();
+    let key = |name: &str| format!("artel:{{{FLEET}}}:{name}");
+    let mut run = |words: &[&str]| -> redis::Value {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection).expect("answers")
+    };
+    for n in 0..3000 {
+        run(&["SADD", &key("orphans"), &format!("bad id {n}")]);
+    }
+    run(&["HSET", &key("blocks:deadbeef"), "xyz", "1:1"]);
+    run(&["HSET", &key("blocks:deadbee2"), "3", "1:5"]);
+    run(&["RPUSH", &key("block:deadbee2:3"), "1n-|s1-1|1|5|hello"]);
+    run(&["SADD", &key("orphans"), "deadbeef", "deadbee2"]);
+    let handled = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = handled.clone();
+    let fleet = Fleet::builder()
+        .redis(server.url())
+        .name(FLEET)
+        .config(super::config())
+        .handle(move |_: artel::Message, _: artel::Context| {
+            count.fetch_add(1, Ordering::Relaxed);
+            async { artel::Outcome::done() }
+        })
+        .start()
+        .await
+        .expect("joins");
+    super::until("the message of the orphan to be handled", async || {
+        handled.load(Ordering::Relaxed) == 1
+    })
+    .await;
+    let commands = || -> u64 {
+        let info: String =
+            redis::cmd("INFO").arg("stats").query(&mut server.connect()).expect("answers");
+        let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        line.and_then(|count| count.trim().parse().ok()).expect("a count")
+    };
+    let left = |server: &Server| -> u64 {
+        redis::cmd("SCARD").arg(key("orphans")).query(&mut server.connect()).expect("answers")
+    };
+    super::until("what is no id to be forgotten", async || left(&server) <= 1).await;
+    let before = commands();
+    tokio::time::sleep(Duration::from_secs(3)).await; // the time that is looked at
+    let calls = commands() - before;
+    println!("{calls} calls in three seconds");
+    assert!(calls < 10_000, "{calls} calls: without pause there are tens of thousands a second");
+    fleet.stop();
+    fleet.stopped().await;
+}
+
+/// What somebody else writes into a drain does not keep errors from being listed and taken.
+#[tokio::test]
+async fn an_odd_drain_breaks_nothing() {
+    let server = Server::any();
+    let mut connection = server.connect();
+    let key = |name: &str| format!("artel:{{{FLEET}}}:{name}");
+    for value in ["garbage", "", "|", "a|", "|x", "a|99999999999999999999999"] {
+        let () = redis::cmd("HSET")
+            .arg(key("drains"))
+            .arg(format!("token{}", value.len()))
+            .arg(value)
+            .query(&mut connection)
+            .expect("answers");
+    }
+    let () = redis::cmd("XADD")
+        .arg(key("errors"))
+        .arg(&["*", "m", "1n-|s1-1|1|5|hello", "e", "{}"])
+        .query(&mut connection)
+        .expect("answers");
+    let store = ErrorStore::open(&Address::new(server.url()), FLEET).await.expect("opens");
+    let mut cursor = Cursor::since_ms(0);
+    assert_eq!(store.page(&mut cursor, 10).await.expect("a page").len(), 1);
+    store.being_taken().await.expect("a count");
+    let mut taker = store.take();
+    let page = taker.page().await.expect("a page");
+    assert_eq!(page.len(), 1);
+    taker.confirm(&page).await.expect("confirmed");
+    assert!(taker.page().await.expect("a page").is_empty());
+}

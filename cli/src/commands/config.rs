@@ -60,12 +60,17 @@ fn written(name: &str, value: &str) -> String {
 
 /// Is this file right, by itself?
 fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
-    let path = match file {
-        Some(file) => Some(file.clone()),
-        None => layers::file_in_use(global.config.as_ref())?,
+    let named = file.or(global.config.as_ref());
+    let found = if file.is_some() { None } else { layers::file_in_use(named)? };
+    let (path, text) = match found {
+        Some(found) => found,
+        None => {
+            let path = named.cloned().unwrap_or_else(|| PathBuf::from(FILE));
+            let text = layers::file_text(&path)?;
+            (path, text)
+        }
     };
-    let path = path.unwrap_or_else(|| PathBuf::from(FILE));
-    let args = layers::read_file(&path)?;
+    let args = layers::read_file(&path, &text)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
     if let Action::Run(run) = args.action()? {
         commands::run::parts(&run.member)?;

@@ -265,7 +265,8 @@ async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     let lines = |page: &[ErrorRecord]| {
         let mut text = String::new();
         for record in page {
-            let _ = writeln!(text, "{}", serde_json::to_string(record).unwrap_or_default());
+            let line = serde_json::to_string(record).unwrap_or_default();
+            let _ = writeln!(text, "{}", harmless_json(&line));
         }
         text
     };

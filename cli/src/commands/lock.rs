@@ -17,6 +17,7 @@ use crate::exit::{FAILURE, Failure, NOT_FOUND, OK, TIMED_OUT, USAGE};
 use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
+use crate::variables::HTTP_TOKEN;
 use crate::{printer, table};
 
 /// As a shell says that a command is not there, or cannot be run.
@@ -177,6 +178,7 @@ impl Job {
         command.args(words).kill_on_drop(true);
         command.env("ARTEL_LOCK_TOKEN", guard.token().to_string());
         command.env("ARTEL_LOCK_NAME", &args.name);
+        command.env_remove(HTTP_TOKEN);
         let foreground = in_foreground();
         if !foreground {
             command.process_group(0);

@@ -3,9 +3,9 @@
 //! **Invariant:** a private server is looked for, started and stopped only in a folder that nobody
 //! else can change, and nothing in it leads elsewhere.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// What is there of ours, or of the server's.
@@ -29,6 +29,7 @@ pub(super) fn check(dir: &Path) -> Result<(), Wrong> {
     let me = rustix::process::geteuid().as_raw();
     if let Some(there) = look(dir)? {
         ours(dir, &there, me)?;
+        close(dir, me);
         if !there.is_dir() {
             return Err((format!("{} is no folder", dir.display()), another()));
         }
@@ -45,6 +46,18 @@ pub(super) fn check(dir: &Path) -> Result<(), Wrong> {
         }
     }
     Ok(())
+}
+
+/// What an older version left may be open to others, and is no more, now that the folder is ours
+/// alone.
+fn close(dir: &Path, me: u32) {
+    for file in ALL.map(|name| dir.join(name)) {
+        let Ok(there) = std::fs::symlink_metadata(&file) else { continue };
+        if there.is_file() && there.uid() == me && there.mode() & OTHERS_WRITE != 0 {
+            let mode = Permissions::from_mode(there.mode() & !OTHERS_WRITE);
+            let _ = std::fs::set_permissions(&file, mode);
+        }
+    }
 }
 
 fn look(path: &Path) -> Result<Option<Metadata>, Wrong> {

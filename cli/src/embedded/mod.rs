@@ -137,7 +137,7 @@ impl Embedded {
         self.check_path()?;
         self.check_folder()?;
         self.make_folder()?;
-        self.check_folder()?; // somebody else may have made it first
+        self.check_folder()?; // somebody else may have made it first; from here on nobody can
         let _lock = self.lock()?;
         let life = if self.settles()? { None } else { self.life()? };
         let started = life.is_some();

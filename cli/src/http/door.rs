@@ -13,6 +13,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 
 use crate::exit::{FAILURE, Failure, USAGE};
+use crate::file;
 use crate::variables::{self, HTTP_TOKEN};
 
 const TOKEN_BYTES_MIN: usize = 16;
@@ -34,7 +35,7 @@ impl Token {
             }
             (Some(token), None) => (token.into_encoded_bytes(), HTTP_TOKEN.to_owned()),
             (None, Some(path)) => {
-                let read = std::fs::read(path).map_err(|error| {
+                let read = file::read(path).map_err(|error| {
                     Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
                         .hint("is the path right, and may this user read it?")
                 })?;

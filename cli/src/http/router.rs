@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::sync::{Mutex, Semaphore};
 
 use super::door::Door;
+use crate::harmless::harmless_json;
 
 /// Requests that may wait for the fleet at the same time.
 const WAITING_MAX: usize = 32;
@@ -101,7 +102,7 @@ const BUSY: &str = "too many requests wait for the fleet at the moment";
 fn document(answer: Result<impl Serialize, Error>, say: fn(&Error) -> String) -> Answer {
     match answer {
         Ok(document) => match serde_json::to_string(&document) {
-            Ok(text) => (StatusCode::OK, (text + "\n").into()),
+            Ok(text) => (StatusCode::OK, (harmless_json(&text) + "\n").into()), // people use curl
             Err(error) => (StatusCode::SERVICE_UNAVAILABLE, problem(&error.to_string())),
         },
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, problem(&say(&error))),

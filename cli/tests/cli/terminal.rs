@@ -120,6 +120,18 @@ fn what_stands_in_redis_is_harmless_on_a_screen() {
             assert!(serde_json::from_str::<serde_json::Value>(line).is_ok(), "{line}");
         }
     }
+    // What is written for programs means what it meant.
+    let server = evil_fleet();
+    let export = crate::screen::artel(&["errors", "export", "--redis", &server.url()]);
+    let lines = String::from_utf8(export.stdout).expect("UTF-8");
+    assert_eq!(lines.lines().count(), 4);
+    for line in lines.lines() {
+        assert!(!line.chars().any(is_harmful), "{}", line.escape_debug());
+        let record: serde_json::Value = serde_json::from_str(line).expect("a document");
+        assert_eq!(record["reason"], EVIL);
+    }
+    let taken = crate::screen::artel(&["getErrors", "--redis", &server.url()]);
+    assert_eq!(taken.status.code(), Some(0));
     let left: u64 =
         redis::cmd("XLEN").arg(key("errors")).query(&mut server.connect()).expect("answers");
     assert_eq!(left, 0, "all were taken");

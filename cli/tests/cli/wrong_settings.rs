@@ -198,6 +198,14 @@ fn a_file_of_somebody_else_is_not_read() {
         std::os::unix::fs::chown(&file, Some(65534), None).expect("root may");
         let screen = text(&run(&["status"]).stderr);
         assert!(screen.contains("is not read: it belongs to user 65534"), "{screen}");
+        // Nor through a link of somebody else to a file of ours.
+        std::fs::rename(&file, dir.path().join("ours.toml")).expect("moved");
+        std::os::unix::fs::chown(dir.path().join("ours.toml"), Some(0), None).expect("root may");
+        std::os::unix::fs::symlink("ours.toml", &file).expect("made");
+        assert!(text(&run(&["status"]).stderr).contains("settings are read from artel.toml"));
+        std::os::unix::fs::lchown(&file, Some(65534), None).expect("root may");
+        let screen = text(&run(&["status"]).stderr);
+        assert!(screen.contains("is not read: it belongs to user 65534"), "{screen}");
     }
     // What it writes itself is for us alone.
     std::fs::remove_file(&file).expect("removed");
@@ -232,4 +240,27 @@ fn no_form_of_a_password_is_shown() {
     }
     let shown = text(&artel(&["config", "show", "--redis", "redis://h:1/2"]).stdout);
     assert!(shown.contains("redis = \"redis://h:1/2\""), "{shown}");
+}
+
+/// A file of secrets that never ends, or never begins, is an error and not a hang.
+#[test]
+fn a_file_without_an_end_is_refused() {
+    let dir = tempfile::tempdir().expect("a dir");
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+    assert!(made.success());
+    let pipe = pipe.display().to_string();
+    for (path, words) in [("/dev/zero", "more than 1 MiB"), (pipe.as_str(), "")] {
+        for option in ["--http-token-file", "--redis-url-file", "--config"] {
+            // An empty file of settings says nothing, and a pipe that nobody fills is empty.
+            let never = ["--embedded", "never"];
+            let output = artel(&["run", "--http", "0", option, path, never[0], never[1]]);
+            let screen = text(&output.stderr);
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{option} {path}: {screen}");
+            assert!(
+                screen.contains(words) && screen.contains("error: "),
+                "{option} {path}: {screen}"
+            );
+        }
+    }
 }
