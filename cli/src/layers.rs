@@ -315,7 +315,9 @@ fn unread(path: &Path, error: &std::io::Error) -> Failure {
 fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
     let Some((path, text)) = file_in_use(matches.get_one("config"))? else { return Ok(None) };
     let entries = file::parse(&path, &text, &names())?;
-    *FILE_READ.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+    // One that says nothing is not worth a line.
+    let read = Some(path.clone()).filter(|_| !entries.is_empty());
+    *FILE_READ.lock().unwrap_or_else(PoisonError::into_inner) = read;
     Ok(Some((path, entries)))
 }
 
