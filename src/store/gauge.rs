@@ -10,8 +10,6 @@ pub(super) const REPLY_BYTES_MAX: u64 = 64 << 20;
 const ITEMS_MAX: u64 = 1 << 20;
 /// Lists within lists.
 const DEPTH_MAX: usize = 32;
-/// A line that announces a length.
-const HEAD_BYTES_MAX: usize = 32;
 
 /// Follows the protocol without understanding it.
 #[derive(Debug, Default)]
@@ -39,8 +37,8 @@ enum State {
     Start,
     /// A line that is a value by itself; whether its end has begun.
     Line { returned: bool },
-    /// A line that says how many follow.
-    Head { kind: u8, text: Vec<u8> },
+    /// A line that says how many follow, as far as it was read.
+    Head { kind: u8, many: Option<u64>, none: bool, returned: bool },
     /// So many bytes follow, the end of the line among them.
     Body { left: u64 },
 }
@@ -60,7 +58,7 @@ impl Gauge {
                             State::Line { returned: false }
                         }
                         b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
-                            State::Head { kind: first, text: Vec::new() }
+                            State::Head { kind: first, many: None, none: false, returned: false }
                         }
                         _ => return Err(refused("it is not one of Redis's")),
                     };
@@ -86,20 +84,23 @@ impl Gauge {
                         }
                     }
                 }
-                State::Head { kind, text } => {
-                    let end = bytes.iter().position(|&byte| byte == b'\n');
-                    text.extend_from_slice(&bytes[..end.unwrap_or(bytes.len())]);
-                    if text.len() > HEAD_BYTES_MAX {
-                        return Err(refused("it is not one of Redis's"));
-                    }
-                    match end {
-                        Some(end) => {
-                            let (kind, text) = (*kind, std::mem::take(text));
-                            self.announced(kind, &text)?;
-                            end + 1
+                State::Head { kind, many, none, returned } => {
+                    match (first, *returned) {
+                        (b'\n', true) => {
+                            let (kind, many, none) = (*kind, *many, *none);
+                            self.announced(kind, many, none)?;
                         }
-                        None => bytes.len(),
+                        (b'\r', false) => *returned = true,
+                        (b'-', false) if many.is_none() && !*none => *none = true,
+                        (b'0'..=b'9', false) => {
+                            let more = many.unwrap_or(0).checked_mul(10);
+                            let more =
+                                more.and_then(|more| more.checked_add((first - b'0').into()));
+                            *many = Some(more.ok_or_else(too_large)?);
+                        }
+                        _ => return Err(refused("it is not one of Redis's")),
                     }
+                    1
                 }
                 State::Body { left } => {
                     let used = (*left).min(bytes.len() as u64);
@@ -123,15 +124,16 @@ impl Gauge {
         Ok(())
     }
 
-    /// A line said how many bytes or items follow.
-    fn announced(&mut self, kind: u8, text: &[u8]) -> io::Result<()> {
-        let text = std::str::from_utf8(text).unwrap_or_default().strip_suffix('\r');
-        let text = text.ok_or_else(|| refused("it is not one of Redis's"))?;
-        if text == "-1" {
-            self.item_read(); // nothing
-            return Ok(());
-        }
-        let many: u64 = text.parse().map_err(|_| refused("it is not one of Redis's"))?;
+    /// A line said how many bytes or items follow; with a minus, that there is nothing.
+    fn announced(&mut self, kind: u8, many: Option<u64>, none: bool) -> io::Result<()> {
+        let many = match (many, none) {
+            (Some(1), true) => {
+                self.item_read();
+                return Ok(());
+            }
+            (Some(many), false) => many,
+            _ => return Err(refused("it is not one of Redis's")),
+        };
         if matches!(kind, b'$' | b'=' | b'!') {
             if self.bytes.saturating_add(many) > REPLY_BYTES_MAX {
                 return Err(too_large());
