@@ -287,7 +287,7 @@ pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, Str
     let path = PathBuf::from(FILE);
     match file::read_found(&path).map_err(|error| unread(&path, &error))? {
         None => Ok(None),
-        Some(Ok(bytes)) => Ok(Some((path, as_text(FILE, bytes.into())?))),
+        Some(Ok(bytes)) => Ok(Some((path, as_text(FILE, bytes)?))),
         Some(Err(why)) => {
             Err(Failure::new(USAGE, format!("{FILE} is here and is not read: {why}"))
                 .hint(format!("`chmod go-w {FILE}` if it is yours, or name it: `--config {FILE}`")))
@@ -298,12 +298,11 @@ pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, Str
 /// What a file says that was named.
 pub(crate) fn file_text(path: &Path) -> Result<String, Failure> {
     let bytes = file::read(path).map_err(|error| unread(path, &error))?;
-    as_text(&path.display().to_string(), bytes.into())
+    as_text(&path.display().to_string(), bytes)
 }
 
-fn as_text(name: &str, bytes: std::borrow::Cow<'_, [u8]>) -> Result<String, Failure> {
-    String::from_utf8(bytes.into_owned())
-        .map_err(|_| Failure::new(USAGE, format!("{name} is not valid UTF-8")))
+fn as_text(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|_| Failure::new(USAGE, format!("{name} is not valid UTF-8")))
 }
 
 fn unread(path: &Path, error: &std::io::Error) -> Failure {

@@ -32,7 +32,7 @@ pub(crate) enum Need {
 pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>), Failure> {
     let (url, hold) = match url(global)? {
         Some(url) => {
-            // What is found without being told is found by chance, too.
+            // The usual private server needs no address to be found.
             if !private(global).is_ok_and(|private| private.url() == url) {
                 variables::address_given();
             }

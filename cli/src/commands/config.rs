@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use artel::{Address, Fleet};
 
@@ -60,15 +60,9 @@ fn written(name: &str, value: &str) -> String {
 
 /// Is this file right, by itself?
 fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
-    let named = file.or(global.config.as_ref());
-    let found = if file.is_some() { None } else { layers::file_in_use(named)? };
-    let (path, text) = match found {
+    let (path, text) = match layers::file_in_use(file.or(global.config.as_ref()))? {
         Some(found) => found,
-        None => {
-            let path = named.cloned().unwrap_or_else(|| PathBuf::from(FILE));
-            let text = layers::file_text(&path)?;
-            (path, text)
-        }
+        None => (PathBuf::from(FILE), layers::file_text(Path::new(FILE))?), // it is not there
     };
     let args = layers::read_file(&path, &text)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());

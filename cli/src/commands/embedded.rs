@@ -3,8 +3,7 @@
 use crate::args::EmbeddedCommand;
 use crate::embedded::Embedded;
 use crate::exit::{Failure, NOT_FOUND, OK, UNREACHABLE};
-use crate::harmless::harmless_json;
-use crate::printer;
+use crate::{printer, table};
 
 pub(crate) fn embedded(private: &Embedded, command: &EmbeddedCommand) -> Result<u8, Failure> {
     let (text, code) = match command {
@@ -30,11 +29,11 @@ fn status(private: &Embedded, json: bool) -> Result<(String, u8), Failure> {
             let document =
                 serde_json::json!({"v": 1, "running": true, "url": url, "answers": false});
             let text = format!("there, and not answering ({url})\n");
-            (if json { harmless_json(&format!("{document}\n")) } else { text }, UNREACHABLE)
+            (if json { table::json(&document)? } else { text }, UNREACHABLE)
         }
         (None, true) => {
             let document = serde_json::json!({"v": 1, "running": false, "url": url});
-            (harmless_json(&format!("{document}\n")), NOT_FOUND)
+            (table::json(&document)?, NOT_FOUND)
         }
         (None, false) => (format!("not running ({url})\n"), NOT_FOUND),
         (Some(it), true) => {
@@ -42,7 +41,7 @@ fn status(private: &Embedded, json: bool) -> Result<(String, u8), Failure> {
                 "v": 1, "running": true, "url": url, "server": it.version, "pid": it.pid,
                 "clients": it.clients, "memory_bytes": it.memory_bytes,
             });
-            (harmless_json(&format!("{document}\n")), OK)
+            (table::json(&document)?, OK)
         }
         (Some(it), false) => {
             let (kib, clients) = (it.memory_bytes / 1024, it.clients);

@@ -15,10 +15,10 @@ use regex::bytes::Regex;
 use crate::args::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs};
 use crate::commands::take;
 use crate::exit::{FAILURE, Failure, OK, USAGE};
-use crate::harmless::{harmless, harmless_json};
-use crate::printer;
+use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
+use crate::{printer, table};
 
 /// What `list` shows unless it is told otherwise.
 const PAGE: u64 = 20;
@@ -122,7 +122,7 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
             if args.json {
                 let mut line = serde_json::to_value(&record).unwrap_or_default();
                 line["position"] = record.position().into();
-                let _ = writeln!(text, "{}", harmless_json(&line.to_string()));
+                text.push_str(&table::json(&line)?);
             } else {
                 entry(&mut text, &record);
             }
@@ -265,8 +265,7 @@ async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     let lines = |page: &[ErrorRecord]| {
         let mut text = String::new();
         for record in page {
-            let line = serde_json::to_string(record).unwrap_or_default();
-            let _ = writeln!(text, "{}", harmless_json(&line));
+            text.push_str(&table::json(record).unwrap_or_default());
         }
         text
     };

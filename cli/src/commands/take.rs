@@ -14,10 +14,9 @@ use artel::{ErrorRecord, ErrorStore, Taker};
 use crate::args::TakeArgs;
 use crate::commands::errors::Filter;
 use crate::exit::{FAILURE, Failure, OK};
-use crate::harmless::harmless_json;
-use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
+use crate::{printer, table};
 
 /// How often a taker that waits for its reader says that it still lives.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
@@ -106,10 +105,10 @@ async fn stopped(taker: Taker, error: &io::Error) -> Result<u8, Failure> {
 }
 
 fn line(record: &ErrorRecord, json: bool) -> Vec<u8> {
-    let mut line = match json {
-        true => harmless_json(&serde_json::to_string(record).unwrap_or_default()).into_bytes(),
-        false => escape(&record.payload),
-    };
+    if json {
+        return table::json(record).unwrap_or_default().into_bytes();
+    }
+    let mut line = escape(&record.payload);
     line.push(b'\n');
     line
 }

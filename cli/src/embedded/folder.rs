@@ -29,14 +29,8 @@ pub(super) fn check(dir: &Path) -> Result<(), Wrong> {
     let me = rustix::process::geteuid().as_raw();
     if let Some(there) = look(dir)? {
         ours(dir, &there, me)?;
-        close(dir, me);
         if !there.is_dir() {
             return Err((format!("{} is no folder", dir.display()), another()));
-        }
-        for file in ALL.map(|name| dir.join(name)) {
-            if let Some(there) = look(&file)? {
-                ours(&file, &there, me)?;
-            }
         }
     }
     let parents = dir.ancestors().skip(1).find_map(|parent| parent.canonicalize().ok());
@@ -45,11 +39,17 @@ pub(super) fn check(dir: &Path) -> Result<(), Wrong> {
             above(parent, &there, me)?;
         }
     }
+    close(dir, me);
+    for file in ALL.map(|name| dir.join(name)) {
+        if let Some(there) = look(&file)? {
+            ours(&file, &there, me)?;
+        }
+    }
     Ok(())
 }
 
-/// What an older version left may be open to others, and is no more, now that the folder is ours
-/// alone.
+/// Files of an older version may be open to the user's group. Nobody else can reach them once the
+/// folder is ours alone, so they are closed.
 fn close(dir: &Path, me: u32) {
     for file in ALL.map(|name| dir.join(name)) {
         let Ok(there) = std::fs::symlink_metadata(&file) else { continue };

@@ -1,10 +1,12 @@
-//! A server that speaks just enough of the protocol to say that it is an old Redis.
+//! A server that speaks just enough of the protocol to say something wrong.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 
-/// Starts it; its address.
-pub fn redis_of_version(version: &'static str) -> String {
+/// Starts one that answers every call after the first like this; its address.
+pub fn serve(
+    answer: impl Fn(&str, &mut TcpStream) -> io::Result<()> + Send + Copy + 'static,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -13,13 +15,11 @@ pub fn redis_of_version(version: &'static str) -> String {
                 let mut writer = stream.try_clone().expect("a second handle");
                 let mut reader = BufReader::new(stream);
                 while let Some(words) = command(&mut reader) {
-                    let info = format!("# Server\r\nredis_version:{version}\r\n");
-                    let reply = match words[0].to_uppercase().as_str() {
-                        "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
-                        "INFO" => format!("${}\r\n{info}\r\n", info.len()),
-                        _ => "+OK\r\n".to_owned(),
+                    let answered = match words[0].to_uppercase().as_str() {
+                        "HELLO" => writer.write_all(b"%1\r\n$5\r\nproto\r\n:3\r\n"),
+                        call => answer(call, &mut writer),
                     };
-                    if writer.write_all(reply.as_bytes()).is_err() {
+                    if answered.is_err() {
                         return;
                     }
                 }
@@ -29,7 +29,17 @@ pub fn redis_of_version(version: &'static str) -> String {
     format!("redis://{address}")
 }
 
-pub fn command(reader: &mut impl BufRead) -> Option<Vec<String>> {
+/// One that claims to be a Redis of this version.
+pub fn redis_of_version(version: &'static str) -> String {
+    serve(move |call, writer| {
+        let info = format!("# Server\r\nredis_version:{version}\r\n");
+        match call {
+            "INFO" => write!(writer, "${}\r\n{info}\r\n", info.len()),
+            _ => writer.write_all(b"+OK\r\n"),
+        }
+    })
+}
+fn command(reader: &mut impl BufRead) -> Option<Vec<String>> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
     let count: usize = line.trim().strip_prefix('*')?.parse().ok()?;

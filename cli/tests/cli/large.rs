@@ -1,40 +1,20 @@
 //! A server that says more than anybody asked for.
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use artel_testkit::{DEADLINE, clean_command};
 
-use crate::fake::command;
+use crate::fake::serve;
 
-/// Answers every call but the first with this, and then with bytes without end.
+/// A server that answers with this, and then with bytes without end.
 fn says(head: &'static str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut writer = stream.try_clone().expect("a second handle");
-                let mut reader = std::io::BufReader::new(stream);
-                let noise = vec![b'1'; 1 << 20];
-                while let Some(words) = command(&mut reader) {
-                    if words[0].eq_ignore_ascii_case("HELLO") {
-                        let _ = writer.write_all(b"%1\r\n$5\r\nproto\r\n:3\r\n");
-                        continue;
-                    }
-                    let _ = writer.write_all(head.as_bytes());
-                    for _ in 0..400 {
-                        if writer.write_all(&noise).is_err() {
-                            return;
-                        }
-                    }
-                }
-            });
-        }
-    });
-    format!("redis://{address}")
+    serve(move |_, writer| {
+        let noise = vec![b'1'; 1 << 20];
+        writer.write_all(head.as_bytes())?;
+        (0..400).try_for_each(|_| writer.write_all(&noise))
+    })
 }
 
 /// The most memory a process had, in MiB.

@@ -95,6 +95,22 @@ fn no_link_in_the_folder_is_followed() {
     }
 }
 
+/// What an older version left under another umask does not keep anybody out.
+#[test]
+fn files_of_an_older_version_are_closed() {
+    let home = folder();
+    let dir = home.path().join("data");
+    std::fs::create_dir(&dir).expect("made");
+    mode(&dir, 0o700);
+    std::fs::write(dir.join("lock"), "").expect("written");
+    mode(&dir.join("lock"), 0o664);
+    let data = dir.display().to_string();
+    let mut status = Program::start(artel(), &["embedded", "status", "--data-dir", &data]);
+    assert_eq!(status.exit_code(), Some(5), "{}", status.stderr());
+    let left = std::fs::metadata(dir.join("lock")).expect("there").permissions().mode();
+    assert_eq!(left & 0o777, 0o644);
+}
+
 fn all_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
