@@ -49,6 +49,20 @@ impl Durability {
     }
 }
 
+/// Whether the member that leads handles messages, too.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum LeaderWorks {
+    /// It only generates: all others work.
+    #[default]
+    Never,
+    /// It works as long as no other member does. When one joins, it finishes what it has started,
+    /// hands back the rest and fetches no more.
+    Alone,
+    /// It works like every other member. A handler that blocks its thread then delays its ticks, too.
+    Always,
+}
+
 /// How often each lane is the first to be served: of as many blocks as these add up to, each lane
 /// is first in its weight of them. What a lane's turn cannot fill is filled from the others, the
 /// most urgent first; a lane of weight 0 is served only then.
@@ -103,6 +117,8 @@ pub struct Config {
     pub interval: Duration,
     /// How long each further standby waits before it tries to take over.
     pub takeover_timeout: Duration,
+    /// Whether this member handles messages while it leads.
+    pub leader_works: LeaderWorks,
     /// Messages handled at the same time by this process.
     pub concurrency: usize,
     /// A handler that runs longer is stopped and its message fails.
@@ -112,6 +128,10 @@ pub struct Config {
     /// Messages that may wait in a lane; beyond, the generator waits and sending is refused. One value
     /// for the fleet; `None` takes the fleet's (default 1,000,000).
     pub backlog_max: Option<usize>,
+    /// Failed messages that may be stored; beyond, the generator waits and sending is refused until some are
+    /// taken, put back or dropped. What is under way may still fail. One value for the fleet; `None` takes the
+    /// fleet's (default 1,000,000).
+    pub errors_max: Option<usize>,
     /// How often each lane is the first to be served.
     pub lane_weights: LaneWeights,
     /// Messages per push and per fetch.
@@ -152,10 +172,12 @@ impl Default for Config {
             attempts_max: None,
             interval: Duration::from_millis(500),
             takeover_timeout: Duration::from_millis(50),
+            leader_works: LeaderWorks::Never,
             concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             handler_timeout: Duration::from_secs(300),
             messages_max: None,
             backlog_max: None,
+            errors_max: None,
             lane_weights: LaneWeights::default(),
             batch_max: 1000,
             block_bytes_max: 1 << 20,
@@ -169,8 +191,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The settings of which the fleet has one value: lease, grace, attempts, ledger, backlog.
-    pub(crate) fn fleet_wide(&self) -> [FleetSetting; 5] {
+    /// The settings of which the fleet has one value: lease, grace, attempts, ledger, backlog, errors.
+    pub(crate) fn fleet_wide(&self) -> [FleetSetting; 6] {
         let ms = |time: Duration| time.as_millis() as i64;
         let setting = |field, wanted, default| FleetSetting { field, wanted, default };
         [
@@ -179,6 +201,7 @@ impl Config {
             setting("attempts_max", self.attempts_max.map(i64::from), 5),
             setting("ledger", self.ledger.map(Ledger::arg), Ledger::Off.arg()),
             setting("backlog_max", self.backlog_max.map(|n| n as i64), 1_000_000),
+            setting("errors_max", self.errors_max.map(|n| n as i64), 1_000_000),
         ]
     }
 
@@ -197,9 +220,10 @@ impl Config {
         within("takeover_timeout", self.takeover_timeout, MS, Duration::from_secs(10))?;
         within("handler_timeout", self.handler_timeout, MS, Duration::from_secs(7 * 86_400))?;
         counted("concurrency", self.concurrency, 1, 10_000)?;
-        if let Some(backlog_max) = self.backlog_max {
+        let bounds = [("backlog_max", self.backlog_max), ("errors_max", self.errors_max)];
+        for (field, bound) in bounds {
             // Scripts compare it: beyond this their numbers are not exact.
-            counted("backlog_max", backlog_max, 1, 1 << 52)?;
+            bound.map_or(Ok(()), |bound| counted(field, bound, 1, 1 << 52))?;
         }
         counted("batch_max", self.batch_max, 1, 5_000)?;
         counted("block_bytes_max", self.block_bytes_max, 1, 256 << 20)?;

@@ -4,6 +4,7 @@
 //! runs on after [`run`](Crew::run) returns. The order of a graceful stop is written down in
 //! `shutdown.rs`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,20 +12,25 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
+use crate::config::{Config, LeaderWorks};
 use crate::election::{Elector, Lease};
 use crate::fleet::Role;
 use crate::generator::{Ending, Runner};
-use crate::membership::{Exercise, Keeper, Session, resign_call};
+use crate::membership::{Exercise, Keeper, Session, another_handles, resign_call};
 use crate::notice::{Board, Notice};
 use crate::panic::drop_quietly;
 use crate::queue::adopt_all;
 use crate::shutdown::Shutdown;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::worker::{DynHandle, Mode, Worker};
 
 /// Pause of the adopter after Redis refused it.
 const ADOPT_RETRY: Duration = Duration::from_millis(500);
+/// How often a leader looks whether somebody works: soon if something hangs on it, else now and then.
+const ATTEND_SOON: Duration = Duration::from_secs(1);
+const ATTEND_LATER: Duration = Duration::from_secs(10);
+/// A leader that has seen nobody work for this long says so.
+const NO_WORKER_AFTER: Duration = Duration::from_secs(1);
 
 /// The parts of one member.
 pub(crate) struct Crew {
@@ -34,6 +40,8 @@ pub(crate) struct Crew {
     pub(crate) runner: Option<Runner>,
     pub(crate) handle: Option<Arc<dyn DynHandle>>,
     pub(crate) role: watch::Sender<Role>,
+    /// Its role while it does not lead.
+    pub(crate) resting: Role,
     /// Answers when the fleet is asked for its numbers, for as long as we are a member.
     pub(crate) reporter: JoinHandle<()>,
     pub(crate) stop: Shutdown,
@@ -73,6 +81,7 @@ impl Crew {
     /// Takes part under one session, until it is over or the fleet stops.
     async fn serve(&mut self, session: &Arc<Session>) {
         let (mode, modes) = watch::channel(Mode::Work);
+        session.works.store(self.handle.is_some(), Ordering::Relaxed);
         let mut worker = self.handle.as_ref().map(|handle| {
             let worker = Worker::new(
                 self.store.clone(),
@@ -129,16 +138,26 @@ impl Crew {
                 lease = elector.elect() => lease,
             };
             let Some(lease) = lease else { break };
-            mode.send_replace(Mode::Rest);
+            let attend = Attend {
+                store: &self.store,
+                session,
+                board: &self.board,
+                policy: self.config.leader_works,
+                handles: self.handle.is_some(),
+                mode,
+            };
+            // Until it is known who else works, it counts who else is here.
+            attend.follow(session.standing().borrow().members > 1);
             self.role.send_replace(Role::Generator);
             self.board.publish(Notice::BecameGenerator { term: lease.term });
             let ending = tokio::select! {
                 ending = runner.lead(&lease, &self.stop.token) => ending,
                 // A runner that waits for an answer must not hold up a stop for ever.
                 () = self.stop.overdue() => Ending::Stopped,
+                never = attend.run() => match never {},
             };
             session.set_exercise(Exercise::Idle);
-            self.role.send_replace(Role::Worker);
+            self.role.send_replace(self.resting);
             let reason = match ending {
                 Ending::Stopped => "stopping",
                 Ending::Deposed => "its term is over",
@@ -152,6 +171,7 @@ impl Crew {
                 break;
             }
             mode.send_replace(Mode::Work);
+            session.works.store(self.handle.is_some(), Ordering::Relaxed);
             // Whoever was deposed for making no progress lets others try first.
             tokio::select! {
                 () = self.stop.token.cancelled() => break,
@@ -159,6 +179,63 @@ impl Crew {
             }
         }
         session.set_exercise(Exercise::Idle);
+    }
+}
+
+/// Whether a leader works, by its setting and by whether any other member does.
+fn leader_mode(policy: LeaderWorks, others: bool) -> Mode {
+    match policy {
+        LeaderWorks::Always => Mode::Work,
+        LeaderWorks::Alone if !others => Mode::Work,
+        LeaderWorks::Alone | LeaderWorks::Never => Mode::Rest,
+    }
+}
+
+/// What a leader does beside generating: it looks whether somebody works.
+struct Attend<'a> {
+    store: &'a Store,
+    session: &'a Session,
+    board: &'a Board,
+    policy: LeaderWorks,
+    handles: bool,
+    mode: &'a watch::Sender<Mode>,
+}
+
+impl Attend<'_> {
+    /// Works or rests; does it work now?
+    fn follow(&self, others: bool) -> bool {
+        let wanted = leader_mode(self.policy, others);
+        self.mode.send_if_modified(|mode| std::mem::replace(mode, wanted) != wanted);
+        let works = self.handles && wanted == Mode::Work;
+        self.session.works.store(works, Ordering::Relaxed);
+        works
+    }
+
+    async fn run(&self) -> Infallible {
+        let (began, mut told) = (tokio::time::Instant::now(), false);
+        loop {
+            let mut soon = self.policy == LeaderWorks::Alone;
+            match self.others_work().await {
+                Ok(others) => {
+                    let nobody = !self.follow(others) && !others;
+                    if nobody && began.elapsed() >= NO_WORKER_AFTER && !told {
+                        told = true;
+                        self.board.publish(Notice::NoWorker);
+                    }
+                    soon |= nobody && !told;
+                }
+                Err(error) => tracing::debug!(%error, "looking whether somebody works"),
+            }
+            tokio::time::sleep(if soon { ATTEND_SOON } else { ATTEND_LATER }).await;
+        }
+    }
+
+    async fn others_work(&self) -> Result<bool, StoreError> {
+        if self.session.standing().borrow().members <= 1 {
+            return Ok(false);
+        }
+        let timeout = self.session.call_timeout();
+        another_handles(&self.store.work, &self.store.keys, &self.session.id, timeout).await
     }
 }
 
@@ -197,5 +274,19 @@ async fn adopt(store: Store, session: Arc<Session>, board: Board) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_works_as_it_was_told() {
+        use LeaderWorks::{Alone, Always, Never};
+        let works = |policy, others| leader_mode(policy, others) == Mode::Work;
+        assert!(!works(Never, false) && !works(Never, true));
+        assert!(works(Alone, false) && !works(Alone, true));
+        assert!(works(Always, false) && works(Always, true));
     }
 }

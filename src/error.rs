@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::queue::MessageId;
+
 /// What did not happen, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -37,6 +39,22 @@ pub enum Error {
         theirs: String,
         /// The protocol of this version.
         ours: u32,
+    },
+
+    /// Somebody removes the fleet with everything in it, so nothing was done.
+    #[error("fleet {fleet:?} is being removed")]
+    BeingRemoved {
+        /// The fleet's name.
+        fleet: String,
+    },
+
+    /// Members are in the fleet, so it was not removed, or only a part of it was.
+    #[error("fleet {fleet:?} has {members} members")]
+    InUse {
+        /// The fleet's name.
+        fleet: String,
+        /// How many.
+        members: u64,
     },
 
     /// No larger number can be granted under this key, so nothing was done: see the README on clocks.
@@ -107,6 +125,27 @@ pub enum Error {
         after: Duration,
     },
 
+    /// Messages were sent and Redis did not answer in time: they were added once or not at all, which of
+    /// both is not known. To be sure, look for the id ([`Redis::find`](crate::Redis::find), `artel show`);
+    /// or send under a key of your own ([`Sender::send_once`](crate::Sender::send_once)), for then sending
+    /// again adds nothing twice.
+    #[error(
+        "it is not known whether {} added: Redis did not answer within {} s{}",
+        were(*messages, id),
+        after.as_millis() as f64 / 1e3,
+        if *under_key { "; sending again under the same key is safe" } else { "" }
+    )]
+    InDoubt {
+        /// The id of the first of them, if they were added.
+        id: MessageId,
+        /// How many.
+        messages: usize,
+        /// How long it was waited for.
+        after: Duration,
+        /// They were sent under a key, so the same call may be repeated.
+        under_key: bool,
+    },
+
     /// Redis answered with an error that Artel does not expect.
     #[error("Redis refused: {reason}")]
     Refused {
@@ -127,15 +166,24 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if nothing was done and the same call may succeed later without any change: Redis is away,
-    /// or there is no room. Not for [`Error::NoAnswer`]: then it may have been done.
+    /// True if the same call may be repeated without any change and without doing anything twice: Redis is
+    /// away, there is no room, or the message has a key. Not for [`Error::NoAnswer`], nor without a key for
+    /// [`Error::InDoubt`]: then it may have been done.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::Full { .. })
+        matches!(
+            self,
+            Error::Unreachable { .. } | Error::Full { .. } | Error::InDoubt { under_key: true, .. }
+        )
     }
 
     /// True if Redis could not be reached or did not answer.
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. })
+        matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. } | Error::InDoubt { .. })
+    }
+
+    /// True if it is not known whether messages were added.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self, Error::InDoubt { .. })
     }
 
     /// True if a lock is not held any more.
@@ -146,5 +194,12 @@ impl Error {
     /// True if there is no room for more messages at the moment.
     pub fn is_full(&self) -> bool {
         matches!(self, Error::Full { .. })
+    }
+}
+
+fn were(messages: usize, id: &MessageId) -> String {
+    match messages {
+        1 => format!("message {id} was"),
+        n => format!("{n} messages, {id} the first of them, were"),
     }
 }

@@ -16,13 +16,14 @@ use crate::Error;
 use crate::config::{Config, check_fleet_name};
 use crate::crew::Crew;
 use crate::generator::{DynGenerate, Generate, Outlet, Runner};
+use crate::inspect::Data;
 use crate::membership::{Keeper, MemberId, Profile, Session};
 use crate::notice::{Board, Notice, Notices, Relay};
 use crate::outcome::{Status, read_status};
 use crate::queue::{NewMessage, PutBack, Sender, Sent, adopt_all, disown_strays};
 use crate::shutdown::Shutdown;
 use crate::stats::Reporter;
-use crate::store::{Address, Store};
+use crate::store::{Address, Opened, Store};
 use crate::sync::{Barrier, DistributedEvent, Lock, Locksmith, Redis, Semaphore};
 use crate::worker::{DynHandle, Handle};
 
@@ -36,6 +37,8 @@ pub enum Role {
     Worker,
     /// It leads, and generates them.
     Generator,
+    /// It can lead and has no handler: it waits for its turn.
+    Standby,
     /// It neither generates nor handles: it is here for locks, events or to look.
     Observer,
 }
@@ -120,13 +123,15 @@ impl FleetBuilder {
         let notices = board.listen();
         let topic = notice_topic(&self.name);
         let relay = self.hub.as_ref().map(|hub| board.relay(hub, &topic));
-        let observes = self.generate.is_none() && self.handle.is_none();
+        let (can_lead, handles) = (self.generate.is_some(), self.handle.is_some());
+        let observes = !can_lead && !handles;
         let profile = Profile {
             label: self.config.label.clone(),
             host: host(),
             settings: self.config.fleet_wide(),
             interval: self.config.interval,
-            observes,
+            can_lead,
+            handles,
         };
         let keeper = Keeper::start(store.clone(), profile, board.clone()).await?;
         if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
@@ -135,7 +140,11 @@ impl FleetBuilder {
         let sessions = keeper.sessions();
         let redis = Redis::of_member(store.clone());
         let locksmith = Locksmith::new(redis.clone(), sessions.clone())?;
-        let resting = if observes { Role::Observer } else { Role::Worker };
+        let resting = match (can_lead, handles) {
+            (_, true) => Role::Worker,
+            (true, false) => Role::Standby,
+            (false, false) => Role::Observer,
+        };
         let (role, roles) = watch::channel(resting);
         let ear = store.ear()?;
         let reporter = Reporter {
@@ -160,12 +169,14 @@ impl FleetBuilder {
             runner,
             handle: self.handle,
             role,
+            resting,
             reporter: ear.spawn(reporter.run()),
             stop: stop.clone(),
         };
         let backlog_max = sessions.borrow().as_ref().map(|session| session.backlog_max);
         let backlog_max = backlog_max.ok_or(Error::Stopping)?;
-        let sender = Sender::on(store.clone(), &crew.config, backlog_max);
+        let opened = Opened { backlog_max, was_joined: true };
+        let sender = Sender::on(store.clone(), &crew.config, opened);
         let task = tokio::spawn(crew.run(keeper));
         let notices = Some(notices);
         let hub = self.hub.map_or_else(OnceLock::new, OnceLock::from);
@@ -285,6 +296,39 @@ impl Fleet {
     /// Dropped before it returns, the message may have been added or not; never twice.
     pub async fn send(&self, message: impl Into<NewMessage>) -> Result<Sent, Error> {
         self.sender.send(message).await
+    }
+
+    /// What effects wrote under this name; `None` if nothing did.
+    ///
+    /// ```
+    /// # let server = artel_testkit::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use artel::{Context, Effect, Message, Outcome};
+    ///
+    /// let fleet = artel::Fleet::builder()
+    ///     .redis(url)
+    ///     .handle(|_: Message, _: Context| async { Outcome::done().with(Effect::incr_by("seen", 1)) })
+    ///     .start()
+    ///     .await?;
+    /// fleet.send("hello").await?;
+    /// while fleet.data("seen").await?.and_then(|seen| seen.number()) != Some(1) {
+    ///     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    /// }
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Redis::data`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn data(&self, name: &str) -> Result<Option<Data>, Error> {
+        self.redis.data(name).await
     }
 
     /// Sends into other lanes, many at once, or once per key.

@@ -62,6 +62,7 @@ mod election;
 mod error;
 mod fleet;
 mod generator;
+mod inspect;
 mod membership;
 mod mutant;
 mod notice;
@@ -83,15 +84,16 @@ pub mod design {}
 
 /// The hub inside the process, on which a member publishes its notices: a crate of its own.
 pub use artel_hub as hub;
-pub use config::{Config, Durability, LaneWeights, Ledger};
+pub use config::{Config, Durability, LaneWeights, LeaderWorks, Ledger};
 pub use error::Error;
 pub use fleet::{Fleet, FleetBuilder, Readiness, Role};
-pub use generator::{BoxError, Generate, IntoBatch, Tick};
+pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
+pub use inspect::{Data, MessageState, WaitingIn};
 pub use membership::MemberId;
 pub use notice::{Notice, Notices};
 pub use outcome::{
     Books, Cause, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
-    MessageCounts, Outcome, Requeued, Requeuer, Status, Taker,
+    MessageCounts, Outcome, Requeued, Requeuer, Status, Taker, Trouble,
 };
 pub use queue::{Lane, Message, MessageId, NewMessage, PutBack, Sender, Sent};
 pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::membership::MemberId;
+use crate::outcome::Cause;
 use crate::queue::MessageId;
 use crate::term::Term;
 
@@ -45,7 +46,7 @@ pub enum Notice {
         /// The stale term.
         term: Term,
     },
-    /// The generator leads and nobody works: messages only pile up.
+    /// This process leads and nobody works: messages only pile up. Told once per term.
     NoWorker,
     /// The backlog bound is reached or Redis is out of memory: generating waits, nothing is dropped.
     Full {
@@ -76,8 +77,16 @@ pub enum Notice {
     MessageFailed {
         /// Which one.
         id: MessageId,
+        /// What kind of message it is, if its maker said so.
+        kind: Option<String>,
+        /// The attempt that failed.
+        attempt: u32,
         /// Why.
+        cause: Cause,
+        /// Why, in words.
         reason: String,
+        /// How long its handler ran.
+        took: Duration,
     },
     /// This process handled a message that was no longer its own; the outcome was not recorded.
     ClaimLost {
@@ -92,6 +101,12 @@ pub enum Notice {
     /// Redis does not answer. Nothing new is started until it does.
     Disconnected {
         /// What the network said.
+        reason: String,
+    },
+    /// Redis is there again, or still, and refuses our credentials or a right that we had. Nothing new is
+    /// started until it does not; an operator must help.
+    Denied {
+        /// What Redis said.
         reason: String,
     },
     /// Redis answers again.

@@ -35,6 +35,52 @@ fn a_graceful_stop_leaves_balanced_books() {
     assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
 }
 
+/// A request to the example's HTTP server; the status line and the body.
+fn post(port: u16, key: &str, body: &str) -> std::io::Result<String> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+    let length = body.len();
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Redis goes away and comes back: requests fail side by side meanwhile, and whoever asks again under the same key
+/// has its message added once.
+#[test]
+fn a_web_service_survives_without_redis() {
+    let mut server = Server::any();
+    let port = artel_testkit::free_port();
+    let args = [server.url(), format!("127.0.0.1:{port}")];
+    let service = Program::start(example("send_from_http"), &args);
+    service.says("listening on");
+    assert!(post(port, "order 1", "pay 1").expect("an answer").starts_with("HTTP/1.1 202"));
+    server.kill();
+    let began = std::time::Instant::now();
+    let requests: Vec<_> = (2..32)
+        .map(|n| std::thread::spawn(move || post(port, &format!("order {n}"), &format!("pay {n}"))))
+        .collect();
+    for request in requests {
+        let answer = request.join().expect("no panic").expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(60), "side by side");
+    server.restart();
+    for n in 1..32 {
+        eventually("it to be accepted", || {
+            let answer = post(port, &format!("order {n}"), &format!("pay {n}"));
+            answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 202"))
+        });
+    }
+    let key = "artel:{orders}:lane:normal";
+    let length: u64 = redis::cmd("LLEN").arg(key).query(&mut server.connect()).expect("answers");
+    assert_eq!(length, 31, "each once");
+}
+
 /// Sets an event of the fleet `artel`, as any program may.
 fn set(server: &Server, event: &str) {
     let key = format!("artel:{{artel}}:event:{event}");

@@ -12,7 +12,7 @@ pub(crate) const UNREACHABLE: u8 = 3;
 pub(crate) const TIMED_OUT: u8 = 4;
 /// What was asked for is not there, not set or not held.
 pub(crate) const NOT_FOUND: u8 = 5;
-/// The fleet has no generator.
+/// The fleet does not do its work: nobody is here, leads or works, as far as somebody must.
 pub(crate) const UNHEALTHY: u8 = 6;
 
 /// What did not happen, why, and what to try.
@@ -62,12 +62,15 @@ impl From<artel::Error> for Failure {
                     "event" => "try a name such as `new-prices`",
                     "lock" => "try a name such as `nightly-report`",
                     "consumer_timeout" | "ttl" => "`artel event --help` shows what is allowed",
+                    "id" => "`artel send` prints the id of each message that it is given as an argument",
+                    "timeout" => "try `--timeout 5s`",
                     "cursor" => "`artel errors list` says where the next page begins",
                     _ => "`artel run --help` shows the defaults",
                 };
                 let name = match field {
                     // Arguments, not options.
                     "event" | "lock" => format!("the name of the {field}"),
+                    "id" => "the id".to_owned(),
                     _ => crate::layers::name_of(&field.replace('_', "-")),
                 };
                 Failure::new(USAGE, format!("{name} {problem}")).hint(hint)
@@ -105,6 +108,11 @@ impl From<artel::Error> for Failure {
                     }
                 })
             }
+            Error::BeingRemoved { ref fleet } => Failure::new(FAILURE, text).hint(format!(
+                "wait until it is; if that was interrupted, `artel fleet remove {fleet}` finishes it"
+            )),
+            Error::InDoubt { .. } => Failure::new(UNREACHABLE, text)
+                .hint("`artel show ID` says whether it is there, once Redis answers"),
             Error::Exhausted { .. } => Failure::new(FAILURE, text).hint(
                 "set Redis's clock right; if that is not enough, stop all members and lower the \
                  number by hand (README, \"Clocks\")",
@@ -146,7 +154,13 @@ fn unreachable_hint(reason: &str) -> &'static str {
     } else if says(&["fatal alert"]) {
         "the server does not accept us: is our certificate (`--tls-cert`) signed by the authority \
          that the server trusts?"
-    } else if says(&["certificate", "corrupt message", "tls", "reset by peer"]) {
+    } else if says(&["does not speak tls"]) {
+        "write redis:// instead of rediss://, or give the port that speaks TLS"
+    } else if says(&["answers there speaks tls"]) {
+        "write rediss:// instead of redis://"
+    } else if says(&["is not redis"]) {
+        "is the port right? Redis usually has 6379"
+    } else if says(&["certificate", "tls", "reset by peer"]) {
         "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"
     } else {
         "start Redis, or pass `--redis <URL>`"

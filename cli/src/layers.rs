@@ -92,7 +92,8 @@ pub(crate) fn name_of(flag: &str) -> String {
 
 fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     let command = command();
-    let given = command.clone().try_get_matches_from(words).unwrap_or_else(|error| error.exit());
+    let given = command.clone().try_get_matches_from(words);
+    let given = given.unwrap_or_else(|error| without_bad_advice(error).exit());
     check_order(&command, &given)?;
     let (leaf, matches) = leaf(&command, &given);
     // `--getErrors` is a command, too, and needs nothing that belongs to `run`.
@@ -158,9 +159,17 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     }
 }
 
+/// The parser would have a misspelt option sent as a message.
+fn without_bad_advice(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
+    error
+}
+
 fn is_flag_command(given: &ArgMatches) -> bool {
     given.subcommand_name().is_none()
-        && ["get_errors", "clean_temp"].iter().any(|id| given.contains_id(id))
+        && ["get_errors", "clean_temp"].iter().any(|id| given.get_one::<bool>(id) == Some(&true))
 }
 
 /// Commands that work on files of settings, or need none, must work beside a broken one.

@@ -13,14 +13,17 @@ mod harmless;
 mod http;
 mod layers;
 mod printer;
+mod repeats;
 mod settings;
 mod signals;
 mod table;
+mod times;
 mod variables;
 
 use std::ffi::OsString;
 
 use args::{Action, Args};
+use commands::run::Start;
 use exit::Failure;
 use settings::{Need, place};
 
@@ -49,7 +52,8 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let action = args.action()?;
     // What one process under test has to say, it writes into its history.
     if !matches!(action, Action::VerifyPart(_)) {
-        printer::start_log(&global);
+        let of_up = matches!(&action, Action::Run(run) if run.tethered);
+        printer::start_log(&global, of_up);
         let (file, variables) = layers::remarks();
         if let Some(file) = file {
             tracing::info!("settings are read from {}", file.display());
@@ -57,11 +61,16 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         variables.iter().for_each(|variable| tracing::warn!("{variable}"));
     }
     match action {
-        Action::Run(run) => commands::run::run(&global, &run).await,
+        Action::Run(run) => commands::run::run(&global, Start::of_run(&run)).await,
+        Action::Work(work) => commands::run::run(&global, Start::of_work(&work)).await,
         Action::Up(up) => commands::up::up(&global, &up, layers::passed_on(words)?).await,
         Action::Send(options) => commands::send::send(&look()?, &options).await,
         Action::Errors(command) => commands::errors::errors(&look()?, &command).await,
         Action::CleanTemp => commands::clean::clean(&look()?).await,
+        Action::Show { id, json } => commands::show::show(&look()?, &id, json).await,
+        Action::Data(command) => commands::data::data(&look()?, &command).await,
+        Action::Fleets { json } => commands::fleets::fleets(&look()?, json).await,
+        Action::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
         Action::Status(options) => commands::status::status(&look()?, &options).await,
         Action::Stats { json } => commands::stats::stats(&look()?, json).await,
         Action::Event(command) => commands::event::event(&look()?, &command).await,

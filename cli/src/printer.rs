@@ -4,6 +4,7 @@ use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -17,11 +18,15 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use crate::args::{Color, Global, LogFormat};
 use crate::exit::Failure;
 use crate::harmless::{harmless, harmless_json, harmless_lines};
+use crate::table::Screen;
 
-/// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`.
-pub(crate) fn start_log(global: &Global) {
+/// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`. A member of `up` also tells which
+/// messages are done that were sent.
+pub(crate) fn start_log(global: &Global, of_up: bool) {
+    let _ = COLOUR.set(global.color);
     let level = match (global.quiet, global.verbose) {
         (true, _) => "warn",
+        (false, 0) if of_up => "info,artel::sent=debug",
         (false, 0) => "info",
         (false, 1) => "artel=debug,info",
         (false, _) => "trace",
@@ -65,14 +70,34 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Resu
 
 /// May stderr be coloured? Colour is never the only carrier of meaning.
 pub(crate) fn colour(when: Color) -> bool {
+    may_colour(when, io::stderr().is_terminal())
+}
+
+fn may_colour(when: Color, is_terminal: bool) -> bool {
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     match when {
         Color::Always => true,
         Color::Never => false,
-        Color::Auto => {
-            io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() && !dumb
-        }
+        Color::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none() && !dumb,
     }
+}
+
+/// When to use colour, as this process was told.
+static COLOUR: OnceLock<Color> = OnceLock::new();
+
+/// The screen on which data is shown, if stdout is one.
+pub(crate) fn screen() -> Screen {
+    let stdout = io::stdout();
+    let when = COLOUR.get().copied().unwrap_or(Color::Never);
+    let size = Some(&stdout).filter(|stdout| stdout.is_terminal());
+    let size = size.and_then(|stdout| rustix::termios::tcgetwinsize(stdout).ok());
+    let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+    Screen { width, coloured: may_colour(when, stdout.is_terminal()) }
+}
+
+/// Data that is made for a screen: harmless already, and it may have colours of ours.
+pub(crate) fn shown(text: &str) -> io::Result<()> {
+    write(text).map(|_| ())
 }
 
 /// Data: a text to stdout. A reader that went away is not an error of ours.
@@ -186,14 +211,12 @@ pub(crate) fn progress(total_bytes: Option<u64>) -> indicatif::ProgressBar {
     }
 }
 
-/// Data that replaces what was shown before, on a terminal; false if its reader went away.
+/// Data made for a screen that replaces what was shown before, on a terminal; false if its reader went
+/// away.
 pub(crate) fn page(text: &str) -> io::Result<bool> {
     match io::stdout().is_terminal() {
         // Home, the text with each line cleared behind it, and nothing below.
-        true => {
-            let text = harmless_lines(text).replace('\n', "\x1b[K\n");
-            write(&format!("\x1b[H{text}\x1b[J"))
-        }
-        false => data_to_reader(&format!("{text}\n")),
+        true => write(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))),
+        false => write(&format!("{text}\n")),
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use artel::{Address, Config, Durability};
 
-use crate::args::{EmbeddedMode, Global, MemberArgs, RunArgs};
+use crate::args::{EmbeddedMode, Global, LeaderWorks, MakeArgs, MemberArgs};
 use crate::embedded::{self, Embedded, Hold};
 use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
 use crate::{file, printer, variables};
@@ -78,16 +78,17 @@ fn url(global: &Global) -> Result<Option<String>, Failure> {
 }
 
 fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Failure> {
-    let say = |text: &str| {
-        if !global.quiet {
-            printer::remark(text);
-        }
-    };
     if global.embedded == EmbeddedMode::Never {
         let error = "no Redis is configured, and --embedded is never";
         return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
     }
     let private = private(global)?;
+    // Once is enough for whoever sits at a terminal.
+    let say = |text: &str| {
+        if global.verbose > 0 || (!global.quiet && !private.was_said(text)) {
+            printer::remark(text);
+        }
+    };
     if private.is_there()? {
         let hold = match need {
             Need::Nothing => private.wait().map(|()| None)?,
@@ -128,23 +129,24 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// The settings of a member.
-pub(crate) fn config(args: &RunArgs) -> Config {
-    let mut config = common_config(&args.member);
-    config.label = args.label.clone().unwrap_or_else(|| format!("artel-{}", std::process::id()));
-    config
-}
-
-/// What all members of a fleet have in common.
-pub(crate) fn common_config(args: &MemberArgs) -> Config {
+/// The settings of a member; without `make` it never leads.
+pub(crate) fn config(make: Option<&MakeArgs>, args: &MemberArgs) -> Config {
     let mut config = Config::default();
+    if let Some(make) = make {
+        config.messages_max = make.max_messages;
+        config.interval = make.interval;
+        config.leader_works = match make.leader_works {
+            LeaderWorks::Never => artel::LeaderWorks::Never,
+            LeaderWorks::Alone => artel::LeaderWorks::Alone,
+            LeaderWorks::Always => artel::LeaderWorks::Always,
+        };
+    }
     config.lease = args.lease;
     config.attempts_max = args.attempts_max;
-    config.messages_max = args.max_messages;
-    config.interval = args.interval;
     config.takeover_timeout = args.takeover_timeout;
     config.handler_timeout = args.handler_timeout;
     config.backlog_max = args.backlog_max;
+    config.errors_max = args.errors_max;
     config.lane_weights = args.lane_weights;
     config.ledger = args.ledger;
     config.stop_grace = args.stop_grace;
@@ -160,6 +162,7 @@ pub(crate) fn common_config(args: &MemberArgs) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::RunArgs;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -171,8 +174,8 @@ mod tests {
     /// The help shows the program's defaults; they must be the library's.
     #[test]
     fn the_defaults_are_the_library_s() {
-        let mut config = config(&Only::parse_from(["artel"]).run);
-        config.label = String::new();
+        let run = Only::parse_from(["artel"]).run;
+        let config = config(Some(&run.make), &run.member);
         assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const SHARED: &str = "REDIS_URL";
 /// Read by us beside the settings.
 const OTHERS: [&str; 4] = ["ARTEL_LOG", "ARTEL_CONFIG", "ARTEL_REDIS", HTTP_TOKEN];
 /// Told by us to the commands we run, which may run us again.
-const TOLD: [&str; 9] = [
+const TOLD: [&str; 11] = [
     "ARTEL_MESSAGE_ID",
     "ARTEL_MESSAGE_LANE",
     "ARTEL_MESSAGE_KIND",
@@ -26,6 +26,8 @@ const TOLD: [&str; 9] = [
     "ARTEL_ATTEMPT",
     "ARTEL_TERM",
     "ARTEL_SEQ",
+    "ARTEL_TICK",
+    "ARTEL_TIME_MS",
     "ARTEL_LOCK_NAME",
     "ARTEL_LOCK_TOKEN",
 ];

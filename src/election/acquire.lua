@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Takes a right, the lease or a lock, if nobody valid holds it: always under a new token.
 -- KEYS[1] members ZSET   KEYS[2] lease or lock:<name>, STRING `member|token`   KEYS[3] term or token STRING, the highest
--- lease:  KEYS[4] last STRING `term-seq`   KEYS[5] ctl channel   KEYS[6] counts HASH
+-- lease:  KEYS[4] last STRING `term-seq`   KEYS[5] ctl channel   KEYS[6] counts HASH   KEYS[7] state HASH
 -- lock:   KEYS[4] locks:<me> HASH, name -> `token:attempt`   KEYS[5] waiters:<name> ZSET, member -> ticket
 -- ARGV    me, lease_ms; for a lock also: name, number of this attempt, ticket ('' = a new one, '-' = will not wait)
--- Returns {'won', token, now_ms, generated so far, ms of the last push} ({'won', token} for a lock),
+-- Returns {'won', token, now_ms, generated so far, ms of the last push, the generator's state} ({'won', token} for a lock),
 --         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'strange' (the key holds something else), 'gone',
 --         'spent' (the next token would be past 2^52: nothing was granted, and an operator must help)
 -- Why 2^52: past 2^53 Lua's numbers skip, and tokens would silently stop growing.
@@ -49,4 +49,4 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + ARGV[2]), me)
 redis.call('SPUBLISH', KEYS[5], 'lead|' .. me .. '|' .. token)
 return {'won', token, string.format('%.0f', now), redis.call('HGET', KEYS[6], 'generated') or '0',
-  redis.call('HGET', KEYS[6], 'pushed_ms') or '0'}
+  redis.call('HGET', KEYS[6], 'pushed_ms') or '0', redis.call('HGET', KEYS[7], 'state') or ''}

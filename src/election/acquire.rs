@@ -12,7 +12,15 @@ static ACQUIRE: Script = Script::new("acquire", include_str!("acquire.lua"));
 pub(super) fn lease_call(store: &Store, session: &Session) -> Call {
     let keys = &store.keys;
     ACQUIRE
-        .call(&[keys.members(), keys.lease(), keys.term(), keys.last(), keys.ctl(), keys.counts()])
+        .call(&[
+            keys.members(),
+            keys.lease(),
+            keys.term(),
+            keys.last(),
+            keys.ctl(),
+            keys.counts(),
+            keys.state(),
+        ])
         .arg(session.id.as_str())
         .arg(session.lease().as_millis() as u64)
 }

@@ -105,9 +105,9 @@ impl Elector {
                 let term = Term::parse(&reply.text(0)?);
                 let term = term.ok_or_else(|| StoreError::odd("a term that is no number"))?;
                 let (now, generated) = (reply.number(1)? as u64, reply.number(2)? as u64);
+                let (pushed_ms, state) = (reply.number(3)? as u64, reply.bytes(4)?);
                 let session = self.session.clone();
-                let lease =
-                    Lease::new(term, session, sent, now, generated, reply.number(3)? as u64);
+                let lease = Lease::new(term, session, sent, now, generated, pushed_ms, state);
                 self.session.refresh(sent);
                 self.session.set_exercise(Exercise::Leading(term, lease.over.clone()));
                 Ok(Answer::Won(lease))

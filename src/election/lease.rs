@@ -24,6 +24,8 @@ pub(crate) struct Lease {
     pub(crate) over: CancellationToken,
     /// Messages the fleet had generated when the lease was granted.
     pub(crate) generated: u64,
+    /// What the generator before it kept, with the last push that was accepted.
+    pub(crate) state: Arc<[u8]>,
     granted: Moment,
     granted_redis_ms: u64,
     pushed_redis_ms: u64,
@@ -37,9 +39,11 @@ impl Lease {
         granted_redis_ms: u64,
         generated: u64,
         pushed_redis_ms: u64,
+        state: Vec<u8>,
     ) -> Lease {
         let over = session.over.child_token();
-        Lease { term, session, over, generated, granted, granted_redis_ms, pushed_redis_ms }
+        let state = state.into();
+        Lease { term, session, over, generated, state, granted, granted_redis_ms, pushed_redis_ms }
     }
 
     /// Redis time, as far as it can be told from when the lease was granted. For display only.

@@ -6,6 +6,7 @@
 mod runner;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
@@ -18,13 +19,72 @@ pub(crate) use runner::{Ending, Outlet, Runner};
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One call of the generator.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Tick {
     /// The term under which the messages will be accepted.
     pub term: Term,
     /// The number the next message will get within this term.
     pub seq: u64,
+    /// Which tick of this term it is: 1, 2, …
+    pub count: u64,
+    /// Redis time, in milliseconds since 1970: the same clock for whoever leads.
+    pub time_ms: u64,
+    state: Arc<[u8]>,
+}
+
+impl Tick {
+    /// Is it the first since this process leads? What its predecessor knew is in [`state`](Self::state).
+    pub fn is_first(&self) -> bool {
+        self.count == 1
+    }
+
+    /// What was kept with the last messages that Redis accepted, by whichever process led then; empty if
+    /// nothing ever was. See [`Batch::with_state`].
+    pub fn state(&self) -> &[u8] {
+        &self.state
+    }
+}
+
+/// What a generator makes in one tick.
+///
+/// A state is kept by Redis in the same step as the messages, so that whoever leads next goes on exactly
+/// where this one stopped: nothing is left out, nothing is made twice.
+///
+/// ```
+/// use artel::{Batch, Tick};
+///
+/// fn takes(_: impl artel::Generate) {}
+/// takes(|tick: Tick| async move {
+///     let done: u64 = std::str::from_utf8(tick.state())?.parse().unwrap_or(0);
+///     let page = (done + 1..=done + 10).map(|number| format!("order {number}"));
+///     Ok::<_, std::str::Utf8Error>(Batch::new(page).with_state((done + 10).to_string()))
+/// });
+/// ```
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Batch {
+    pub(crate) messages: Vec<NewMessage>,
+    pub(crate) state: Option<Vec<u8>>,
+}
+
+impl Batch {
+    /// Bytes of a state.
+    pub const STATE_BYTES_MAX: usize = 64 << 10;
+    /// Messages of a tick that keeps a state: they are added in one step.
+    pub const STATED_MESSAGES_MAX: usize = 10_000;
+    /// Bytes of their payloads.
+    pub const STATED_BYTES_MAX: usize = 4 << 20;
+
+    /// These messages, and the state as it is.
+    pub fn new(messages: impl IntoIterator<Item = impl Into<NewMessage>>) -> Batch {
+        Batch { messages: messages.into_iter().map(Into::into).collect(), state: None }
+    }
+
+    /// Keeps this state together with the messages, or alone if there are none.
+    pub fn with_state(mut self, state: impl Into<Vec<u8>>) -> Batch {
+        self.state = Some(state.into());
+        self
+    }
 }
 
 /// Makes messages, one call per tick. Async closures implement it.
@@ -38,10 +98,7 @@ pub struct Tick {
 /// ```
 pub trait Generate: Send + 'static {
     /// The messages of this tick, none or many. An error skips the tick and is told as a notice.
-    fn generate(
-        &mut self,
-        tick: Tick,
-    ) -> impl Future<Output = Result<Vec<NewMessage>, BoxError>> + Send;
+    fn generate(&mut self, tick: Tick) -> impl Future<Output = Result<Batch, BoxError>> + Send;
 }
 
 impl<F, Fut, B> Generate for F
@@ -50,7 +107,7 @@ where
     Fut: Future<Output = B> + Send,
     B: IntoBatch,
 {
-    async fn generate(&mut self, tick: Tick) -> Result<Vec<NewMessage>, BoxError> {
+    async fn generate(&mut self, tick: Tick) -> Result<Batch, BoxError> {
         self(tick).await.into_batch()
     }
 }
@@ -58,23 +115,29 @@ where
 /// What a generator closure may return.
 pub trait IntoBatch {
     /// The messages it stands for.
-    fn into_batch(self) -> Result<Vec<NewMessage>, BoxError>;
+    fn into_batch(self) -> Result<Batch, BoxError>;
 }
 
-impl IntoBatch for Vec<NewMessage> {
-    fn into_batch(self) -> Result<Vec<NewMessage>, BoxError> {
+impl IntoBatch for Batch {
+    fn into_batch(self) -> Result<Batch, BoxError> {
         Ok(self)
     }
 }
 
+impl IntoBatch for Vec<NewMessage> {
+    fn into_batch(self) -> Result<Batch, BoxError> {
+        Ok(Batch { messages: self, state: None })
+    }
+}
+
 impl<T: IntoBatch> IntoBatch for Option<T> {
-    fn into_batch(self) -> Result<Vec<NewMessage>, BoxError> {
-        self.map_or(Ok(Vec::new()), T::into_batch)
+    fn into_batch(self) -> Result<Batch, BoxError> {
+        self.map_or(Ok(Batch::default()), T::into_batch)
     }
 }
 
 impl<T: IntoBatch, E: Into<BoxError>> IntoBatch for Result<T, E> {
-    fn into_batch(self) -> Result<Vec<NewMessage>, BoxError> {
+    fn into_batch(self) -> Result<Batch, BoxError> {
         self.map_err(Into::into)?.into_batch()
     }
 }
@@ -82,8 +145,8 @@ impl<T: IntoBatch, E: Into<BoxError>> IntoBatch for Result<T, E> {
 macro_rules! one_message {
     ($($type:ty),*) => {
         $(impl IntoBatch for $type {
-            fn into_batch(self) -> Result<Vec<NewMessage>, BoxError> {
-                Ok(vec![self.into()])
+            fn into_batch(self) -> Result<Batch, BoxError> {
+                Ok(Batch::new([self]))
             }
         })*
     };
@@ -92,11 +155,11 @@ one_message!(NewMessage, String, &'static str, Vec<u8>);
 
 /// [`Generate`] behind a pointer, so that a fleet has no type parameters.
 pub(crate) trait DynGenerate: Send {
-    fn generate(&mut self, tick: Tick) -> BoxFuture<'_, Result<Vec<NewMessage>, BoxError>>;
+    fn generate(&mut self, tick: Tick) -> BoxFuture<'_, Result<Batch, BoxError>>;
 }
 
 impl<G: Generate> DynGenerate for G {
-    fn generate(&mut self, tick: Tick) -> BoxFuture<'_, Result<Vec<NewMessage>, BoxError>> {
+    fn generate(&mut self, tick: Tick) -> BoxFuture<'_, Result<Batch, BoxError>> {
         Box::pin(Generate::generate(self, tick))
     }
 }

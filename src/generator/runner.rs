@@ -2,16 +2,18 @@
 //!
 //! **Invariant:** a number is sent with the same bytes until it is answered. The number is used up
 //! only by an answer that says so; whatever else happens, the term ends and a new one starts at 1.
+//! A state is pushed with all messages of its tick or not at all.
 
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{DynGenerate, Tick};
-use crate::Error;
+use super::{Batch, DynGenerate, Tick};
 use crate::config::Config;
 use crate::election::Lease;
 use crate::membership::End;
@@ -24,8 +26,6 @@ use crate::store::{Call, Store};
 const RETRY: Duration = Duration::from_millis(50);
 /// A push carries at most this many bytes of payload.
 const PUSH_BYTES_MAX: usize = 1 << 20;
-/// A generator that has had no worker for this long says so.
-const LONELY: Duration = Duration::from_secs(1);
 /// Ticks missed for longer than this are skipped, not made up for.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
@@ -53,13 +53,48 @@ pub(crate) enum Ending {
     Over,
 }
 
+/// What the ticks that were due have made, in order.
+#[derive(Default)]
+struct Made {
+    messages: Vec<NewMessage>,
+    /// The ticks that keep a state.
+    stated: Vec<Stated>,
+}
+
+/// A tick that keeps a state: its messages and the state are one push's.
+struct Stated {
+    messages: Range<usize>,
+    state: Arc<[u8]>,
+}
+
+/// What one push carries.
+#[derive(Debug, Eq, PartialEq)]
+struct Portion {
+    messages: Range<usize>,
+    /// Which of the states that were made: the last of those it carries.
+    state: Option<usize>,
+}
+
+/// What a leader remembers from tick to tick.
+struct Progress {
+    /// The number of the next message.
+    seq: u64,
+    /// Ticks and states of this term.
+    ticks: u64,
+    states: u64,
+    /// What the next tick gets.
+    state: Arc<[u8]>,
+    /// Messages of the fleet.
+    generated: u64,
+}
+
 impl Runner {
     /// Leads: generates every interval until the term ends or `stop` is cancelled.
     pub(crate) async fn lead(&mut self, lease: &Lease, stop: &CancellationToken) -> Ending {
         let interval = self.outlet.config.interval;
         let mut due = Instant::now() + lease.first_tick(interval);
-        let began = Instant::now();
-        let (mut seq, mut generated, mut lonely) = (1, lease.generated, false);
+        let (generated, state) = (lease.generated, lease.state.clone());
+        let mut at = Progress { seq: 1, ticks: 0, states: 0, state, generated };
         let mut full = false;
         loop {
             tokio::select! {
@@ -68,31 +103,24 @@ impl Runner {
                 () = lease.over.cancelled() => return over(lease),
                 () = tokio::time::sleep_until(due) => {}
             }
-            let alone = began.elapsed() > LONELY && lease.session.standing().borrow().members == 1;
-            if alone && !lonely {
-                lonely = true;
-                self.outlet.board.publish(Notice::NoWorker);
-            }
             let batch_max = self.outlet.config.batch_max;
             let (ticks, next) = ticks_due(Instant::now(), due, interval, batch_max);
             due = next;
-            let room = self.outlet.config.messages_max.map(|max| max.saturating_sub(generated));
-            let making = self.make(lease, seq, ticks, room);
-            let batch = tokio::select! {
+            let making = self.make(lease, &mut at, ticks);
+            let made = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ending::Stopped,
                 () = lease.over.cancelled() => return over(lease),
-                batch = making => batch,
+                made = making => made,
             };
             lease.session.note_progress();
-            let mut rest = &batch[..];
-            let mut next = self.outlet.portion(lease, seq, &mut rest);
-            while let Some((call, count)) = next {
-                seq += count;
-                generated += count;
+            let (mut from, mut stated) = (0, 0);
+            let mut next = self.outlet.portion(lease, &mut at, &made, &mut from, &mut stated);
+            while let Some(call) = next {
                 // While Redis works on this push, the next one is put together.
                 let push = self.outlet.push(lease, &call, stop, &mut full);
-                let prepare = async { self.outlet.portion(lease, seq, &mut rest) };
+                let prepare =
+                    async { self.outlet.portion(lease, &mut at, &made, &mut from, &mut stated) };
                 let (pushed, prepared) = futures_util::join!(push, prepare);
                 if let Some(ending) = pushed {
                     return ending;
@@ -103,57 +131,102 @@ impl Runner {
     }
 
     /// Calls the user's code once per tick that is due.
-    async fn make(
-        &mut self,
-        lease: &Lease,
-        mut seq: u64,
-        ticks: usize,
-        room: Option<u64>,
-    ) -> Vec<NewMessage> {
-        let mut batch: Vec<NewMessage> = Vec::new();
+    async fn make(&mut self, lease: &Lease, at: &mut Progress, ticks: usize) -> Made {
+        let room = self.outlet.config.messages_max.map(|max| max.saturating_sub(at.generated));
+        let room = room.map_or(usize::MAX, |room| room as usize);
+        let mut made = Made::default();
         for _ in 0..ticks {
-            if room.is_some_and(|room| batch.len() as u64 >= room) {
+            if made.messages.len() >= room {
                 break;
             }
-            let tick = Tick { term: lease.term, seq };
-            let made = AssertUnwindSafe(self.generate.generate(tick)).catch_unwind().await;
-            let reason = match made {
-                Ok(Ok(messages)) => match self.oversized(&messages) {
+            at.ticks += 1;
+            let tick = Tick {
+                term: lease.term,
+                seq: at.seq + made.messages.len() as u64,
+                count: at.ticks,
+                time_ms: lease.redis_ms(),
+                state: at.state.clone(),
+            };
+            let batch = AssertUnwindSafe(self.generate.generate(tick)).catch_unwind().await;
+            let reason = match batch {
+                Ok(Ok(batch)) => match self.refuse(lease, &batch) {
                     None => {
-                        seq += messages.len() as u64;
-                        batch.extend(messages);
+                        made.take_in(batch, room, &mut at.state);
                         continue;
                     }
-                    Some(error) => error.to_string(),
+                    Some(error) => error,
                 },
                 Ok(Err(error)) => error.to_string(),
                 Err(panic) => format!("the generator panicked: {}", panic_text(panic)),
             };
             self.outlet.board.publish(Notice::GenerateFailed { reason });
         }
-        if let Some(room) = room {
-            batch.truncate(room as usize);
-        }
-        batch
+        made
     }
 
-    fn oversized(&self, messages: &[NewMessage]) -> Option<Error> {
+    /// Why this tick cannot be pushed, if it cannot.
+    fn refuse(&self, lease: &Lease, batch: &Batch) -> Option<String> {
         let max = self.outlet.config.payload_bytes_max;
-        messages.iter().find_map(|message| message.check(max).err())
+        let large = batch.messages.iter().find_map(|message| message.check(max).err());
+        if let Some(error) = large {
+            return Some(error.to_string());
+        }
+        let state = batch.state.as_ref()?;
+        if state.len() > Batch::STATE_BYTES_MAX {
+            let max = Batch::STATE_BYTES_MAX;
+            return Some(format!("a state of {} bytes is larger than {max}", state.len()));
+        }
+        let most = Batch::STATED_MESSAGES_MAX.min(lease.session.backlog_max);
+        let bytes: usize = batch.messages.iter().map(|message| message.payload().len()).sum();
+        let count = batch.messages.len();
+        (count > most || bytes > Batch::STATED_BYTES_MAX).then(|| {
+            let max = Batch::STATED_BYTES_MAX;
+            format!(
+                "{count} messages of {bytes} bytes in one tick with a state are more than {most} \
+                 messages or {max} bytes: make fewer in each tick"
+            )
+        })
+    }
+}
+
+impl Made {
+    /// Adds what a tick made, as much as there is room for, and moves the state on. A state whose messages
+    /// have no room is not kept: it would say that they were added.
+    fn take_in(&mut self, batch: Batch, room: usize, state: &mut Arc<[u8]>) {
+        let begin = self.messages.len();
+        self.messages.extend(batch.messages);
+        let whole = self.messages.len() <= room;
+        self.messages.truncate(room);
+        if let Some(new) = batch.state.filter(|_| whole) {
+            *state = new.into();
+            let messages = begin..self.messages.len();
+            self.stated.push(Stated { messages, state: state.clone() });
+        }
     }
 }
 
 impl Outlet {
-    /// Takes the front of a batch and puts its push together; `None` when nothing is left.
-    fn portion(&self, lease: &Lease, seq: u64, rest: &mut &[NewMessage]) -> Option<(Call, u64)> {
-        if rest.is_empty() {
-            return None;
-        }
+    /// Takes the front of what was made and puts its push together; `None` when nothing is left.
+    fn portion(
+        &self,
+        lease: &Lease,
+        at: &mut Progress,
+        made: &Made,
+        from: &mut usize,
+        stated: &mut usize,
+    ) -> Option<Call> {
         let most = self.config.batch_max.min(lease.session.backlog_max);
-        let (front, back) = rest.split_at(portion(rest, most));
-        *rest = back;
-        let call = push_call(&self.store, lease, seq, front);
-        Some((call, front.len() as u64))
+        let Portion { messages, state } = portion(made, *from, *stated, most)?;
+        let (seq, count) = (at.seq, messages.len() as u64);
+        at.seq += count;
+        at.generated += count;
+        *from = messages.end;
+        let state = state.map(|index| {
+            *stated = index + 1;
+            at.states += 1;
+            (at.states, &made.stated[index].state[..])
+        });
+        Some(push_call(&self.store, lease, seq, &made.messages[messages], state))
     }
 
     async fn replicated(&self, timeout: Duration, epoch: u64) -> bool {
@@ -198,9 +271,9 @@ impl Outlet {
                     }
                     return None;
                 }
-                Ok(Pushed::Full) => {
+                Ok(Pushed::Full(reason)) => {
                     session.refresh(sent);
-                    Some(format!("{} messages wait already", session.backlog_max))
+                    Some(reason)
                 }
                 Ok(Pushed::Fenced) => {
                     self.board.publish(Notice::Fenced { term: lease.term });
@@ -259,14 +332,30 @@ fn ticks_due(now: Instant, due: Instant, interval: Duration, batch_max: usize) -
     (ticks, due + interval * ticks as u32)
 }
 
-/// How many messages of the front of a batch go into one push.
-fn portion(batch: &[NewMessage], batch_max: usize) -> usize {
-    let mut bytes = 0;
-    let fits = batch.iter().take(batch_max).take_while(|message| {
-        bytes += message.payload().len();
-        bytes <= PUSH_BYTES_MAX
-    });
-    fits.count().max(1)
+/// What goes into the next push: as many messages as fit, at least one, and a tick that keeps a state
+/// whole; `None` when nothing is left.
+fn portion(made: &Made, from: usize, stated: usize, messages_max: usize) -> Option<Portion> {
+    let (mut end, mut next, mut bytes) = (from, stated, 0);
+    let size = |range: Range<usize>| -> usize {
+        made.messages[range].iter().map(|message| message.payload().len()).sum()
+    };
+    loop {
+        let whole = made.stated.get(next).filter(|stated| stated.messages.start == end);
+        let more = match whole {
+            Some(stated) => stated.messages.clone(),
+            None if end < made.messages.len() => end..end + 1,
+            None => break,
+        };
+        bytes += size(more.clone());
+        let fits = more.end - from <= messages_max && bytes <= PUSH_BYTES_MAX;
+        if !fits && end > from {
+            break;
+        }
+        end = more.end;
+        next += usize::from(whole.is_some());
+    }
+    let state = (next > stated).then(|| next - 1);
+    (end > from || state.is_some()).then_some(Portion { messages: from..end, state })
 }
 
 #[cfg(test)]
@@ -290,13 +379,52 @@ mod tests {
         assert_eq!(ticks_due(later, start, 500 * MS, 500), (1, later + 500 * MS));
     }
 
+    fn made(ticks: Vec<Batch>) -> Made {
+        let mut made = Made::default();
+        for tick in ticks {
+            made.take_in(tick, usize::MAX, &mut Arc::from([]));
+        }
+        made
+    }
+
+    /// The pushes of what was made: how many messages each, and which state.
+    fn pushes(made: &Made, messages_max: usize) -> Vec<(usize, Option<usize>)> {
+        let (mut from, mut stated, mut all) = (0, 0, Vec::new());
+        while let Some(Portion { messages, state }) = portion(made, from, stated, messages_max) {
+            from = messages.end;
+            stated = state.map_or(stated, |index| index + 1);
+            all.push((messages.len(), state));
+        }
+        all
+    }
+
     #[test]
     fn a_push_is_bounded_by_count_and_by_bytes() {
-        let small = vec![NewMessage::from("x"); 1200];
-        assert_eq!(portion(&small, 500), 500);
-        let large = vec![NewMessage::from(vec![0; 400_000]); 5];
-        assert_eq!(portion(&large, 500), 2);
-        let huge = vec![NewMessage::from(vec![0; 2_000_000])];
-        assert_eq!(portion(&huge, 500), 1);
+        let small = made(vec![Batch::new(vec!["x"; 1200])]);
+        assert_eq!(pushes(&small, 500), [(500, None), (500, None), (200, None)]);
+        let large = made(vec![Batch::new(vec![vec![0; 400_000]; 5])]);
+        assert_eq!(pushes(&large, 500), [(2, None), (2, None), (1, None)]);
+        let huge = made(vec![Batch::new([vec![0; 2_000_000]])]);
+        assert_eq!(pushes(&huge, 500), [(1, None)]);
+        assert_eq!(pushes(&made(vec![Batch::default()]), 500), []);
+    }
+
+    #[test]
+    fn a_tick_with_a_state_is_one_push() {
+        let stated = |count: usize| Batch::new(vec!["x"; count]).with_state("s");
+        // Larger than a push, and still whole; what comes before it goes first.
+        let ticks = made(vec![Batch::new(["a"]), stated(1200), Batch::new(vec!["b"; 600])]);
+        assert_eq!(pushes(&ticks, 500), [(1, None), (1200, Some(0)), (500, None), (100, None)]);
+        // Several small ones share a push, which keeps the last state.
+        assert_eq!(pushes(&made(vec![stated(2), stated(3), stated(0)]), 500), [(5, Some(2))]);
+        // A state without messages is a push, too.
+        assert_eq!(pushes(&made(vec![stated(0)]), 500), [(0, Some(0))]);
+    }
+
+    #[test]
+    fn a_state_whose_messages_have_no_room_is_not_kept() {
+        let (mut made, mut state) = (Made::default(), Arc::from([]));
+        made.take_in(Batch::new(["a", "b", "c"]).with_state("all three"), 2, &mut state);
+        assert_eq!((made.messages.len(), made.stated.len(), state.len()), (2, 0, 0));
     }
 }

@@ -16,6 +16,14 @@ pub(crate) struct Card {
     pub(crate) failed: u64,
     pub(crate) in_flight: u64,
     pub(crate) claimed: u64,
+    /// It has a generator.
+    pub(crate) can_lead: bool,
+    /// It has a handler.
+    pub(crate) handles: bool,
+    /// It has a handler, and uses it at present.
+    pub(crate) works: bool,
+    /// For how long it has seen nobody lead.
+    pub(crate) leaderless_ms: u64,
 }
 
 impl Card {
@@ -32,6 +40,8 @@ impl Card {
             .collect::<Result<_, StoreError>>()?;
         let word = |name: &str| fields.get(name).cloned().unwrap_or_default();
         let count = |name: &str| word(name).parse().unwrap_or(0);
+        // A card that does not say so belongs to a version in which every worker could lead.
+        let is = |name: &str| !id.is_observer() && word(name) != "0";
         Ok(Card {
             label: word("label"),
             host: word("host"),
@@ -40,12 +50,52 @@ impl Card {
             failed: count("failed"),
             in_flight: count("in_flight"),
             claimed: count("claimed"),
+            can_lead: is("can_lead"),
+            handles: is("handles"),
+            works: is("works"),
+            leaderless_ms: count("leaderless_ms"),
         })
     }
 }
 
-/// Cards that are looked at to find somebody who is idle.
+/// Cards that are looked at to find a member that is idle, or that works.
 const SAMPLE: i64 = 16;
+/// Ids among which they are chosen: observers, which never work, can be told by theirs.
+const IDS: i64 = 1000;
+
+/// Does the card of some other member say that it has a handler? A hint, and of a sample if there are
+/// many.
+pub(crate) async fn another_handles(
+    link: &Link,
+    keys: &Keys,
+    me: &MemberId,
+    timeout: Duration,
+) -> Result<bool, StoreError> {
+    let ids = window(link, keys, IDS, timeout).await?;
+    let others = ids.iter().filter(|id| *id != me && !id.is_observer());
+    for id in others.take(SAMPLE as usize) {
+        let call = Call::plain("HGET").arg(keys.member(id)).arg("handles");
+        if text(&link.call(&call, timeout).await?).is_ok_and(|handles| handles != "0") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// At most this many ids of members, beginning anywhere if there are more.
+async fn window(
+    link: &Link,
+    keys: &Keys,
+    count: i64,
+    timeout: Duration,
+) -> Result<Vec<MemberId>, StoreError> {
+    let all = number(&link.call(&Call::plain("ZCARD").arg(keys.members()), timeout).await?)?;
+    let from = rand::random_range(0..(all - count + 1).max(1));
+    let call = Call::plain("ZRANGE").arg(keys.members()).arg(from).arg(from + count - 1);
+    let ids = list(link.call(&call, timeout).await?)?;
+    let ids: Vec<String> = ids.iter().map(text).collect::<Result<_, _>>()?;
+    Ok(ids.iter().filter_map(|id| MemberId::from_redis(id)).collect())
+}
 
 /// Does the card of some other member say that it has nothing to do? A hint, and of a sample if there are
 /// many.
@@ -55,16 +105,10 @@ pub(crate) async fn somebody_idle(
     me: &MemberId,
     timeout: Duration,
 ) -> Result<bool, StoreError> {
-    let count = number(&link.call(&Call::plain("ZCARD").arg(keys.members()), timeout).await?)?;
-    let from = rand::random_range(0..(count - SAMPLE + 1).max(1));
-    let call = Call::plain("ZRANGE").arg(keys.members()).arg(from).arg(from + SAMPLE - 1);
-    for id in list(link.call(&call, timeout).await?)? {
-        let id = MemberId::from_redis(&text(&id)?);
-        if let Some(id) = id.filter(|id| id != me) {
-            let call = Call::plain("HGET").arg(keys.member(&id)).arg("idle");
-            if text(&link.call(&call, timeout).await?).is_ok_and(|idle| idle == "1") {
-                return Ok(true);
-            }
+    for id in window(link, keys, SAMPLE, timeout).await?.iter().filter(|id| *id != me) {
+        let call = Call::plain("HGET").arg(keys.member(id)).arg("idle");
+        if text(&link.call(&call, timeout).await?).is_ok_and(|idle| idle == "1") {
+            return Ok(true);
         }
     }
     Ok(false)

@@ -5,6 +5,7 @@
 //! late copy can only add a ghost that nobody acts for, never bring a dead session back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
@@ -37,10 +38,30 @@ pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 pub(crate) struct Profile {
     pub(crate) label: String,
     pub(crate) host: String,
-    pub(crate) settings: [FleetSetting; 5],
+    pub(crate) settings: [FleetSetting; 6],
     pub(crate) interval: Duration,
+    /// It has a generator.
+    pub(crate) can_lead: bool,
+    /// It has a handler.
+    pub(crate) handles: bool,
+}
+
+impl Profile {
     /// It neither works nor leads.
-    pub(crate) observes: bool,
+    fn observes(&self) -> bool {
+        !self.can_lead && !self.handles
+    }
+
+    /// What never changes of the member's card.
+    pub(super) fn card(&self) -> [(&'static str, String); 5] {
+        [
+            ("label", self.label.clone()),
+            ("host", self.host.clone()),
+            ("pid", std::process::id().to_string()),
+            ("can_lead", u8::from(self.can_lead).to_string()),
+            ("handles", u8::from(self.handles).to_string()),
+        ]
+    }
 }
 
 /// The handle on the sessions of this process.
@@ -74,6 +95,7 @@ impl Keeper {
             seen_born: None,
             exhausted_at: None,
             joined_on: 0,
+            denied: AtomicBool::new(false),
         };
         let task = ear.spawn(keep.run(ready));
         // Dropped while waiting, the task must not stay a member on nobody's behalf.
@@ -138,6 +160,8 @@ pub(super) struct Keep {
     pub(super) exhausted_at: Option<Instant>,
     /// The connection on which the present session subscribed before it joined.
     pub(super) joined_on: u64,
+    /// It was said that Redis denies access.
+    denied: AtomicBool,
 }
 
 impl Keep {
@@ -155,6 +179,10 @@ impl Keep {
                     // The fleet was set up anew with other values while we were away: take them. Another
                     // protocol cannot be taken: wait until those members are gone.
                     let pause = match error {
+                        Error::BeingRemoved { .. } => {
+                            tracing::error!(%error, "cannot join: waiting until it is removed");
+                            CONFLICT_PAUSE
+                        }
                         Error::Protocol { .. } => {
                             tracing::error!(
                                 %error,
@@ -205,7 +233,7 @@ impl Keep {
         // Since when every member is overdue whose settings are not ours.
         let mut overdue_since: Option<Instant> = None;
         let mut waited = false;
-        let mut id = MemberId::new(self.profile.observes);
+        let mut id = MemberId::new(self.profile.observes());
         loop {
             if self.stop.is_cancelled() {
                 return Ok(None);
@@ -240,7 +268,7 @@ impl Keep {
                 Err(error) => {
                     tries += 1;
                     (overdue_since, waited) = (None, false);
-                    id = MemberId::new(self.profile.observes);
+                    id = MemberId::new(self.profile.observes());
                     if !first {
                         self.unheard(&mut silent_since, &error);
                     }
@@ -281,9 +309,10 @@ impl Keep {
             let wanted = wanted.map_or(String::new(), |value| value.to_string());
             call = call.arg(field).arg(wanted).arg(default);
         }
-        call = call.arg("label").arg(&self.profile.label).arg("host").arg(&self.profile.host);
-        call =
-            call.arg("pid").arg(std::process::id()).arg("version").arg(env!("CARGO_PKG_VERSION"));
+        for (field, value) in self.profile.card() {
+            call = call.arg(field).arg(value);
+        }
+        call = call.arg("version").arg(env!("CARGO_PKG_VERSION"));
         let sent = Moment::now();
         let reply = Reply::parse(self.link.call(&call, timeout).await?)?;
         match reply.tag.as_str() {
@@ -373,13 +402,20 @@ impl Keep {
     }
 
     pub(super) fn unheard(&self, silent_since: &mut Option<Instant>, error: &StoreError) {
-        if silent_since.is_none() {
+        let reason = error.to_string();
+        if error.is_denied() {
+            if !self.denied.swap(true, Ordering::Relaxed) {
+                self.board.publish(Notice::Denied { reason });
+            }
+            silent_since.get_or_insert_with(Instant::now);
+        } else if silent_since.is_none() {
             *silent_since = Some(Instant::now());
-            self.board.publish(Notice::Disconnected { reason: error.to_string() });
+            self.board.publish(Notice::Disconnected { reason });
         }
     }
 
     pub(super) fn heard(&self, silent_since: &mut Option<Instant>) {
+        self.denied.store(false, Ordering::Relaxed);
         if let Some(since) = silent_since.take() {
             self.board.publish(Notice::Reconnected { after: since.elapsed() });
         }

@@ -33,7 +33,7 @@ use std::fmt;
 use crate::Error;
 use crate::store::{ONCE_TIMEOUT, Store, is_id};
 
-pub(crate) use card::{Card, somebody_idle};
+pub(crate) use card::{Card, another_handles, somebody_idle};
 pub(crate) use keeper::{Keeper, Profile};
 pub(crate) use right::{Rights, held_locks, release_call, resign_call};
 pub(crate) use session::{End, Exercise, Holder, Session, Standing};

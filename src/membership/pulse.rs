@@ -256,7 +256,7 @@ impl Keep {
 
     pub(super) fn heartbeat_call(&self, session: &Session, held: usize, hi: u64) -> Call {
         let keys = &self.store.keys;
-        HEARTBEAT
+        let mut call = HEARTBEAT
             .call(&[
                 keys.members(),
                 keys.lease(),
@@ -284,12 +284,14 @@ impl Keep {
             .arg(session.claimed.load(Ordering::Relaxed))
             .arg("idle")
             .arg(u8::from(session.idle.load(Ordering::Relaxed)))
-            .arg("label")
-            .arg(&self.profile.label)
-            .arg("host")
-            .arg(&self.profile.host)
-            .arg("pid")
-            .arg(std::process::id())
+            .arg("works")
+            .arg(u8::from(session.works.load(Ordering::Relaxed)))
+            .arg("leaderless_ms")
+            .arg(session.leaderless().as_millis() as u64);
+        for (field, value) in self.profile.card() {
+            call = call.arg(field).arg(value);
+        }
+        call
     }
 
     /// Refreshes the session and takes in what the reply tells.

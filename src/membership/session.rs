@@ -101,6 +101,10 @@ pub(crate) struct Session {
     pub(crate) claimed: AtomicU64,
     /// It works, and has a free slot and nothing to do.
     pub(crate) idle: AtomicBool,
+    /// It handles messages at present.
+    pub(crate) works: AtomicBool,
+    /// Since when it has seen nobody lead, µs; 0 while somebody does.
+    leaderless_since: AtomicU64,
     /// How long its handlers took.
     pub(crate) timings: Timings,
 }
@@ -134,6 +138,8 @@ impl Session {
             in_flight: AtomicU64::new(0),
             claimed: AtomicU64::new(0),
             idle: AtomicBool::new(false),
+            works: AtomicBool::new(false),
+            leaderless_since: AtomicU64::new(sent.as_micros()),
             timings: Timings::default(),
         };
         session.refresh(sent);
@@ -277,6 +283,25 @@ impl Session {
 
     pub(crate) fn update_standing(&self, change: impl FnOnce(&mut Standing)) {
         self.standing.send_modify(change);
+        if self.standing.borrow().lease.is_some() {
+            self.leaderless_since.store(0, Ordering::Relaxed);
+        } else {
+            let now = Moment::now().as_micros();
+            let _ = self.leaderless_since.compare_exchange(
+                0,
+                now,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// For how long it has seen nobody lead.
+    pub(super) fn leaderless(&self) -> Duration {
+        match self.leaderless_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Moment::now().since(Moment::from_micros(since)),
+        }
     }
 }
 

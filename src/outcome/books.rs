@@ -76,7 +76,8 @@ pub struct MemberStatus {
     pub id: String,
     /// What people call it.
     pub label: String,
-    /// `generator`, `worker`, `observer`, or `overdue` (its deadline has passed: dead, or about to be heard of).
+    /// `generator`, `worker`, `standby` (it can lead and has no handler), `observer`, or `overdue` (its
+    /// deadline has passed: dead, or about to be heard of).
     pub role: &'static str,
     /// Where it runs.
     pub host: String,
@@ -90,6 +91,10 @@ pub struct MemberStatus {
     pub in_flight: u64,
     /// Messages it has claimed, those that wait for a free handler included.
     pub claimed: u64,
+    /// It has a generator, so it may be elected.
+    pub can_lead: bool,
+    /// It handles messages at present: a leader only if it is set to.
+    pub works: bool,
     /// Milliseconds since its session was refreshed.
     pub seen_ms: u64,
     /// Milliseconds until its session ends unless it is refreshed; negative: it is overdue.
@@ -126,8 +131,14 @@ pub struct RedisStatus {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ErrorsStatus {
-    /// Not taken yet.
+    /// Kept, those being taken included. `failed = stored + taken + requeued + dropped`.
     pub stored: u64,
+    /// Taken, over the life of the fleet.
+    pub taken: u64,
+    /// Put back to work, each as a new message.
+    pub requeued: u64,
+    /// Dropped by an operator.
+    pub dropped: u64,
 }
 
 /// A fleet at one moment. Serialized, it is the documented `status --json`.
@@ -138,6 +149,8 @@ pub struct Status {
     pub v: u8,
     /// Redis time, RFC 3339.
     pub time: String,
+    /// The same in milliseconds since 1970.
+    pub time_ms: u64,
     /// The fleet's name.
     pub fleet: String,
     /// How long a session of this fleet lasts without a refresh.
@@ -146,6 +159,8 @@ pub struct Status {
     pub redis: RedisStatus,
     /// Who leads, if anybody does.
     pub generator: Option<GeneratorStatus>,
+    /// For how long the members that could lead have seen nobody lead; 0 if somebody does, or nobody could.
+    pub leaderless_ms: u64,
     /// Who is here.
     pub members: Vec<MemberStatus>,
     /// Dead members whose messages are still to be put back.
@@ -163,7 +178,37 @@ pub struct Status {
     pub exhausted: Vec<String>,
 }
 
+/// What keeps a fleet from doing its work.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// No member is here, or all of them are overdue.
+    NoMember,
+    /// A member could lead, and nobody has led for longer than a lease.
+    NoLeader,
+    /// Messages wait, and no member works.
+    NoWorker,
+    /// A number cannot grow any more: see [`Status::exhausted`].
+    Exhausted,
+}
+
 impl Status {
+    /// What is wrong with the fleet, if anything is.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let mut here = self.members.iter().filter(|member| member.role != "overdue");
+        if !self.exhausted.is_empty() {
+            return Some(Trouble::Exhausted);
+        }
+        if here.clone().next().is_none() {
+            return Some(Trouble::NoMember);
+        }
+        if self.generator.is_none() && self.leaderless_ms > self.lease_ms {
+            return Some(Trouble::NoLeader);
+        }
+        let works = here.any(|member| member.works);
+        (self.messages.waiting > 0 && !works).then_some(Trouble::NoWorker)
+    }
+
     /// Reads the status of a fleet without joining it.
     ///
     /// # Cancel safety
@@ -206,10 +251,13 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
     let numbers = [(keys.term(), raw.term), (keys.token(), raw.token)];
     let exhausted = numbers.into_iter().filter(|(_, highest)| is_spent(*highest));
     let exhausted = exhausted.map(|(key, _)| key).collect();
-    let mut members = Vec::new();
+    let (mut members, mut leaderless_ms) = (Vec::new(), 0);
     for (id, deadline) in &raw.members {
         let card = store.card(id).await?;
         let leads = raw.lease.as_ref().is_some_and(|(holder, _)| holder == id);
+        if card.can_lead && *deadline > raw.now_ms {
+            leaderless_ms = leaderless_ms.max(card.leaderless_ms);
+        }
         members.push(MemberStatus {
             id: id.to_string(),
             label: card.label,
@@ -217,8 +265,11 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
                 _ if *deadline <= raw.now_ms => "overdue",
                 true => "generator",
                 false if id.is_observer() => "observer",
+                false if !card.handles => "standby",
                 false => "worker",
             },
+            can_lead: card.can_lead,
+            works: card.handles && (!leads || card.works),
             host: card.host,
             pid: card.pid,
             done: card.done,
@@ -246,16 +297,18 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
     Ok(Status {
         v: 1,
         time: rfc3339(raw.now_ms as u64),
+        time_ms: raw.now_ms as u64,
         fleet: store.fleet().to_owned(),
         lease_ms: lease_ms as u64,
         redis: RedisStatus { server: server.name, version: server.version, rtt_ms: server.rtt_ms },
+        leaderless_ms: if generator.is_some() { 0 } else { leaderless_ms },
         generator,
         members,
         orphans: raw.orphans,
         messages: raw.messages,
         lanes: raw.lanes,
         oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
-        errors: ErrorsStatus { stored: raw.stored },
+        errors: raw.errors,
         exhausted,
     })
 }
@@ -266,7 +319,7 @@ struct Raw {
     messages: MessageCounts,
     lanes: LaneLengths,
     oldest_ms: Option<i64>,
-    stored: u64,
+    errors: ErrorsStatus,
     members: Vec<(MemberId, i64)>,
     orphans: u64,
     config: HashMap<String, String>,
@@ -322,13 +375,16 @@ fn parse(value: redis::Value) -> Result<Raw, StoreError> {
         returned: signed("returned") as u64,
     };
     let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
+    let count = |name: &str| signed(name).max(0) as u64;
+    let (taken, requeued, dropped) = (count("taken"), count("requeued"), count("dropped"));
+    let errors = ErrorsStatus { stored, taken, requeued, dropped };
     Ok(Raw {
         now_ms,
         lease,
         messages,
         lanes,
         oldest_ms,
-        stored,
+        errors,
         members,
         orphans,
         config,

@@ -1,8 +1,8 @@
 //! The error store: failed messages, kept until somebody takes them or puts them back to work.
 //!
-//! **Invariant:** a record leaves the store in one of two ways: taken (`take.rs`), or removed by the
-//! same script that adds the new message. Nothing expires, nothing is trimmed. A record that was put
-//! back has a new position and remembers when it failed.
+//! **Invariant:** a record leaves the store in one of three ways: taken (`take.rs`), removed by the
+//! same script that adds the new message, or dropped by an operator and counted. Nothing expires, nothing
+//! is trimmed. A record that was put back has a new position and remembers when it failed.
 
 use super::record::{ErrorRecord, record};
 use super::take::{Taker, restore_dead};
@@ -10,6 +10,7 @@ use crate::Error;
 use crate::queue::Lane;
 use crate::store::{Address, Call, PROTOCOL, Script, Store, list, nonce, number, text};
 
+static DROP: Script = Script::new("drop", include_str!("drop.lua"));
 static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
 
 /// Records per page.
@@ -17,7 +18,7 @@ pub(super) const PAGE: usize = 100;
 /// Bytes of records that one script moves and one page has, unless it is a single record.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// How far the error store was read, oldest first.
+/// How far the error store was read.
 ///
 /// ```
 /// let all = artel::Cursor::default();
@@ -55,11 +56,17 @@ impl Cursor {
         self.after = Some(record.position.clone());
     }
 
-    fn start(&self) -> String {
-        match &self.after {
+    fn span(&self) -> Span {
+        let from = match &self.after {
             Some(position) => format!("({position}"),
             None => self.since_ms.to_string(),
-        }
+        };
+        Span { from, to: "+".to_owned(), newest_first: false }
+    }
+
+    fn span_back(&self) -> Span {
+        let from = self.after.as_ref().map_or("+".to_owned(), |position| format!("({position}"));
+        Span { from, to: self.since_ms.to_string(), newest_first: true }
     }
 }
 
@@ -134,12 +141,59 @@ impl ErrorStore {
         if cursor.after.is_none() {
             restore_dead(&self.store).await?;
         }
-        let start = cursor.start();
-        let page = read_page(&self.store, self.store.keys.errors(), start, count).await?;
+        self.read(cursor, cursor.span(), count).await
+    }
+
+    /// As [`page`](Self::page), newest first.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the cursor moves only with the answer.
+    pub async fn page_back(
+        &self,
+        cursor: &mut Cursor,
+        count: usize,
+    ) -> Result<Vec<ErrorRecord>, Error> {
+        if cursor.after.is_none() {
+            restore_dead(&self.store).await?;
+        }
+        self.read(cursor, cursor.span_back(), count).await
+    }
+
+    async fn read(
+        &self,
+        cursor: &mut Cursor,
+        span: Span,
+        count: usize,
+    ) -> Result<Vec<ErrorRecord>, Error> {
+        let page = read_page(&self.store, self.store.keys.errors(), span, count).await?;
         if let Some(last) = page.last() {
             cursor.after = Some(last.position.clone());
         }
         Ok(page)
+    }
+
+    /// Removes these records for good, and counts them as dropped; how many were still stored.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses: then some may be gone, and are counted.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, some of the records may be gone; they are counted.
+    pub async fn drop_records(&self, records: &[ErrorRecord]) -> Result<u64, Error> {
+        let keys = [self.store.keys.errors(), self.store.keys.counts()];
+        let mut dropped = 0;
+        for some in records.chunks(PAGE) {
+            let mut call = DROP.call(&keys);
+            for record in some {
+                call.push_arg(&record.position);
+            }
+            let reply = self.store.repeat(&call).await?;
+            dropped += reply.number(0).map_err(|error| self.store.explain(error))? as u64;
+        }
+        Ok(dropped)
     }
 
     /// Begins to take everything stored.
@@ -169,12 +223,26 @@ impl ErrorStore {
     }
 }
 
-/// Reads up to `count` records of this stream, oldest first, as many as have about 1 MiB: Redis answers
-/// in small pieces, however large they are. Empty at the end.
+/// A part of a stream, in the order in which it is read.
+pub(super) struct Span {
+    from: String,
+    to: String,
+    newest_first: bool,
+}
+
+impl Span {
+    /// All of it, oldest first.
+    pub(super) fn everything() -> Span {
+        Span { from: "-".to_owned(), to: "+".to_owned(), newest_first: false }
+    }
+}
+
+/// Reads up to `count` records of this stream, as many as have about 1 MiB: Redis answers in small
+/// pieces, however large they are. Empty at the end.
 pub(super) async fn read_page(
     store: &Store,
     stream: String,
-    mut start: String,
+    mut span: Span,
     count: usize,
 ) -> Result<Vec<ErrorRecord>, Error> {
     let count = count.clamp(1, PAGE);
@@ -184,19 +252,21 @@ pub(super) async fn read_page(
         let mean = (bytes / page.len().max(1)).max(1);
         let likely = ((CHUNK_BYTES_MAX - bytes) / mean).clamp(1, (page.len() * 3).max(1));
         let few = likely.min(count - page.len());
-        let call = Call::plain("XRANGE").arg(&stream).arg(&start).arg("+").arg("COUNT").arg(few);
+        let command = if span.newest_first { "XREVRANGE" } else { "XRANGE" };
+        let call = Call::plain(command).arg(&stream).arg(&span.from).arg(&span.to);
+        let call = call.arg("COUNT").arg(few);
         let entries = store.once(&call.answering(CHUNK_BYTES_MAX * few.min(4))).await?;
         let records = list(entries).and_then(|entries| entries.into_iter().map(record).collect());
         let records: Vec<ErrorRecord> = records.map_err(|error| store.explain(error))?;
         let Some(last) = records.last() else { break };
-        start = format!("({}", last.position);
+        span.from = format!("({}", last.position);
         bytes += records.iter().map(ErrorRecord::bytes).sum::<usize>();
         page.extend(records);
     }
     Ok(page)
 }
 
-pub(super) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
+pub(crate) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
     let tokens = store.once(&Call::plain("HKEYS").arg(store.keys.drains())).await?;
     let tokens = list(tokens).and_then(|tokens| tokens.iter().map(text).collect());
     tokens.map_err(|error| store.explain(error))

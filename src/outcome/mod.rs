@@ -11,12 +11,14 @@ mod record;
 mod settlement;
 mod take;
 
-pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status};
+pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status, Trouble};
 pub(crate) use books::{read_status, rfc3339};
 pub use effect::Effect;
+pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
+pub(crate) use record::record as read_record;
 pub use record::{Cause, ErrorRecord};
-pub(crate) use settlement::{Settled, Settlement, Signature, settled};
+pub(crate) use settlement::{Ended, Report, Settled, Settlement, Signature, settled};
 pub use take::Taker;
 
 /// How a message ended.

@@ -158,7 +158,7 @@ struct Info {
     label: String,
 }
 
-pub(super) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
+pub(crate) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
     let mut entry = list(entry)?.into_iter();
     let position = text(&entry.next().unwrap_or(redis::Value::Nil))?;
     let fields = list(entry.next().unwrap_or(redis::Value::Nil))?;

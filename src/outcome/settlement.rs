@@ -24,6 +24,21 @@ const NAMED_MAX: usize = 500;
 const CALL_EFFECTS_MAX: usize = 1000;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
+/// What is told of a message beside its outcome.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) kind: Option<Box<str>>,
+    pub(crate) took: Duration,
+}
+
+/// A claim that was used up.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) claim: Claim,
+    pub(crate) outcome: Outcome,
+    pub(crate) report: Report,
+}
+
 /// One open block, seen from its end.
 #[derive(Debug)]
 pub(crate) struct Settlement {
@@ -31,7 +46,7 @@ pub(crate) struct Settlement {
     pub(crate) stamp: String,
     /// Claims of this block that have no outcome yet.
     open: usize,
-    pending: Vec<(Claim, Outcome)>,
+    pending: Vec<Ended>,
     oldest: Option<Instant>,
     /// How many of `pending` the call in flight carries, and whether it closes the block.
     sent: Option<(usize, bool)>,
@@ -54,7 +69,7 @@ impl Settlement {
     }
 
     /// Uses up a claim.
-    pub(crate) fn settle(&mut self, claim: Claim, outcome: Outcome) {
+    pub(crate) fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
         debug_assert_eq!(claim.block, self.n);
         let outcome = match outcome.check_effects() {
             Ok(()) => outcome,
@@ -64,7 +79,7 @@ impl Settlement {
         };
         self.open -= 1;
         self.oldest.get_or_insert_with(Instant::now);
-        self.pending.push((claim, outcome));
+        self.pending.push(Ended { claim, outcome, report });
     }
 
     /// Gives up claims that were returned to their lane.
@@ -96,7 +111,7 @@ impl Settlement {
 
     /// The ids of outcomes Redis has not acknowledged.
     pub(crate) fn unrecorded(self) -> impl Iterator<Item = MessageId> {
-        self.pending.into_iter().map(|(claim, _)| claim.id)
+        self.pending.into_iter().map(|ended| ended.claim.id)
     }
 
     /// The next call. It closes the block if every claim has its outcome.
@@ -107,16 +122,15 @@ impl Settlement {
         signature: &Signature<'_>,
     ) -> Call {
         let (keys, me) = (&store.keys, &session.id);
-        let named = |(_, outcome): &&(Claim, Outcome)| {
-            outcome.failure.is_some() || !outcome.effects.is_empty()
-        };
+        let named =
+            |ended: &&Ended| ended.outcome.failure.is_some() || !ended.outcome.effects.is_empty();
         // As many as fit, one at least; the call closes the block if these are all, and then those that
         // are simply done need not be named.
         let (mut special, mut effects, mut bytes) = (0, 0, 0);
         let fits = self.pending.iter().take_while(|entry| {
             special += usize::from(named(entry));
-            effects += entry.1.effects.len();
-            bytes += entry.1.bytes();
+            effects += entry.outcome.effects.len();
+            bytes += entry.outcome.bytes();
             special <= NAMED_MAX && effects <= CALL_EFFECTS_MAX && bytes <= CALL_BYTES_MAX
         });
         let fits = fits.count().max(1).min(self.pending.len());
@@ -136,7 +150,7 @@ impl Settlement {
             keys.unread(),
         ];
         let mut data: HashMap<&str, usize> = HashMap::new();
-        for effect in batch.iter().flat_map(|(_, outcome)| &outcome.effects) {
+        for effect in batch.iter().flat_map(|ended| &ended.outcome.effects) {
             let next = data.len() + 1;
             if let Entry::Vacant(new) = data.entry(&effect.name) {
                 new.insert(next);
@@ -156,14 +170,14 @@ impl Settlement {
             call.push_arg("-");
         }
         call = call.arg(names.len());
-        for (claim, outcome) in &names {
+        for Ended { claim, outcome, .. } in &names {
             let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
                 signature.info(failure.cause, &failure.reason, session)
             });
             let word = if outcome.failure.is_some() { "f" } else { "d" };
             call = call.arg(claim.position).arg(word).arg(info);
         }
-        for (claim, outcome) in names {
+        for Ended { claim, outcome, .. } in names {
             for effect in &outcome.effects {
                 let index = data.get(effect.name.as_str()).copied().unwrap_or(0);
                 call = call.arg(claim.position).arg(effect.op).arg(index);
@@ -174,7 +188,7 @@ impl Settlement {
     }
 
     /// Takes in the answer to the call in flight, and hands out what it settled.
-    pub(crate) fn answered(&mut self, answer: &Settled) -> Vec<(Claim, Outcome)> {
+    pub(crate) fn answered(&mut self, answer: &Settled) -> Vec<Ended> {
         let Some((count, _)) = self.sent.take() else { return Vec::new() };
         match answer {
             Settled::Recorded(_) => {
@@ -183,10 +197,10 @@ impl Settlement {
                 std::mem::replace(&mut self.pending, rest)
             }
             Settled::BadEffect(position, why) => {
-                if let Some((_, outcome)) =
-                    self.pending.iter_mut().find(|(claim, _)| claim.position == *position)
+                if let Some(ended) =
+                    self.pending.iter_mut().find(|ended| ended.claim.position == *position)
                 {
-                    *outcome = Outcome::failed_by(
+                    ended.outcome = Outcome::failed_by(
                         Cause::Handler,
                         format!("its effect cannot be applied: {why}"),
                     );

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, drains, read_page};
+use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, Span, drains, read_page};
 use super::record::ErrorRecord;
 use crate::Error;
 use crate::store::{Call, Script, Store, nonce};
@@ -124,7 +124,7 @@ impl Taker {
                 },
             };
             let drain = self.store.keys.drain(&token);
-            let reading = read_page(&self.store, drain, "-".to_owned(), PAGE);
+            let reading = read_page(&self.store, drain, Span::everything(), PAGE);
             let alive = stay_alive(self.store.clone(), self.confirm_call(&token, &[]));
             // A page over a slow link takes longer than a drain lives: it is said that we do.
             let records = tokio::select! {

@@ -15,8 +15,8 @@ static PUSH: Script = Script::new("push", include_str!("push.lua"));
 pub(crate) enum Pushed {
     /// They are in the queue, from this call or from an earlier copy of it.
     Accepted,
-    /// The backlog bound is reached; nothing was added and no number used.
-    Full,
+    /// A bound is reached, as this says; nothing was added and no number used.
+    Full(String),
     /// Another term leads.
     Fenced,
     Gone,
@@ -26,8 +26,15 @@ pub(crate) enum Pushed {
     Protocol(String),
 }
 
-/// Numbers `messages` from `from` on, and adds them.
-pub(crate) fn push_call(store: &Store, lease: &Lease, from: u64, messages: &[NewMessage]) -> Call {
+/// Numbers `messages` from `from` on, adds them, and keeps the generator's state, if there is one: its
+/// number within the term, and itself.
+pub(crate) fn push_call(
+    store: &Store,
+    lease: &Lease,
+    from: u64,
+    messages: &[NewMessage],
+    state: Option<(u64, &[u8])>,
+) -> Call {
     let keys = &store.keys;
     let mut call = PUSH
         .call(&[
@@ -38,12 +45,16 @@ pub(crate) fn push_call(store: &Store, lease: &Lease, from: u64, messages: &[New
             keys.counts(),
             keys.wake(),
             keys.config(),
+            keys.errors(),
+            keys.state(),
         ])
         .arg(lease.session.id.as_str())
         .arg(lease.term.get())
         .arg(from)
         .arg(lease.session.lease().as_millis() as u64)
-        .arg(PROTOCOL);
+        .arg(PROTOCOL)
+        .arg(state.map_or(String::new(), |(number, _)| number.to_string()))
+        .arg(state.map_or(&[][..], |(_, state)| state));
     let (ms, mut envelope) = (lease.redis_ms(), Vec::new());
     for (seq, message) in (from..).zip(messages) {
         let id = format_args!("{}-{seq}", lease.term);
@@ -58,11 +69,20 @@ pub(crate) fn pushed(value: redis::Value) -> Result<Pushed, StoreError> {
     let reply = Reply::parse(value)?;
     match reply.tag.as_str() {
         "ok" | "already" => Ok(Pushed::Accepted),
-        "full" => Ok(Pushed::Full),
+        "full" => Ok(Pushed::Full(full(&reply, Lane::Generated)?)),
         "fenced" => Ok(Pushed::Fenced),
         "gone" => Ok(Pushed::Gone),
         "gap" => Ok(Pushed::Gap),
         "protocol" => Ok(Pushed::Protocol(reply.text(0)?)),
         _ => Err(reply.unexpected()),
     }
+}
+
+/// Which bound is reached.
+pub(super) fn full(reply: &Reply, lane: Lane) -> Result<String, StoreError> {
+    let (which, max) = (reply.text(0)?, reply.text(1)?);
+    Ok(match which.as_str() {
+        "errors" => format!("{max} failed messages are stored already"),
+        _ => format!("{max} messages wait in lane {lane} already"),
+    })
 }

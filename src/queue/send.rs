@@ -5,26 +5,30 @@
 //! for anything else; its sender goes on under a new name. Redis takes numbers only from a name it knows:
 //! a sender enrols first, once per name, so a name that was forgotten is refused and never begins anew.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Semaphore;
 
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::{Config, Durability, check_fleet_name};
 use crate::mutant::{Rule, off};
-use crate::store::{Address, Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
+use crate::store::{Address, Call, Opened, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 use super::message::{Lane, MessageId, NewMessage};
+use super::push::full;
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
 static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
 
 /// How long one try waits for its answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an unanswered batch is sent again, the same bytes.
-const RESEND: Duration = Duration::from_secs(60);
+/// How long an unanswered batch is sent again, the same bytes, unless the sender says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+/// Calls of one sender that are under way at a time; more of them wait for their turn.
+const CALLS_MAX: usize = 64;
 /// Pause before an unanswered batch is sent again.
 const RETRY: Duration = Duration::from_millis(50);
 /// How long a key is remembered unless the sender says otherwise.
@@ -44,7 +48,8 @@ pub struct Sent {
 
 /// Puts messages into a lane. Needs no session: anybody may send, without being a member.
 ///
-/// Clones share one numbering, so batches of clones go one after the other.
+/// Calls of one sender, and of its clones, go side by side: none waits for another. Each ends within
+/// the time-out (default 5 s).
 ///
 /// ```
 /// # let server = artel_testkit::Server::any();
@@ -65,35 +70,62 @@ pub struct Sent {
 #[derive(Clone)]
 pub struct Sender {
     store: Store,
-    numbers: Arc<Mutex<Numbers>>,
+    names: Arc<Names>,
     lane: Lane,
     remember: Duration,
+    timeout: Duration,
     backlog_max: usize,
+    was_joined: bool,
     payload_bytes_max: usize,
     durability: Durability,
 }
 
-/// Which number comes next, and under which name.
-struct Numbers {
-    next: u64,
-    /// A batch was sent under `next` and its answer was never heard.
-    in_doubt: bool,
-    /// Without one, it must enrol first.
-    name: Option<Name>,
+/// The names under which batches are numbered. A call has one for itself until it is answered; a call
+/// that is dropped or not answered takes its name with it, and nobody numbers under it again.
+struct Names {
+    /// The one that was used last comes first.
+    free: Mutex<Vec<Numbers>>,
+    calls: Semaphore,
 }
 
-/// A name that Redis knows.
-#[derive(Clone)]
-struct Name {
-    text: Arc<str>,
-    /// When it was asked for, on our clock and, a little later, on Redis's. For display only.
+impl Names {
+    fn new() -> Names {
+        Names { free: Mutex::default(), calls: Semaphore::new(CALLS_MAX) }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Numbers>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name that Redis knows, and which number comes next under it.
+struct Numbers {
+    name: Arc<str>,
+    next: u64,
+    /// When the name was asked for, on our clock and, a little later, on Redis's. For display only.
     asked: Moment,
     now_ms: u64,
 }
 
-impl Numbers {
-    fn new() -> Numbers {
-        Numbers { next: 1, in_doubt: false, name: None }
+/// How long a call may take.
+#[derive(Clone, Copy)]
+struct Budget {
+    began: Moment,
+    timeout: Duration,
+}
+
+impl Budget {
+    fn left(self) -> Duration {
+        (self.began + self.timeout).since(Moment::now())
+    }
+
+    fn is_over(self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// How long one try may wait for its answer.
+    fn one_try(self) -> Duration {
+        self.left().min(CALL_TIMEOUT)
     }
 }
 
@@ -116,16 +148,19 @@ impl Sender {
         check_fleet_name(fleet)?;
         let store = Store::open(&redis.into(), fleet)?;
         store.check().await?;
-        let backlog_max = store.open_fleet().await?;
-        Ok(Sender::on(store, &Config::default(), backlog_max))
+        let opened = store.open_fleet().await?;
+        Ok(Sender::on(store, &Config::default(), opened))
     }
 
-    pub(crate) fn on(store: Store, config: &Config, backlog_max: usize) -> Sender {
+    pub(crate) fn on(store: Store, config: &Config, opened: Opened) -> Sender {
+        let Opened { backlog_max, was_joined } = opened;
         Sender {
+            was_joined,
             store,
-            numbers: Arc::new(Mutex::new(Numbers::new())),
+            names: Arc::new(Names::new()),
             lane: Lane::Normal,
             remember: DEDUP,
+            timeout: TIMEOUT,
             backlog_max,
             payload_bytes_max: config.payload_bytes_max,
             durability: config.durability,
@@ -142,6 +177,18 @@ impl Sender {
     pub fn remember(mut self, time: Duration) -> Sender {
         self.remember = time;
         self
+    }
+
+    /// How long a call may take, Redis being away included (default 5 s).
+    pub fn timeout(mut self, time: Duration) -> Sender {
+        self.timeout = time;
+        self
+    }
+
+    /// Had a member ever joined this fleet when the sender was opened? If not, its name may be wrong: what is
+    /// sent waits until somebody joins.
+    pub fn was_joined(&self) -> bool {
+        self.was_joined
     }
 
     /// How many messages may wait in a lane of this fleet: a larger batch never finds room.
@@ -196,9 +243,9 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if there is no room, [`Error::PayloadTooLarge`] and [`Error::BatchTooLarge`]:
-    /// then none was added. [`Error::NoAnswer`] if Redis did not answer for a minute: then it is not
-    /// known whether they were added.
+    /// [`Error::Full`] if there is no room, [`Error::Unreachable`] if Redis could not be reached in time,
+    /// [`Error::PayloadTooLarge`] and [`Error::BatchTooLarge`]: then none was added. [`Error::InDoubt`] if
+    /// they were sent and Redis did not answer in time: then it is not known whether they were added.
     ///
     /// # Cancel safety
     ///
@@ -214,6 +261,10 @@ impl Sender {
 
     fn check(&self, messages: &[NewMessage]) -> Result<(), Error> {
         self.lane.check_open()?;
+        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
+            let problem = format!("must be more than 0 and at most {TIMEOUT_MAX:?}");
+            return Err(Error::Config { field: "timeout", problem });
+        }
         for message in messages {
             message.check(self.payload_bytes_max)?;
         }
@@ -234,30 +285,41 @@ impl Sender {
         key: Option<&str>,
     ) -> Result<(Sent, u64), Error> {
         self.check(messages)?;
-        let mut numbers = self.numbers.lock().await;
-        if numbers.in_doubt {
-            *numbers = Numbers::new();
-        }
-        // Taken back only by an answer: whoever drops this future leaves the number in doubt.
-        numbers.in_doubt = true;
-        let began = Moment::now();
-        let overdue = || Moment::now().since(began) > RESEND;
-        let mut call = self.call(&mut numbers, messages, key).await?;
+        let budget = Budget { began: Moment::now(), timeout: self.timeout };
+        let turn = tokio::time::timeout(budget.left(), self.names.calls.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            let redis = self.store.address().to_owned();
+            let reason = format!("{CALLS_MAX} calls of this sender wait for an answer already");
+            return Err(Error::Unreachable { redis, reason });
+        };
+        let free = self.names.free().pop();
+        let mut numbers = match free {
+            Some(numbers) => numbers,
+            None => self.enroll(budget).await?,
+        };
+        let mut call = self.call(&numbers, messages, key);
         // A copy of this batch went out and was not answered: it may have been added, or be added
         // still, so no refusal of a later copy says that it was not.
         let mut unheard = false;
+        let in_doubt = |numbers: &Numbers| Error::InDoubt {
+            id: MessageId::sent(&numbers.name, numbers.next),
+            messages: messages.len(),
+            after: Moment::now().since(budget.began),
+            under_key: key.is_some(),
+        };
         loop {
             let epoch = self.store.work.epoch();
-            let answer = self.store.work.call(&call, CALL_TIMEOUT).await;
+            let answer = self.store.work.call(&call, budget.one_try()).await;
             let refused = match answer.and_then(Reply::parse) {
-                Ok(reply) => match self.taken_in(&mut numbers, &reply, messages.len() as u64)? {
-                    Answer::Sent(sent, seq) => {
-                        if self.replicated(epoch).await {
+                Ok(reply) => match self.answer(&numbers, &reply)? {
+                    Answer::Sent(sent) => {
+                        if self.replicated(budget, epoch).await {
+                            let seq = numbers.next;
+                            numbers.next += messages.len() as u64;
+                            self.names.free().push(numbers);
                             return Ok((sent, seq));
                         }
                         // The same batch again: already there, and then on the replicas.
-                        numbers.next = seq;
-                        numbers.in_doubt = true;
                         unheard = true;
                         None
                     }
@@ -265,11 +327,11 @@ impl Sender {
                     // The numbers were forgotten: after an hour of silence, or by data loss. Whether a
                     // copy that nobody answered was added is not known any more.
                     Answer::Gap if unheard && !off(Rule::ForgottenIsDoubt) => {
-                        return Err(Error::NoAnswer { after: Moment::now().since(began) });
+                        return Err(in_doubt(&numbers));
                     }
                     Answer::Gap => {
-                        *numbers = Numbers { in_doubt: true, ..Numbers::new() };
-                        call = self.call(&mut numbers, messages, key).await?;
+                        numbers = self.enroll(budget).await?;
+                        call = self.call(&numbers, messages, key);
                         None
                     }
                 },
@@ -278,7 +340,7 @@ impl Sender {
                     unheard = true;
                     None
                 }
-                Err(error) if error.is_passing() && !overdue() => None,
+                Err(error) if error.is_passing() && !budget.is_over() => None,
                 Err(error) if error.is_oom() => {
                     Some(Error::Full { reason: "Redis is out of memory".to_owned() })
                 }
@@ -287,98 +349,100 @@ impl Sender {
             if let Some(error) = refused
                 && !unheard
             {
-                numbers.in_doubt = false;
+                self.names.free().push(numbers);
                 return Err(error);
             }
-            if overdue() {
-                return Err(Error::NoAnswer { after: RESEND });
+            if budget.is_over() {
+                return Err(in_doubt(&numbers));
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY.min(budget.left())).await;
         }
     }
 
-    /// What an answer says; an accepted batch uses up its numbers.
-    fn taken_in(&self, numbers: &mut Numbers, reply: &Reply, count: u64) -> Result<Answer, Error> {
-        let seq = numbers.next;
-        let name = numbers.name.as_ref().map_or("", |name| &name.text);
+    /// What an answer says.
+    fn answer(&self, numbers: &Numbers, reply: &Reply) -> Result<Answer, Error> {
         let text = || reply.text(0).map_err(|error| self.store.explain(error));
-        let sent = match reply.tag.as_str() {
-            "ok" | "already" => Sent { id: MessageId::sent(name, seq), is_new: true },
+        Ok(match reply.tag.as_str() {
+            "ok" | "already" => {
+                let id = MessageId::sent(&numbers.name, numbers.next);
+                Answer::Sent(Sent { id, is_new: true })
+            }
             "duplicate" => match MessageId::from_redis(&text()?) {
-                Some(id) => Sent { id, is_new: false },
+                Some(id) => Answer::Sent(Sent { id, is_new: false }),
                 None => {
                     let odd = StoreError::odd("what stands under this key is no message's id");
                     return Err(self.store.explain(odd));
                 }
             },
             "full" => {
-                let reason = format!("{} messages wait in lane {} already", text()?, self.lane);
-                return Ok(Answer::Refused(Error::Full { reason }));
+                let reason = full(reply, self.lane).map_err(|error| self.store.explain(error))?;
+                Answer::Refused(Error::Full { reason })
             }
-            "protocol" => return Ok(Answer::Refused(self.store.other_protocol(&text()?))),
-            "gap" => return Ok(Answer::Gap),
+            "protocol" => Answer::Refused(self.store.other_protocol(&text()?)),
+            "gap" => Answer::Gap,
             other => {
                 let error = StoreError::odd(format!("unexpected answer {other:?}"));
                 return Err(self.store.explain(error));
             }
-        };
-        numbers.next += count;
-        numbers.in_doubt = false;
-        Ok(Answer::Sent(sent, seq))
+        })
     }
 
     /// Do as many replicas have it as must? Whatever goes wrong with asking, the batch itself is in.
-    async fn replicated(&self, epoch: u64) -> bool {
+    async fn replicated(&self, budget: Budget, epoch: u64) -> bool {
         let wanted = self.durability.replicas();
-        let have = self.store.replicas(wanted, CALL_TIMEOUT, epoch).await;
+        let have = self.store.replicas(wanted, budget.one_try(), epoch).await;
         have.is_ok_and(|have| have >= wanted)
     }
 
-    async fn call(
-        &self,
-        numbers: &mut MutexGuard<'_, Numbers>,
-        messages: &[NewMessage],
-        key: Option<&str>,
-    ) -> Result<Call, Error> {
-        let Name { text: name, asked, now_ms } = match &numbers.name {
-            Some(name) => name.clone(),
-            None => numbers.name.insert(self.enroll().await?).clone(),
-        };
-        let made_ms = now_ms + Moment::now().since(asked).as_millis() as u64;
+    fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call {
+        let Numbers { name, next, asked, now_ms } = numbers;
+        let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
         let keys = &self.store.keys;
         let lane = keys.lane(self.lane.name());
-        let mut all = vec![keys.sent(&name), lane, keys.counts(), keys.wake(), keys.config()];
+        let mut all =
+            vec![keys.sent(name), lane, keys.counts(), keys.wake(), keys.config(), keys.errors()];
         all.extend(key.map(|key| keys.dedup(key)));
         let mut call = SEND
             .call(&all)
-            .arg(&*name)
-            .arg(numbers.next)
+            .arg(&**name)
+            .arg(*next)
             .arg(PROTOCOL)
             .arg(self.remember.as_millis() as u64);
         let mut envelope = Vec::new();
-        for (seq, message) in (numbers.next..).zip(messages) {
+        for (seq, message) in (*next..).zip(messages) {
             let id = format_args!("s{name}-{seq}");
             message.envelope(&mut envelope, self.lane, id, made_ms);
             call.push_arg(&envelope[..]);
         }
-        Ok(call)
+        call
     }
 
     /// Makes a new name known to Redis. Once per name: a late copy must not make a name known again
-    /// that was forgotten. Nothing was sent yet, so it is tried for as long as a batch would be.
-    async fn enroll(&self) -> Result<Name, Error> {
-        let began = Moment::now();
+    /// that was forgotten. Nothing was sent yet.
+    async fn enroll(&self, budget: Budget) -> Result<Numbers, Error> {
         loop {
-            let (text, asked) = (nonce(), Moment::now());
-            let call = ENROLL.call(&[self.store.keys.sent(&text)]);
-            let answer = self.store.work.call(&call, CALL_TIMEOUT).await.and_then(Reply::parse);
+            let (name, asked) = (nonce(), Moment::now());
+            let call = ENROLL.call(&[self.store.keys.sent(&name)]);
+            let answer = self.store.work.call(&call, budget.one_try()).await.and_then(Reply::parse);
             match answer.and_then(|reply| reply.number(0)) {
-                Ok(now_ms) => return Ok(Name { text: text.into(), asked, now_ms: now_ms as u64 }),
-                Err(error) if error.is_passing() && asked.since(began) < RESEND => {
-                    tokio::time::sleep(RETRY).await;
+                Ok(now_ms) => {
+                    return Ok(Numbers {
+                        name: name.into(),
+                        next: 1,
+                        asked,
+                        now_ms: now_ms as u64,
+                    });
+                }
+                Err(error) if error.is_passing() && !budget.is_over() => {
+                    tokio::time::sleep(RETRY.min(budget.left())).await;
                 }
                 Err(error) if error.is_oom() => {
                     return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
+                }
+                // A name that nobody heard of does no harm: nothing was sent.
+                Err(error) if error.is_unheard() => {
+                    let redis = self.store.address().to_owned();
+                    return Err(Error::Unreachable { redis, reason: error.to_string() });
                 }
                 Err(error) => return Err(self.store.explain(error)),
             }
@@ -388,7 +452,7 @@ impl Sender {
 
 /// What Redis answered to a batch.
 enum Answer {
-    Sent(Sent, u64),
+    Sent(Sent),
     /// Nothing was added by this copy.
     Refused(Error),
     Gap,

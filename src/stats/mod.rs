@@ -43,7 +43,7 @@ pub struct MemberStats {
     pub host: String,
     /// Its process.
     pub pid: u32,
-    /// `generator`, `worker` or `observer`.
+    /// `generator`, `worker`, `standby` (it can lead and has no handler) or `observer`.
     pub role: String,
     /// Its fencing token, if it leads.
     pub term: Option<u64>,

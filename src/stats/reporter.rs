@@ -93,6 +93,7 @@ impl Reporter {
         };
         let role = match *self.roles.borrow() {
             Role::Generator => "generator",
+            Role::Standby => "standby",
             Role::Observer => "observer",
             Role::Worker | Role::Outside => "worker",
         };

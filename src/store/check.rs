@@ -20,6 +20,15 @@ pub(crate) struct Server {
     pub(crate) rtt_ms: f64,
 }
 
+/// What a client learns of a fleet that it does not join.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    /// How many messages may wait in a lane.
+    pub(crate) backlog_max: usize,
+    /// A member joined it, now or ever.
+    pub(crate) was_joined: bool,
+}
+
 impl Store {
     /// Asks the server who it is and refuses it if it cannot keep the promise.
     pub(crate) async fn check(&self) -> Result<Server, Error> {
@@ -64,19 +73,21 @@ impl Store {
         Ok(server)
     }
 
-    /// Compares the protocol of the fleet with ours, for a client that is not a member; how many
-    /// messages may wait in a lane.
-    pub(crate) async fn open_fleet(&self) -> Result<usize, Error> {
+    /// Compares the protocol of the fleet with ours, for a client that is not a member.
+    pub(crate) async fn open_fleet(&self) -> Result<Opened, Error> {
         let opened = self.try_open_fleet().await.map_err(|error| self.explain(error))?;
         opened.map_err(|theirs| self.other_protocol(&theirs))
     }
 
     /// As [`open_fleet`](Self::open_fleet); without an answer nothing is known.
-    pub(crate) async fn try_open_fleet(&self) -> Result<Result<usize, String>, StoreError> {
+    pub(crate) async fn try_open_fleet(&self) -> Result<Result<Opened, String>, StoreError> {
         let call = OPEN.call(&[self.keys.config(), self.keys.members()]).arg(PROTOCOL);
         let reply = Reply::parse(self.repeat_raw(&call).await?)?;
         match reply.tag.as_str() {
-            "ok" => Ok(Ok(reply.number(0)? as usize)),
+            "ok" => {
+                let (backlog_max, was_joined) = (reply.number(0)? as usize, reply.number(1)? == 1);
+                Ok(Ok(Opened { backlog_max, was_joined }))
+            }
             "protocol" => Ok(Err(reply.text(0)?)),
             _ => Err(reply.unexpected()),
         }

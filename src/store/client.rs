@@ -6,15 +6,16 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult, Value};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
@@ -26,11 +27,13 @@ use super::gauge::Gauge;
 pub(crate) struct Client {
     info: ConnectionInfo,
     tls: Option<Arc<ClientConfig>>,
+    /// A connection was made once, so the address is right, and nothing is looked into any more.
+    connected: Arc<AtomicBool>,
 }
 
 impl Client {
     pub(super) fn new(info: ConnectionInfo, tls: Option<ClientConfig>) -> Client {
-        Client { info, tls: tls.map(Arc::new) }
+        Client { info, tls: tls.map(Arc::new), connected: Arc::default() }
     }
 
     /// Connects and says who we are, in this time.
@@ -40,10 +43,18 @@ impl Client {
         timeout: Duration,
     ) -> RedisResult<Connection> {
         let connecting = async {
-            let stream = Bounded { inner: self.open().await?, gauge: Gauge::default() };
+            let (inner, heard) = (self.open().await?, Arc::new(AtomicBool::new(false)));
+            let stream =
+                Bounded { inner, begun: false, heard: heard.clone(), gauge: Gauge::default() };
             let made =
                 MultiplexedConnection::new_with_config(self.info.redis_settings(), stream, config);
-            let (inner, driver) = made.await?;
+            let (inner, driver) = match made.await {
+                Err(_) if !heard.load(Ordering::Relaxed) && self.speaks_tls().await => {
+                    return Err(io::Error::other(TLS).into());
+                }
+                made => made?,
+            };
+            self.connected.store(true, Ordering::Relaxed);
             let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
             Ok(Connection { inner, _driver: driver })
         };
@@ -53,13 +64,53 @@ impl Client {
         }
     }
 
+    fn was_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whoever hung up on us without a word may expect TLS. Whom it trusts does not matter here: an answer that
+    /// is TLS is enough.
+    async fn speaks_tls(&self) -> bool {
+        let ConnectionAddr::Tcp(host, port) = self.info.addr() else { return false };
+        let Ok(name) = ServerName::try_from(host.clone()) else { return false };
+        if self.was_connected() {
+            return false;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let Ok(config) = config else { return false };
+        let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let handshake = async {
+            let stream = tcp(host, *port).await?;
+            TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        };
+        match tokio::time::timeout(PROBE, handshake).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => error
+                .get_ref()
+                .and_then(|error| error.downcast_ref::<rustls::Error>())
+                .is_some_and(|error| {
+                    use rustls::Error::{AlertReceived, InvalidCertificate};
+                    matches!(error, InvalidCertificate(_) | AlertReceived(_))
+                }),
+            Err(_) => false,
+        }
+    }
+
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         match (self.info.addr(), &self.tls) {
             (ConnectionAddr::Tcp(host, port), _) => Ok(Box::new(tcp(host, *port).await?)),
             (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => {
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                 let stream = tcp(host, *port).await?;
-                Ok(Box::new(TlsConnector::from(tls.clone()).connect(name, stream).await?))
+                let handshake = TlsConnector::from(tls.clone()).connect(name, stream);
+                tokio::select! {
+                    made = handshake => Ok(Box::new(made.map_err(explain)?)),
+                    () = speaks_plainly(host, *port), if !self.was_connected() => {
+                        Err(io::Error::other(PLAIN))
+                    }
+                }
             }
             (ConnectionAddr::Unix(path), _) => Ok(Box::new(UnixStream::connect(path).await?)),
             _ => Err(io::ErrorKind::Unsupported.into()),
@@ -106,9 +157,57 @@ impl Connection {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
+/// What is said when one side speaks TLS and the other does not.
+const PLAIN: &str = "what answers there does not speak TLS";
+const TLS: &str = "what answers there speaks TLS";
+/// How long a handshake may take before it is looked whether the other side knows TLS at all, and how long
+/// that may take.
+const HANDSHAKE: Duration = Duration::from_millis(400);
+const PROBE: Duration = Duration::from_millis(400);
+
+/// What a failed handshake means.
+fn explain(error: io::Error) -> io::Error {
+    match error.to_string().to_lowercase().contains("corrupt message") {
+        true => io::Error::other(PLAIN),
+        false => error,
+    }
+}
+
+/// Ends when a plain Redis answers there, a moment after a handshake has begun; else never. A Redis that is
+/// asked for TLS waits for the end of a line that may not come.
+async fn speaks_plainly(host: &str, port: u16) {
+    tokio::time::sleep(HANDSHAKE).await;
+    let probe = async {
+        let mut stream = tcp(host, port).await?;
+        stream.write_all(b"PING\r\n").await?;
+        stream.read_u8().await
+    };
+    match tokio::time::timeout(PROBE, probe).await {
+        Ok(Ok(b'+' | b'-')) => {}
+        _ => std::future::pending().await,
+    }
+}
+
+/// What is wrong with the first bytes that were heard, if they are none of Redis's.
+fn not_redis(bytes: &[u8]) -> Option<io::Error> {
+    match bytes.first()? {
+        // An alert, or a handshake.
+        0x15 | 0x16 => Some(io::Error::other(TLS)),
+        first if b"+-:$*%~_,#!=(>|".contains(first) => None,
+        _ => {
+            let line = bytes.split(|byte| b"\r\n".contains(byte)).next().unwrap_or_default();
+            let said = String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
+            Some(io::Error::other(format!("what answers there is not Redis, it says {said:?}")))
+        }
+    }
+}
+
 /// A stream that ends with a reply that is too large.
 struct Bounded {
     inner: Box<dyn Stream>,
+    /// Something was heard; the second tells whoever made the stream.
+    begun: bool,
+    heard: Arc<AtomicBool>,
     gauge: Gauge,
 }
 
@@ -121,6 +220,14 @@ impl AsyncRead for Bounded {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if let Poll::Ready(Ok(())) = read {
+            // No more bytes: the connection was closed.
+            if !self.begun && buffer.filled().len() > before {
+                self.begun = true;
+                self.heard.store(true, Ordering::Relaxed);
+                if let Some(error) = not_redis(&buffer.filled()[before..]) {
+                    return Poll::Ready(Err(error));
+                }
+            }
             self.gauge.read(&buffer.filled()[before..])?;
         }
         read

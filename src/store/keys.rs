@@ -6,7 +6,7 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`: fleet-wide; `born`, the id of the first member |
+//! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`, `errors_max`: fleet-wide; `born`, the id of the first member |
 //! | `artel:{f}:members` | zset | member → session deadline, Redis ms. **In this set = may lead, claim, settle** |
 //! | `artel:{f}:member:<id>` | hash, TTL | label, host, pid, counters: display only |
 //! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over |
@@ -15,6 +15,7 @@
 //! | `artel:{f}:orphans` | set | dead members whose blocks are still to be put back |
 //! | `artel:{f}:lease` | string | `member\|term`; valid while that member is in `members` |
 //! | `artel:{f}:term`, `…:last` | string | highest term granted; last `term-seq` accepted |
+//! | `artel:{f}:state` | hash | `state` of the generator, and `at`: under which term and number it was kept |
 //! | `artel:{f}:lock:<name>` | string | `member\|token`; valid while that member is in `members` |
 //! | `artel:{f}:token` | string | highest token granted, of all locks |
 //! | `artel:{f}:locks:<member>` | hash | name → `token:attempt` of the locks it holds |
@@ -32,7 +33,7 @@
 //! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash | who holds, counted, arrived |
 //! | `artel:{f}:gather` | hash | the event that asks everybody for numbers |
 //! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
-//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, pushed_ms |
+//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, pushed_ms |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
 //!
@@ -102,6 +103,11 @@ impl Keys {
         }
     }
 
+    /// How all keys of the fleet begin.
+    pub(crate) fn of_fleet(&self) -> String {
+        self.prefix.clone()
+    }
+
     /// The channel of hints.
     pub(crate) fn ctl(&self) -> String {
         format!("{}ctl", self.channels)
@@ -121,7 +127,7 @@ impl Keys {
         config = "config", members = "members", watch = "watch", suspects = "suspects",
         blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token",
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
-        ledger = "ledger", returned = "lane:returned", unread = "unread",
+        ledger = "ledger", state = "state", returned = "lane:returned", unread = "unread",
         all_blocks = "blocks:",
     }
 
@@ -212,6 +218,7 @@ impl Keys {
             (self.term(), "string"),
             (self.last(), "string"),
             (self.token(), "string"),
+            (self.state(), "hash"),
             (self.gather().key, "hash"),
             (self.unread(), "hash"),
             (self.returned(), "list"),

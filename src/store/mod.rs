@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use address::Address;
+pub(crate) use check::Opened;
 pub(crate) use ear::Ear;
 pub(crate) use keys::{Keys, Signal, is_id};
 pub(crate) use link::{CALLS, Link};
@@ -33,6 +34,8 @@ use crate::Error;
 /// What members and clients of one fleet must agree on. Another number: other keys, channels or scripts
 /// that must not meet these.
 pub(crate) const PROTOCOL: u32 = 2;
+/// The protocol of a fleet that is being removed: nobody speaks it, so nobody gets in.
+pub(crate) const REMOVING: &str = "4294967295";
 /// How long a start-up or one-off command waits for Redis.
 pub(crate) const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time it is not repeated any more.
@@ -100,6 +103,15 @@ impl StoreError {
             StoreError::Server { code, .. } => PASSING.contains(&code.as_str()),
             StoreError::Odd(_) => false,
         }
+    }
+
+    /// Redis refuses the credentials, or the user lacks a right.
+    pub(crate) fn is_denied(&self) -> bool {
+        let StoreError::Server { code, text } = self else { return false };
+        ["NOAUTH", "WRONGPASS", "NOPERM"].contains(&code.as_str())
+            || text.contains("ACL failure")
+            || text.contains("AUTH")
+            || text.to_lowercase().contains("password")
     }
 
     /// Redis is out of memory, so it refuses new messages; everything else goes on.
@@ -211,7 +223,10 @@ impl Store {
     /// What to say when the fleet runs with another protocol.
     pub(crate) fn other_protocol(&self, theirs: &str) -> Error {
         let (fleet, theirs) = (self.fleet.clone(), theirs.to_owned());
-        Error::Protocol { fleet, theirs, ours: PROTOCOL }
+        match theirs == REMOVING {
+            true => Error::BeingRemoved { fleet },
+            false => Error::Protocol { fleet, theirs, ours: PROTOCOL },
+        }
     }
 
     pub(crate) fn fleet(&self) -> &str {
@@ -251,8 +266,8 @@ impl Store {
         }
     }
 
-    /// All keys that begin like this. It reads the names of all keys there are, in pages.
-    pub(crate) async fn scan(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+    /// The pattern of all keys that begin like this.
+    pub(crate) fn pattern_of(&self, prefix: &str) -> String {
         // The braces of the hash tag stand for themselves; other signs may mean something.
         let mut pattern = String::new();
         for c in prefix.chars() {
@@ -262,17 +277,34 @@ impl Store {
             pattern.push(c);
         }
         pattern.push('*');
-        let (mut cursor, mut found) = ("0".to_owned(), std::collections::BTreeSet::new());
+        pattern
+    }
+
+    /// Some of the keys that match, and from where on there may be more; a key may come twice.
+    pub(crate) async fn scan_page(
+        &self,
+        pattern: &str,
+        cursor: Option<&str>,
+    ) -> Result<(Vec<String>, Option<String>), StoreError> {
+        let call = Call::plain("SCAN").arg(cursor.unwrap_or("0"));
+        let call = call.arg("MATCH").arg(pattern).arg("COUNT").arg(500);
+        let mut page = list(self.work.call(&call, ONCE_TIMEOUT).await?)?.into_iter();
+        let next = text(&page.next().unwrap_or(redis::Value::Nil))?;
+        let keys = list(page.next().unwrap_or(redis::Value::Nil))?;
+        let keys = keys.iter().map(text).collect::<Result<_, _>>()?;
+        Ok((keys, Some(next).filter(|next| next != "0")))
+    }
+
+    /// All keys that begin like this. It reads the names of all keys there are, in pages.
+    pub(crate) async fn scan(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let pattern = self.pattern_of(prefix);
+        let (mut cursor, mut found) = (None, std::collections::BTreeSet::new());
         loop {
-            let call =
-                Call::plain("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(500);
-            let mut page = list(self.work.call(&call, ONCE_TIMEOUT).await?)?.into_iter();
-            cursor = text(&page.next().unwrap_or(redis::Value::Nil))?;
-            for key in list(page.next().unwrap_or(redis::Value::Nil))? {
-                found.insert(text(&key)?);
-            }
-            if cursor == "0" {
-                return Ok(found.into_iter().collect());
+            let (keys, next) = self.scan_page(&pattern, cursor.as_deref()).await?;
+            found.extend(keys);
+            match next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(found.into_iter().collect()),
             }
         }
     }
@@ -306,21 +338,14 @@ impl Store {
 
     pub(crate) fn explain(&self, error: StoreError) -> Error {
         let redis = self.address.clone();
+        let is_denied = error.is_denied();
         match error {
             StoreError::Silent(after) => Error::NoAnswer { after },
             StoreError::Broken(reason) | StoreError::Unconnected(reason) => {
                 Error::Unreachable { redis, reason }
             }
-            StoreError::Server { code, text } => match code.as_str() {
-                "NOAUTH" | "WRONGPASS" | "NOPERM" => Error::Denied { redis, reason: text },
-                _ if text.contains("ACL failure") || text.contains("AUTH") => {
-                    Error::Denied { redis, reason: text }
-                }
-                _ if text.to_lowercase().contains("password") => {
-                    Error::Denied { redis, reason: text }
-                }
-                _ => Error::Refused { reason: text },
-            },
+            StoreError::Server { text, .. } if is_denied => Error::Denied { redis, reason: text },
+            StoreError::Server { text, .. } => Error::Refused { reason: text },
             StoreError::Odd(text) => Error::Refused { reason: text },
         }
     }

@@ -2,7 +2,7 @@
 -- Compares the protocol of the fleet with the caller's, for a client that is not a member.
 -- KEYS[1] config HASH   KEYS[2] members ZSET
 -- ARGV    protocol
--- Returns {'ok', backlog_max} (the same, or there is no fleet yet), {'protocol', theirs} (members run with another one)
+-- Returns {'ok', backlog_max, '1' if a member ever joined} (the same, or there is no fleet yet), {'protocol', theirs} (members run with another one)
 -- Why a fleet without members changes over: all were stopped, which is how a new protocol begins. Never back to an
 -- older one: what the newer one wrote may be beyond it.
 local theirs = redis.call('HGET', KEYS[1], 'protocol') or redis.call('EXISTS', KEYS[1]) == 1 and '1'
@@ -11,4 +11,4 @@ if theirs and theirs ~= ARGV[1] then
   if newer or redis.call('ZCARD', KEYS[2]) > 0 then return {'protocol', theirs} end
   redis.call('HSET', KEYS[1], 'protocol', ARGV[1])
 end
-return {'ok', redis.call('HGET', KEYS[1], 'backlog_max') or '1000000'}
+return {'ok', redis.call('HGET', KEYS[1], 'backlog_max') or '1000000', redis.call('HEXISTS', KEYS[1], 'born')}

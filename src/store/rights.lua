@@ -9,14 +9,16 @@ local function need(...)
     missing[#missing + 1] = (select(1, ...)) .. (select('#', ...) > 1 and ' ' .. (select(2, ...)) or '')
   end
 end
-for _, one in ipairs({'GET', 'HGETALL', 'HLEN', 'HKEYS', 'LLEN', 'SCARD', 'TYPE', 'XLEN', 'ZCARD', 'DEL', 'EXISTS'}) do
+for _, one in ipairs({'GET', 'HGETALL', 'HLEN', 'HKEYS', 'LLEN', 'SCARD', 'TYPE', 'XLEN', 'ZCARD', 'DEL', 'EXISTS',
+    'SMEMBERS', 'UNLINK'}) do
   need(one, key)
 end
 for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'LINDEX', 'LPOP', 'LPUSH', 'RPUSH', 'SADD', 'SREM', 'SISMEMBER',
     'SRANDMEMBER', 'PEXPIRE', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP', 'INCRBY'}) do
   need(two, key, '1')
 end
-for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE'}) do
+for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE',
+    'XREVRANGE'}) do
   need(three, key, '1', '2')
 end
 need('XADD', key, '*', 'f', 'v')

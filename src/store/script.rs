@@ -155,6 +155,13 @@ impl Reply {
         self.items.get(index).ok_or_else(|| StoreError::odd("reply too short")).and_then(text)
     }
 
+    pub(crate) fn bytes(&self, index: usize) -> Result<Vec<u8>, StoreError> {
+        match self.items.get(index) {
+            Some(Value::BulkString(bytes)) => Ok(bytes.clone()),
+            _ => self.text(index).map(String::into_bytes),
+        }
+    }
+
     /// An answer this version does not know.
     pub(crate) fn unexpected(self) -> StoreError {
         StoreError::odd(format!("unexpected answer {:?}", self.tag))

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::flag::{self, Flag};
-use super::{Redis, check_name};
+use super::{RETRY, Redis, check_name};
 use crate::Error;
 use crate::store::{Call, Reply, Script, Signal, StoreError, nonce};
 
 static SET: Script = Script::new("event_set", include_str!("event_set.lua"));
 static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"));
+static TAKE: Script = Script::new("event_take", include_str!("event_take.lua"));
 
 /// The longest time between two reads while waiting.
 pub(super) const CONSUMER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -248,6 +249,44 @@ impl DistributedEvent {
             return self.is_set().await;
         }
         tokio::time::timeout(timeout, self.wait()).await.unwrap_or(Ok(false))
+    }
+
+    /// Waits until it is set, and clears it: of all who wait so, one goes on for each time it is set. While
+    /// Redis is away, it waits on.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set).
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: dropped before it returns, the event may have been cleared for nobody.
+    pub async fn take(&self) -> Result<(), Error> {
+        self.shared.redis.compare().await?;
+        let by = nonce();
+        let key = &self.shared.signal.key;
+        loop {
+            let state = self.state().await;
+            match state {
+                Ok(state) if state.is_set => {
+                    let call = TAKE.call(std::slice::from_ref(key)).arg(state.generation).arg(&by);
+                    let reply =
+                        self.shared.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
+                    match reply {
+                        Ok(reply) if reply.tag == "taken" => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) if error.is_passing() => {
+                            tracing::debug!(%error, "taking an event");
+                        }
+                        Err(error) => return Err(self.explain(error)),
+                    }
+                }
+                Ok(_) => {}
+                Err(error) if error.is_unreachable() => tokio::time::sleep(RETRY).await,
+                Err(error) => return Err(error),
+            }
+            self.wait().await?;
+        }
     }
 
     /// Waits for a generation after this one, and returns it: whoever goes on from what it saw last

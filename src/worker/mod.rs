@@ -4,6 +4,7 @@
 //! is recorded only if the claim is still its own. A panic or a time-out is a failed message, never
 //! a dead worker.
 
+mod ended;
 mod exchange;
 mod plan;
 mod runner;

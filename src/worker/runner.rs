@@ -12,13 +12,14 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::DynHandle;
+use super::ended::tell;
 use super::exchange::{Answers, Exchanging, FetchCall, RETRY};
 use super::plan::{AHEAD, Load, OVERDUE, ask, mean_with};
 use super::slots::{Job, Slots};
 use crate::config::Config;
 use crate::membership::{End, Session, somebody_idle};
 use crate::notice::{Board, Notice};
-use crate::outcome::{Cause, Outcome, Settled, Settlement, Signature, settled};
+use crate::outcome::{Cause, Ended, Outcome, Report, Settled, Settlement, Signature, settled};
 use crate::queue::{
     ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Turns, fetched, give_back_call,
     given_back, named, unread,
@@ -211,9 +212,9 @@ impl Worker {
     /// Uses up the claims of finished handlers.
     fn collect(&mut self) {
         for finished in self.slots.finished() {
-            self.mean = Some(mean_with(self.mean, finished.took));
-            self.session.timings.note(finished.took);
-            self.settle(finished.claim, finished.outcome);
+            self.mean = Some(mean_with(self.mean, finished.report.took));
+            self.session.timings.note(finished.report.took);
+            self.settle(finished.claim, finished.outcome, finished.report);
         }
         if self.slots.inside() == 0 {
             self.alone_runs = false;
@@ -235,9 +236,9 @@ impl Worker {
         self.slots.waited(Instant::now()).is_some_and(|waited| waited > OVERDUE)
     }
 
-    fn settle(&mut self, claim: Claim, outcome: Outcome) {
+    fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
         if let Some(block) = self.blocks.get_mut(&claim.block) {
-            block.settle(claim, outcome);
+            block.settle(claim, outcome, report);
         }
     }
 
@@ -413,7 +414,7 @@ impl Worker {
         for (claim, message, readable) in block.messages {
             if !readable {
                 let outcome = Outcome::failed_by(Cause::Decode, "not a message of this version");
-                self.settle(claim, outcome);
+                self.settle(claim, outcome, Report::default());
             } else if !working {
                 self.unwanted.push(Job { claim, message });
             } else if claim.attempt >= ALONE_FROM {
@@ -437,20 +438,19 @@ impl Worker {
         let recorded = block.answered(&answer);
         match answer {
             Settled::Recorded(lost) => {
-                for (claim, outcome) in recorded {
+                for Ended { claim, outcome, report } in recorded {
                     if lost.contains(&claim.position) {
                         self.board.publish(Notice::ClaimLost { id: claim.id });
                         continue;
                     }
                     let (id, attempt) = (claim.id.as_str(), u64::from(claim.attempt));
                     tracing::trace!(target: CALLS, id, attempt, "recorded");
-                    if let Some(failure) = outcome.failure {
-                        self.session.failed.fetch_add(1, Ordering::Relaxed);
-                        let reason = failure.reason;
-                        self.board.publish(Notice::MessageFailed { id: claim.id, reason });
-                    } else {
-                        self.session.done.fetch_add(1, Ordering::Relaxed);
-                    }
+                    let counter = match outcome.is_done() {
+                        true => &self.session.done,
+                        false => &self.session.failed,
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    tell(&self.board, claim, outcome, report);
                 }
             }
             Settled::BadEffect(..) => {}

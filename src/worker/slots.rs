@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::{Context, DynHandle};
 use crate::membership::Session;
 use crate::notice::{Board, Notice};
-use crate::outcome::{Cause, Outcome};
+use crate::outcome::{Cause, Outcome, Report};
 use crate::panic::{drop_quietly, panic_text};
 use crate::queue::{Claim, Message, MessageId};
 
@@ -37,7 +37,7 @@ pub(super) struct Job {
 pub(super) struct Finished {
     pub(super) claim: Claim,
     pub(super) outcome: Outcome,
-    pub(super) took: Duration,
+    pub(super) report: Report,
 }
 
 /// What waits for a slot and what came out of one, under one lock: a slot that hands in a result
@@ -217,7 +217,7 @@ impl Slot {
     /// Puts a result on the desk and takes the next job, if there is one.
     fn hand_in(&self, result: Option<Finished>, now: Instant) -> Option<Job> {
         let mut desk = self.shared.desk();
-        let took = result.as_ref().map_or(Duration::ZERO, |finished| finished.took);
+        let took = result.as_ref().map_or(Duration::ZERO, |finished| finished.report.took);
         desk.finished.extend(result);
         let job = desk.next(self.number, now);
         let count = desk.finished.len();
@@ -258,10 +258,12 @@ impl Slot {
             }
             start = Instant::now();
         }
+        let kind = message.kind().map(Box::from);
         let outcome = self.handle(message, start).await;
         lost.id = None;
         let ended = Instant::now();
-        Some((Finished { claim, outcome, took: ended.duration_since(start) }, ended))
+        let report = Report { kind, took: ended.duration_since(start) };
+        Some((Finished { claim, outcome, report }, ended))
     }
 
     async fn handle(&self, message: Message, start: Instant) -> Outcome {

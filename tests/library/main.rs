@@ -7,6 +7,8 @@ mod events; // no wake-up is lost
 mod hoarding; // what is not started goes to whoever is idle
 mod hostile; // values that nobody of ours wrote
 mod hub; // notices on an event hub
+mod inspect; // where a message is, what effects wrote, the end of a fleet
+mod leading; // who leads and works, and what a successor gets
 mod locks; // one holder, which ends with its session
 mod recipes; // semaphores, latches, barriers
 mod sending; // anybody may send, and put errors back to work

@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use artel::{Cursor, Effect, Error, ErrorStore, Fleet, Lane, NewMessage, Outcome, Sender};
 use artel_testkit::{Fault, Proxy, Server, eventually};
 
@@ -226,4 +228,79 @@ async fn a_taker_that_reads_slowly_is_alive() {
     let page = page.expect("a page");
     assert_eq!(page.len(), 1);
     assert!(taker.confirm(&page).await.expect("answers"), "it is still its own");
+}
+
+/// Redis is away: calls fail side by side, each after its own time, and nothing was sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn sends_fail_side_by_side_while_redis_is_away() {
+    let mut server = Server::any();
+    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    sender.send("before").await.expect("sent");
+    let sender = sender.timeout(Duration::from_secs(2));
+    server.kill();
+    let began = Instant::now();
+    let calls: Vec<_> = (0..200)
+        .map(|n| {
+            let sender = sender.clone();
+            tokio::spawn(async move { sender.send(format!("{n}")).await })
+        })
+        .collect();
+    let mut in_doubt = 0;
+    for call in calls {
+        let error = call.await.expect("no panic").expect_err("nobody is there");
+        // The one that was on its way when the connection broke may be in doubt; the others are not.
+        in_doubt += usize::from(error.is_in_doubt());
+        assert!(error.is_unreachable() && (error.is_retryable() || error.is_in_doubt()), "{error}");
+    }
+    println!("200 calls failed after {:?}, {in_doubt} of them in doubt", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(60),
+        "one after the other they would take minutes"
+    );
+    server.restart();
+    eventually_sent(&sender).await;
+    assert_eq!(payloads(&server, "normal").iter().filter(|payload| *payload == "after").count(), 1);
+}
+
+async fn eventually_sent(sender: &Sender) {
+    let sending = async {
+        while let Err(error) = sender.send("after").await {
+            assert!(error.is_retryable(), "nothing may come twice: {error}");
+        }
+    };
+    tokio::time::timeout(artel_testkit::DEADLINE, sending).await.expect("in time");
+}
+
+/// Redis hears and does not answer: the call ends after five seconds, in doubt, and names the id under which
+/// the message can be looked for. It is there once, or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_without_an_answer_is_in_doubt_and_says_so() {
+    let server = Server::any();
+    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    sender.send("before").await.expect("sent");
+    server.freeze();
+    let (plain, keyed) = tokio::join!(sender.send("plain"), sender.send_once("order 7", "keyed"));
+    server.thaw();
+    let plain = plain.expect_err("no answer");
+    assert!(plain.is_in_doubt() && !plain.is_retryable(), "{plain}");
+    let Error::InDoubt { id, messages: 1, after, under_key: false } = plain else {
+        panic!("{plain}")
+    };
+    assert!(after >= Duration::from_secs(5), "{after:?}");
+    // The second one was not even made known to Redis, or it is in doubt: either way it can be repeated.
+    let keyed = keyed.expect_err("no answer");
+    assert!(keyed.is_retryable(), "{keyed}");
+    let again = sender.send_once("order 7", "keyed").await.expect("sent");
+    let redis = artel::Redis::open(server.url(), "f").expect("an address");
+    let state = redis.find(id.as_str()).await.expect("answers");
+    let there = payloads(&server, "normal");
+    let count = |text: &str| there.iter().filter(|payload| *payload == text).count();
+    match state {
+        artel::MessageState::Waiting { .. } => assert_eq!(count("plain"), 1, "{there:?}"),
+        artel::MessageState::Unknown => assert_eq!(count("plain"), 0, "{there:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(count("keyed"), 1, "{there:?} {again:?}");
+    let zero = sender.clone().timeout(Duration::ZERO).send("x").await;
+    assert!(matches!(zero, Err(Error::Config { field: "timeout", .. })));
 }

@@ -72,3 +72,29 @@ fn python_sets_what_rust_waits_for_and_waits_for_what_rust_sets() {
     assert_eq!(waits.exit_code(), Some(0), "{}", waits.stderr());
     assert_eq!(waits.stdout(), "waiting\nset\n");
 }
+
+/// The class for asyncio: three tasks wait, Rust sets, and hears that they went on.
+#[test]
+fn tasks_in_python_wait_for_what_rust_sets_and_set_what_rust_waits_for() {
+    let mut server = Server::any();
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let script = script.join("examples/languages/asyncio_events.py");
+    let mut tasks = artel_testkit::python(script, &[&server.url(), FLEET, "work"]);
+    eventually("Python to wait", || tasks.stdout().contains("waiting") || !tasks.is_alive());
+    // Redis goes and comes back under it.
+    server.kill();
+    server.restart();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let redis = artel::Redis::open(server.url(), FLEET).expect("an address");
+        let event = |name: &str| artel::DistributedEvent::new(&redis, name).expect("a name");
+        event("work").set().await.expect("sets");
+        let done = event("work-done").wait_timeout(artel_testkit::DEADLINE).await.expect("answers");
+        assert!(done, "{}", tasks.stderr());
+        assert!(!event("work").is_set().await.expect("answers"), "cleared by Python");
+    });
+    assert_eq!(tasks.exit_code(), Some(0), "{}", tasks.stderr());
+    let mut lines: Vec<String> = tasks.stdout().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["task 0 goes on", "task 1 goes on", "task 2 goes on", "waiting"]);
+}

@@ -22,7 +22,7 @@ macro_rules! sources {
 }
 
 /// Every script of the library.
-pub const SOURCES: [(&str, &str); 32] = sources! {
+pub const SOURCES: [(&str, &str); 36] = sources! {
     "join" => "membership/join.lua",
     "heartbeat" => "membership/heartbeat.lua",
     "look" => "membership/look.lua",
@@ -44,6 +44,10 @@ pub const SOURCES: [(&str, &str); 32] = sources! {
     "restore" => "outcome/restore.lua",
     "confirm" => "outcome/confirm.lua",
     "requeue" => "outcome/requeue.lua",
+    "drop" => "outcome/drop.lua",
+    "remove" => "inspect/remove.lua",
+    "find" => "inspect/find.lua",
+    "event_take" => "sync/event_take.lua",
     "event_set" => "sync/event_set.lua",
     "event_clear" => "sync/event_clear.lua",
     "event_read" => "sync/event_read.lua",
@@ -256,7 +260,7 @@ impl Lab {
     }
 
     pub fn acquire_call(&self, me: &str) -> Late {
-        let keys = ["members", "lease", "term", "last", "@0:ctl", "counts"];
+        let keys = ["members", "lease", "term", "last", "@0:ctl", "counts", "state"];
         self.late("acquire", &keys, &[me, &LEASE.to_string()])
     }
 
@@ -270,14 +274,28 @@ impl Lab {
     }
 
     pub fn push_call(&self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Late {
+        self.push_with(me, term, from, payloads, ("", ""))
+    }
+
+    /// With a state: its number within the term, and itself.
+    pub fn push_with(
+        &self,
+        me: &str,
+        term: &str,
+        from: u64,
+        payloads: &[&str],
+        (number, state): (&str, &str),
+    ) -> Late {
         let envelopes: Vec<String> = (from..)
             .zip(payloads)
             .map(|(seq, payload)| format!("1g-|{term}-{seq}|1|1794710083950|{payload}"))
             .collect();
         let (from, lease) = (from.to_string(), LEASE.to_string());
-        let mut args = vec![me, term, &from, &lease, PROTOCOL];
+        let mut args = vec![me, term, &from, &lease, PROTOCOL, number, state];
         args.extend(envelopes.iter().map(String::as_str));
-        let keys = ["members", "lease", "last", "lane:generated", "counts", "wake", "config"];
+        let mut keys =
+            vec!["members", "lease", "last", "lane:generated", "counts", "wake", "config"];
+        keys.extend(["errors", "state"]);
         self.late("push", &keys, &args)
     }
 

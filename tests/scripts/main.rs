@@ -17,4 +17,5 @@ mod repeats; // every script: the reply lost, a late copy
 mod rights; // locks end with their session, events have generations
 mod schedule; // all of it at random, checked after every step
 mod sending; // sent once, put back once
+mod state; // what a generator keeps, and the end of a fleet
 mod unread; // what a worker cannot read is for others

@@ -150,7 +150,7 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
         let stored = lab.stored();
         let config = lab.key("config");
         let open = lab.late("open", &["config", "members"], &[crate::lab::PROTOCOL]);
-        assert_eq!(lab.send(&open).0, ["ok", "1000"]);
+        assert_eq!(lab.send(&open).0, ["ok", "1000", "1"]);
         for (other, theirs) in [("3", "3"), ("", "1")] {
             match other {
                 "" => {

@@ -52,7 +52,7 @@ fn only_adding_messages_is_refused_when_memory_is_full() {
         let expected = match name {
             "push" | "send" | "enroll" | "requeue" => "#!lua",
             "guarded" => "#!lua", // what a user's script adds is not for us to allow
-            "event_read" => "#!lua flags=no-writes",
+            "event_read" | "find" => "#!lua flags=no-writes",
             _ => "#!lua flags=allow-oom",
         };
         assert_eq!(source.lines().next(), Some(expected), "{name}.lua");

@@ -2,13 +2,18 @@ use crate::lab::{Lab, NOBODY, on_each_server, proves};
 
 #[test]
 fn a_push_is_accepted_once() {
-    proves("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1", |lab| {
-        let term = lab.leader_with("a", &["x", "y"]);
-        let push = lab.push_call("a", &term, 3, &["z"]);
-        lab.send(&push);
-        lab.send(&push);
-        lab.lane("generated").len() == 3
-    });
+    proves(
+        "push",
+        "if from + math.max(n, 1) - 1 <= last then return 'already' end",
+        "last = from - 1",
+        |lab| {
+            let term = lab.leader_with("a", &["x", "y"]);
+            let push = lab.push_call("a", &term, 3, &["z"]);
+            lab.send(&push);
+            lab.send(&push);
+            lab.lane("generated").len() == 3
+        },
+    );
 }
 
 /// ⚑ A number once sent is bound to its bytes: other bytes under it are not accepted, and whoever

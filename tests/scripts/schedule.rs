@@ -444,7 +444,11 @@ fn a_random_schedule_never_breaks_the_books_on_valkey() {
 fn the_adversary_finds_a_missing_rule() {
     let gone = "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end";
     let faults = [
-        ("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1"),
+        (
+            "push",
+            "if from + math.max(n, 1) - 1 <= last then return 'already' end",
+            "last = from - 1",
+        ),
         (
             "fetch",
             "if n <= hi and not open then return 'closed' end",

@@ -26,7 +26,7 @@ impl Lab {
             .collect();
         let (sent, lane) = (format!("sent:{sender}"), format!("lane:{lane}"));
         let dedup = key.map(|key| format!("dedup:{key}"));
-        let mut keys = vec![sent.as_str(), &lane, "counts", "wake", "config"];
+        let mut keys = vec![sent.as_str(), &lane, "counts", "wake", "config", "errors"];
         keys.extend(dedup.as_deref());
         let from = from.to_string();
         let mut args = vec![sender, &from, PROTOCOL, "60000"];
@@ -118,7 +118,7 @@ fn a_duplicate_stays_one_although_its_key_expires() {
 
 #[test]
 fn a_full_lane_takes_all_or_nothing_and_uses_no_number() {
-    let rule = "+ n > tonumber(backlog_max) then return {'full', backlog_max} end";
+    let rule = "+ n > tonumber(backlog_max) then return {'full', 'backlog', backlog_max} end";
     proves("send", rule, "< 0 then end", |lab| {
         lab.limit_backlog("5");
         let four = lab.send_call("a", 1, "low", &["1", "2", "3", "4"], None);

@@ -38,7 +38,7 @@ local lease = redis.call('GET', p .. 'lease')
 if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
 return {waiting, held, settled, errors, redis.call('HGETALL', p .. 'counts'), redis.call('ZCARD', p .. 'members'),
   lease and string.match(lease, '|(.+)$') or '', redis.call('HGETALL', p .. 'data:' .. ARGV[2]),
-  redis.call('EXISTS', p .. 'data:' .. ARGV[3])}
+  redis.call('EXISTS', p .. 'data:' .. ARGV[3]), redis.call('HGET', p .. 'state', 'state') or '0'}
 ";
 
 const BEAT: &str = r"
@@ -72,6 +72,8 @@ pub(crate) struct Snapshot {
     pub(crate) effects: HashMap<Source, (i64, i64)>,
     /// Effects that had to be refused left something.
     pub(crate) refused: bool,
+    /// What the generators keep: how many messages they have made in all.
+    pub(crate) state: i64,
 }
 
 impl Snapshot {
@@ -184,7 +186,8 @@ impl Books {
 
     pub(crate) fn snapshot(&mut self) -> RedisResult<Snapshot> {
         type Counts = HashMap<String, i64>;
-        type Raw = (u64, u64, u64, Vec<String>, Counts, u64, String, Vec<(String, i64)>, bool);
+        type Effects = Vec<(String, i64)>;
+        type Raw = (u64, u64, u64, Vec<String>, Counts, u64, String, Effects, bool, i64);
         let mut read = redis::cmd("EVAL");
         read.arg(READ).arg(0).arg(key("")).arg(EFFECTS).arg(REFUSED);
         let raw: Raw = self.with(|connection| read.query(connection))?;
@@ -205,6 +208,7 @@ impl Books {
             leads: raw.6.parse().ok(),
             effects,
             refused: raw.8,
+            state: raw.9,
         })
     }
 

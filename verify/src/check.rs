@@ -279,6 +279,11 @@ impl Checker {
             );
             self.blame(Invariant::BooksBalance, what, Vec::new());
         }
+        if now.state != now.count("generated") {
+            let (state, made) = (now.state, now.count("generated"));
+            let what = format!("{state} messages are kept as made, and {made} were generated");
+            self.blame(Invariant::StateKept, what, Vec::new());
+        }
         let settled = now.count("done") + now.count("failed");
         self.compare("claimed", now.count("claimed"), now.held as i64);
         self.compare("done + failed", settled, now.settled as i64);

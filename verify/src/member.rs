@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    BoxError, Config, Context, Cursor, DistributedEvent, Effect, Error, ErrorRecord, ErrorStore,
-    Fleet, Lane, Ledger, Message, NewMessage, Notice, Outcome, Redis, Sender, Tick,
+    Batch, BoxError, Config, Context, Cursor, DistributedEvent, Effect, Error, ErrorRecord,
+    ErrorStore, Fleet, Lane, Ledger, Message, NewMessage, Notice, Outcome, Redis, Sender, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
@@ -40,6 +40,8 @@ pub(crate) const ATTEMPTS_MAX: u32 = 2;
 /// Bytes of payload that a worker takes at once, unless it is one message: a large one is put back then.
 const BLOCK_BYTES: usize = 16 << 10;
 const LARGE_BYTES: usize = 32 << 10;
+/// How long a sender repeats what is not answered.
+const SENDS_WITHIN: Duration = Duration::from_secs(60);
 /// Every so many messages, a sender sends a large one.
 const LARGE_EVERY: u64 = 20;
 const BETWEEN_SENDS: Duration = Duration::from_millis(50);
@@ -205,10 +207,14 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
             many => Entry::Make { term: tick.term.get(), seq: tick.seq, many },
         });
         let payload = format!("{maker} {}", now());
-        async move {
-            let messages = (0..many).map(|_| NewMessage::from(payload.as_str())).collect();
-            Ok::<Vec<NewMessage>, BoxError>(messages)
-        }
+        let before: Option<u64> =
+            std::str::from_utf8(tick.state()).ok().and_then(|text| text.parse().ok());
+        let after = before.unwrap_or(0) + many;
+        let batch = Batch::new((0..many).map(|_| payload.as_str()));
+        // Now and then nothing is made, and the state is kept all the same.
+        let keeps = many > 0 || tick.count.is_multiple_of(5);
+        let batch = if keeps { batch.with_state(after.to_string()) } else { batch };
+        async move { Ok::<Batch, BoxError>(batch) }
     };
     let worked = Arc::clone(book);
     let handle = move |message: Message, context: Context| {
@@ -427,7 +433,8 @@ async fn send(part: &Part, book: &Book) -> Result<(), Error> {
     }
     let sender = loop {
         match Sender::open(part.url.as_str(), FLEET).await {
-            Ok(sender) => break sender,
+            // Long enough to be repeated after every fault.
+            Ok(sender) => break sender.timeout(SENDS_WITHIN),
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }
     };
@@ -451,7 +458,7 @@ async fn send(part: &Part, book: &Book) -> Result<(), Error> {
                 true => tokio::time::timeout(SEND_MAX, laned.send_once(&key, payload)).await,
                 false => Ok(laned.send(payload).await),
             };
-            if matches!(one, Ok(Err(Error::NoAnswer { .. }))) && !has_key(number) {
+            if matches!(one, Ok(Err(Error::InDoubt { .. }))) && !has_key(number) {
                 number += 1; // in doubt
             } else if let Ok(Ok(sent)) = one
                 && let Some(id) = id_of(sent.id.as_str())

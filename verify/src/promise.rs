@@ -12,6 +12,8 @@ pub enum Invariant {
     TrustBounded,
     /// The numbers within a term have no gaps.
     DenseSequences,
+    /// What a generator keeps goes with its messages: whoever leads next begins where the last one stopped.
+    StateKept,
     /// No message has two outcomes.
     SettledOnce,
     /// Every message that was accepted has an outcome.
@@ -44,10 +46,11 @@ pub enum Invariant {
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 17] = [
+    pub const ALL: [Invariant; 18] = [
         Invariant::OneGenerator,
         Invariant::TrustBounded,
         Invariant::DenseSequences,
+        Invariant::StateKept,
         Invariant::SettledOnce,
         Invariant::NothingLost,
         Invariant::NothingInvented,
@@ -87,6 +90,7 @@ impl Invariant {
             Invariant::OneGenerator => "one accepted generator at a time",
             Invariant::TrustBounded => "nobody trusts itself for too long",
             Invariant::DenseSequences => "numbers without gaps",
+            Invariant::StateKept => "generators go on where the last one stopped",
             Invariant::SettledOnce => "settled exactly once",
             Invariant::NothingLost => "nothing lost",
             Invariant::NothingInvented => "nothing invented, nothing of the fenced",

@@ -22,6 +22,10 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "CAUSE")]
     pub(crate) cause: Option<artel::Cause>,
 
+    /// Only those of this kind, as their senders said
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Option<String>,
+
     /// At most this many
     #[arg(long, value_name = "N", value_parser = values::at_least_one)]
     pub(crate) limit: Option<u64>,
@@ -68,6 +72,17 @@ pub(crate) struct RequeueArgs {
     pub(crate) yes: bool,
 }
 
+/// Which errors are dropped.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DropArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
 /// Which errors are copied, and where to.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ExportArgs {
@@ -81,12 +96,14 @@ pub(crate) struct ExportArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum ErrorsCommand {
-    /// Show a page of failed messages, oldest first; nothing is removed
+    /// Show a page of failed messages, newest first, and how many there are; nothing is removed
     List(ListArgs),
     /// Take failed messages: print them and remove them
     Take(TakeArgs),
     /// Put failed messages back to work, each as a new message
     Requeue(RequeueArgs),
+    /// Remove failed messages for good; they are counted as dropped
+    Drop(DropArgs),
     /// Copy failed messages as JSON lines; nothing is removed
     Export(ExportArgs),
 }

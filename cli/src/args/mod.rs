@@ -5,6 +5,7 @@
 
 mod errors;
 mod run;
+mod send;
 mod sync;
 mod values;
 mod verify;
@@ -14,8 +15,13 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-pub(crate) use errors::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs};
-pub(crate) use run::{HandlerMode, MemberArgs, RunArgs, UpArgs};
+pub(crate) use errors::{
+    DropArgs, ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs,
+};
+pub(crate) use run::{
+    HandlerMode, LeaderWorks, MakeArgs, MemberArgs, ProcessArgs, RunArgs, UpArgs, WorkArgs,
+};
+pub(crate) use send::{Empty, SendArgs, SendLane};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 pub(crate) use verify::{PartArgs, VerifyArgs};
@@ -34,14 +40,14 @@ pub(crate) struct Args {
     run: RunArgs,
 
     /// Take all failed messages, print one per line, end
-    #[arg(long = "getErrors", value_name = "yes", num_args = 0..=1, default_missing_value = "yes",
-          value_parser = ["yes"], help_heading = "Commands as flags")]
-    get_errors: Option<String>,
+    #[arg(long = "getErrors", value_name = "yes|no", num_args = 0..=1, default_missing_value = "yes",
+          value_parser = values::yes_or_no, help_heading = "Commands as flags")]
+    get_errors: Option<bool>,
 
     /// Put back what dead members left behind, never live work, and end
-    #[arg(long = "cleanTemp", value_name = "yes", num_args = 0..=1, default_missing_value = "yes",
-          value_parser = ["yes"], help_heading = "Commands as flags")]
-    clean_temp: Option<String>,
+    #[arg(long = "cleanTemp", value_name = "yes|no", num_args = 0..=1, default_missing_value = "yes",
+          value_parser = values::yes_or_no, help_heading = "Commands as flags")]
+    clean_temp: Option<bool>,
 
     /// With --getErrors: print whole records, one JSON document per line
     #[arg(long, requires = "get_errors", help_heading = "Commands as flags")]
@@ -196,6 +202,8 @@ pub(crate) enum EmbeddedMode {
 enum Command {
     /// Join the fleet (the default): generate if elected, else handle messages
     Run(RunArgs),
+    /// Join the fleet to handle messages, and never to generate any
+    Work(WorkArgs),
     /// A private server and some members in one terminal: kill them and see
     Up(UpArgs),
     /// Put messages into a lane: arguments, or lines from stdin
@@ -206,7 +214,28 @@ enum Command {
     /// Look at failed messages, take them, or put them back to work
     #[command(subcommand)]
     Errors(ErrorsCommand),
-    /// Who leads, who is here, the books; exit code 6 when nobody leads
+    /// Where a message is: waiting, claimed by whom, failed why, or done; exit code 5 if nothing is known
+    Show {
+        /// Its id, as `artel send` prints it
+        id: String,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// What the effects of handlers wrote
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Every fleet on this Redis: who is in it, what waits
+    Fleets {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a fleet
+    #[command(subcommand)]
+    Fleet(FleetCommand),
+    /// Who leads, who is here, the books; exit code 6 when nobody is here, when nobody leads although a
+    /// member could, or when messages wait and nobody works
     Status(StatusArgs),
     /// What every member says about itself: role, numbers, handler times
     Stats {
@@ -245,57 +274,30 @@ enum Command {
     },
 }
 
-/// A lane that messages can be sent to.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum SendLane {
-    /// Urgent.
-    High,
-    /// The usual one.
-    Normal,
-    /// Can wait.
-    Low,
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum DataCommand {
+    /// Print what stands under this name: a value, or one element per line, fields of a hash with a tab
+    /// between field and value; exit code 5 if nothing does
+    Get {
+        /// The name, as the effect has it
+        name: String,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
 }
 
-impl From<SendLane> for artel::Lane {
-    fn from(lane: SendLane) -> artel::Lane {
-        match lane {
-            SendLane::High => artel::Lane::High,
-            SendLane::Normal => artel::Lane::Normal,
-            SendLane::Low => artel::Lane::Low,
-        }
-    }
-}
-
-/// What is sent.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct SendArgs {
-    /// The messages; without any, each line of stdin is one
-    #[arg(value_name = "MESSAGE")]
-    pub(crate) messages: Vec<String>,
-
-    /// The lane to put them into
-    #[arg(long, value_enum, default_value = "normal")]
-    pub(crate) lane: SendLane,
-
-    /// Send one message, and only if none was sent under this key before
-    #[arg(long, value_name = "KEY")]
-    pub(crate) dedup: Option<String>,
-
-    /// How long that key is remembered
-    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "1day")]
-    pub(crate) dedup_for: Duration,
-
-    /// What kind of messages they are, for handlers that tell kinds apart
-    #[arg(long, value_name = "KIND")]
-    pub(crate) kind: Option<String>,
-
-    /// Lines may be empty or any bytes, not only UTF-8 text
-    #[arg(long)]
-    pub(crate) raw: bool,
-
-    /// Print one JSON document per message instead of its id
-    #[arg(long)]
-    pub(crate) json: bool,
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum FleetCommand {
+    /// Remove a fleet with everything in it: messages, failed ones, books, locks, events, data. Nobody may be
+    /// in it
+    Remove {
+        /// The fleet
+        name: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
 }
 
 /// How the status is printed.
@@ -356,10 +358,15 @@ pub(crate) enum ConfigCommand {
 #[derive(Debug)]
 pub(crate) enum Action {
     Run(RunArgs),
+    Work(WorkArgs),
     Up(UpArgs),
     Send(SendArgs),
     Errors(ErrorsCommand),
     CleanTemp,
+    Show { id: String, json: bool },
+    Data(DataCommand),
+    Fleets { json: bool },
+    Fleet(FleetCommand),
     Status(StatusArgs),
     Stats { json: bool },
     Event(EventCommand),
@@ -375,12 +382,14 @@ pub(crate) enum Action {
 impl Args {
     /// Is there a command, by its name or as a flag? Without one it is `run`.
     pub(crate) fn has_command(&self) -> bool {
-        self.command.is_some() || self.get_errors.is_some() || self.clean_temp.is_some()
+        self.command.is_some() || self.get_errors == Some(true) || self.clean_temp == Some(true)
     }
 
     /// The one thing that was asked for.
     pub(crate) fn action(self) -> Result<Action, Failure> {
-        let flags = usize::from(self.get_errors.is_some()) + usize::from(self.clean_temp.is_some());
+        let (get_errors, clean_temp) =
+            (self.get_errors == Some(true), self.clean_temp == Some(true));
+        let flags = usize::from(get_errors) + usize::from(clean_temp);
         let named = usize::from(self.command.is_some()) + flags;
         if named > 1 {
             let error = "more than one command in one line";
@@ -388,18 +397,23 @@ impl Args {
         }
         if flags == 1 {
             let take = TakeArgs { json: self.json, ..TakeArgs::default() };
-            return Ok(match self.get_errors {
-                Some(_) => Action::Errors(ErrorsCommand::Take(take)),
-                None => Action::CleanTemp,
+            return Ok(match get_errors {
+                true => Action::Errors(ErrorsCommand::Take(take)),
+                false => Action::CleanTemp,
             });
         }
         Ok(match self.command {
             None => Action::Run(self.run),
             Some(Command::Run(run)) => Action::Run(run),
+            Some(Command::Work(work)) => Action::Work(work),
             Some(Command::Up(up)) => Action::Up(up),
             Some(Command::Send(send)) => Action::Send(send),
             Some(Command::GetErrors(take)) => Action::Errors(ErrorsCommand::Take(take)),
             Some(Command::Errors(command)) => Action::Errors(command),
+            Some(Command::Show { id, json }) => Action::Show { id, json },
+            Some(Command::Data(command)) => Action::Data(command),
+            Some(Command::Fleets { json }) => Action::Fleets { json },
+            Some(Command::Fleet(command)) => Action::Fleet(command),
             Some(Command::Status(options)) => Action::Status(options),
             Some(Command::Stats { json }) => Action::Stats { json },
             Some(Command::Event(command)) => Action::Event(command),

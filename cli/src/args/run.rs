@@ -13,8 +13,32 @@ use crate::builtin::WorkTime;
 #[command(next_help_heading = super::OF_RUN)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
+    pub(crate) make: MakeArgs,
+
+    #[command(flatten)]
     pub(crate) member: MemberArgs,
 
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+
+    /// Leave when stdin ends: for whoever starts members and may be killed
+    #[arg(long, hide = true)]
+    pub(crate) tethered: bool,
+}
+
+/// Settings of a member that never leads.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct WorkArgs {
+    #[command(flatten)]
+    pub(crate) member: MemberArgs,
+
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+}
+
+/// What one process has for itself.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProcessArgs {
     /// What people call this process [default: artel- and its process id]
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
@@ -26,10 +50,6 @@ pub(crate) struct RunArgs {
     /// Read the token for --http from this file, instead of from ARTEL_HTTP_TOKEN
     #[arg(long, value_name = "FILE")]
     pub(crate) http_token_file: Option<PathBuf>,
-
-    /// Leave when stdin ends: for whoever starts members and may be killed
-    #[arg(long, hide = true)]
-    pub(crate) tethered: bool,
 }
 
 /// A fleet in one terminal.
@@ -41,23 +61,51 @@ pub(crate) struct UpArgs {
     pub(crate) members: u16,
 
     #[command(flatten)]
+    pub(crate) make: MakeArgs,
+
+    #[command(flatten)]
     pub(crate) member: MemberArgs,
+}
+
+/// What a member needs that may lead.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct MakeArgs {
+    /// Run this command each interval while this process leads: each line it prints is a message. One that
+    /// takes longer than five intervals and two leases loses its turn to another member [default: none if
+    /// there is a --handler, so that nobody leads and all work; else random text]
+    #[arg(long, value_name = "CMD")]
+    pub(crate) generator: Option<String>,
+
+    /// Time between two runs of the generator
+    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "500ms")]
+    pub(crate) interval: Duration,
+
+    /// Stop generating after this many messages of the whole fleet
+    #[arg(long, value_name = "N")]
+    pub(crate) max_messages: Option<u64>,
+
+    /// Does the process that leads handle messages, too?
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "never")]
+    pub(crate) leader_works: LeaderWorks,
+}
+
+/// When the process that leads handles messages, too.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum LeaderWorks {
+    /// It only generates.
+    Never,
+    /// While no other member works.
+    Alone,
+    /// Like every other member.
+    Always,
 }
 
 /// What all members of a fleet have in common.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MemberArgs {
-    /// Time between two generated messages
-    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "500ms")]
-    pub(crate) interval: Duration,
-
     /// Share of messages the built-in handler finds in error, 0 to 1
     #[arg(long, value_name = "SHARE", value_parser = values::share, default_value = "0.05")]
     pub(crate) error_rate: f64,
-
-    /// Stop generating after this many messages of the whole fleet
-    #[arg(long, value_name = "N")]
-    pub(crate) max_messages: Option<u64>,
 
     /// Run this command for each message: payload on stdin, exit code 0 = done, else failed
     #[arg(long, value_name = "CMD")]
@@ -70,11 +118,6 @@ pub(crate) struct MemberArgs {
     /// A handler that runs longer is stopped, and its message fails
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5m")]
     pub(crate) handler_timeout: Duration,
-
-    /// Run this command each interval: each line it prints is a message. One that takes longer than
-    /// five intervals and two leases loses its turn to another member
-    #[arg(long, value_name = "CMD")]
-    pub(crate) generator: Option<String>,
 
     /// Simulated work per message: a time, or a time per byte such as 10us/byte
     #[arg(long, value_name = "TIME", conflicts_with = "handler")]
@@ -93,6 +136,11 @@ pub(crate) struct MemberArgs {
     /// [default: the fleet's, else 1000000]
     #[arg(long, value_name = "N")]
     pub(crate) backlog_max: Option<usize>,
+
+    /// Failed messages that may be stored: beyond, generating and sending wait; one value for the fleet
+    /// [default: the fleet's, else 1000000]
+    #[arg(long, value_name = "N")]
+    pub(crate) errors_max: Option<usize>,
 
     /// Workers that may die over a message before it goes to the error store; one value for the
     /// fleet [default: the fleet's, else 5]

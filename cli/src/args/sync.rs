@@ -38,6 +38,9 @@ pub(crate) enum EventCommand {
         /// Give up after this time, with exit code 4
         #[arg(long, value_name = "TIME", value_parser = values::time)]
         timeout: Option<Duration>,
+        /// Clear it then: of all who wait so, one goes on each time it is set
+        #[arg(long)]
+        clear: bool,
         /// Look at least this often, whatever is heard
         #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5s")]
         consumer_timeout: Duration,

@@ -18,6 +18,14 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     })
 }
 
+pub(super) fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "true" | "1" => Ok(true),
+        "no" | "false" | "0" => Ok(false),
+        _ => Err("must be yes, no, true, false, 1 or 0".to_owned()),
+    }
+}
+
 pub(super) fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),

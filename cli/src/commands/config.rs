@@ -12,7 +12,7 @@ use artel::{Address, Fleet};
 use crate::args::{Action, ConfigCommand, Global};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::layers::{self, FILE, Origin, Setting};
-use crate::{commands, printer, settings};
+use crate::{commands, printer};
 
 /// `told` is what the command line says about a member's settings.
 pub(crate) fn config(
@@ -67,8 +67,9 @@ fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
     let args = layers::read_file(&path, &text)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
     if let Action::Run(run) = args.action()? {
-        commands::run::parts(&run.member)?;
-        let mut member = Fleet::builder().name(fleet).config(settings::config(&run));
+        let start = commands::run::Start::of_run(&run);
+        start.parts()?;
+        let mut member = Fleet::builder().name(fleet).config(start.config());
         if let Some(redis) = redis {
             member = member.redis(redis);
         }

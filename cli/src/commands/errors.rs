@@ -1,7 +1,7 @@
-//! `artel errors`: look at failed messages, take them, put them back to work, copy them.
+//! `artel errors`: look at failed messages, take them, put them back to work, drop them, copy them.
 //!
-//! **Invariant:** only `take` and `requeue` remove anything, and only what they have shown: `take`
-//! what was printed, `requeue` what was counted in the question.
+//! **Invariant:** only `take`, `requeue` and `drop` remove anything, and only what they have shown: `take`
+//! what was printed, the others what was counted in the question.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use artel::{Cursor, ErrorRecord, ErrorStore};
 use regex::bytes::Regex;
 
-use crate::args::{ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs};
+use crate::args::{DropArgs, ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs};
 use crate::commands::take;
 use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
-use crate::{printer, table};
+use crate::{printer, table, times};
 
 /// What `list` shows unless it is told otherwise.
 const PAGE: u64 = 20;
@@ -30,6 +30,7 @@ pub(crate) async fn errors(place: &Place, command: &ErrorsCommand) -> Result<u8,
         ErrorsCommand::Take(args) => take::take(place, args).await,
         ErrorsCommand::List(args) => list(place, args).await,
         ErrorsCommand::Requeue(args) => requeue(place, args).await,
+        ErrorsCommand::Drop(args) => drop_them(place, args).await,
         ErrorsCommand::Export(args) => export(place, args).await,
     }
 }
@@ -38,6 +39,7 @@ pub(crate) async fn errors(place: &Place, command: &ErrorsCommand) -> Result<u8,
 pub(crate) struct Filter {
     grep: Option<Regex>,
     cause: Option<artel::Cause>,
+    kind: Option<String>,
     limit: u64,
     since: Option<Duration>,
     /// The same in Redis time, once it is known.
@@ -55,13 +57,15 @@ impl Filter {
                 .hint("put a backslash before a character that stands for itself, such as `\\(`")
         })?;
         let limit = args.limit.unwrap_or(u64::MAX);
-        Ok(Filter { grep, cause: args.cause, limit, since: args.since, since_ms: 0 })
+        let (cause, kind, since) = (args.cause, args.kind.clone(), args.since);
+        Ok(Filter { grep, cause, kind, limit, since, since_ms: 0 })
     }
 
     /// Does it choose at all?
     pub(crate) fn is_everything(&self) -> bool {
         self.grep.is_none()
             && self.cause.is_none()
+            && self.kind.is_none()
             && self.since.is_none()
             && self.limit == u64::MAX
     }
@@ -79,6 +83,7 @@ impl Filter {
         let fits = self.limit > 0
             && record.failed_ms >= self.since_ms
             && self.cause.is_none_or(|cause| cause == record.cause)
+            && self.kind.as_ref().is_none_or(|kind| record.kind.as_ref() == Some(kind))
             && self.grep.as_ref().is_none_or(|grep| {
                 grep.is_match(&record.payload) || grep.is_match(record.reason.as_bytes())
             });
@@ -116,39 +121,47 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
         Some(cursor) => cursor,
         None => filter.cursor(&store).await?,
     };
+    let now_ms = store.now_ms().await?;
     let (mut text, mut last, mut shown) = (String::new(), None, 0);
-    through(&store, &mut cursor, &mut filter, |page| {
-        for record in page {
+    loop {
+        let page = store.page_back(&mut cursor, CHUNK).await?;
+        let over = page.is_empty();
+        for record in page.into_iter().filter(|record| filter.takes(record)) {
             if args.json {
                 let mut line = serde_json::to_value(&record).unwrap_or_default();
                 line["position"] = record.position().into();
                 text.push_str(&table::json(&line)?);
             } else {
-                entry(&mut text, &record);
+                entry(&mut text, &record, now_ms);
             }
             shown += 1;
             last = Some(record.position().to_owned());
         }
-        Ok(true)
-    })
-    .await?;
-    printer::data(&text)?;
-    let taken = store.being_taken().await?;
-    if taken > 0 {
-        printer::remark(&format!("note: {taken} more are being taken by somebody"));
-    }
-    match last {
-        Some(position) if shown == asked => {
-            printer::remark(&format!("next page: --cursor {position}"));
+        if over || filter.limit == 0 {
+            break;
         }
-        _ if shown == 0 => printer::remark("no failed message matches"),
-        _ => {}
+    }
+    printer::data(&text)?;
+    let (stored, taken) = (store.count().await?, store.being_taken().await?);
+    let taken = match taken {
+        0 => String::new(),
+        taken => format!(", {taken} of them being taken by somebody"),
+    };
+    match last {
+        _ if stored == 0 => printer::remark("no failed message is stored"),
+        None => printer::remark(&format!("none matches; {stored} are stored{taken}")),
+        Some(position) => {
+            printer::remark(&format!("{shown} shown, {stored} stored{taken}"));
+            if shown == asked && stored > shown {
+                printer::remark(&format!("older ones: --cursor {position}"));
+            }
+        }
     }
     Ok(OK)
 }
 
 /// One record for people: a line about it, then its reason and its payload, cut where they are long.
-fn entry(text: &mut String, record: &ErrorRecord) {
+pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now_ms: u64) {
     let cut = |bytes: &[u8]| {
         // Nothing that a terminal would obey.
         let line = String::from_utf8_lossy(&take::escape(bytes)).into_owned();
@@ -158,66 +171,105 @@ fn entry(text: &mut String, record: &ErrorRecord) {
             None => line,
         }
     };
-    let time = humantime::format_rfc3339_seconds(
-        std::time::UNIX_EPOCH + Duration::from_millis(record.failed_ms),
-    );
-    let _ = write!(
-        text,
-        "{}  {}  {}  attempt {}  by {}",
-        time,
-        record.id,
-        record.cause,
-        record.attempt,
-        harmless(if record.label.is_empty() { &record.member } else { &record.label })
-    );
-    if let Some(kind) = &record.kind {
-        let _ = write!(text, "  kind {}", harmless(kind));
-    }
-    if let Some(origin) = &record.origin {
-        let _ = write!(text, "  was {}", harmless(origin));
-    }
-    let _ = writeln!(text, "\n  reason   {}", cut(record.reason.as_bytes()));
+    let ago = times::span_ms(now_ms.saturating_sub(record.failed_ms));
+    let optional = |name: &str, value: &Option<String>| {
+        value.as_ref().map_or_else(String::new, |value| format!("{name} {}", harmless(value)))
+    };
+    let by = if record.label.is_empty() { &record.member } else { &record.label };
+    text.push_str(&printer::screen().flow(&[
+        record.id.clone(),
+        format!("{} ({ago} ago)", times::point(record.failed_ms)),
+        record.cause.to_string(),
+        format!("attempt {}", record.attempt),
+        if by.is_empty() { String::new() } else { format!("by {}", harmless(by)) },
+        optional("kind", &record.kind),
+        optional("was", &record.origin),
+    ]));
+    let _ = writeln!(text, "  reason   {}", cut(record.reason.as_bytes()));
     let _ = writeln!(text, "  payload  {}", cut(&record.payload));
 }
 
-async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
-    let mut filter = Filter::new(&args.filter)?;
-    let mut cursor = filter.cursor(&store).await?;
+/// What a question was asked about: only that is touched, whatever fails meanwhile.
+struct Asked {
+    begin: Cursor,
+    last: String,
+    count: u64,
+}
+
+/// Counts what is meant and asks; `None` if nothing is to be done.
+async fn ask(
+    store: &ErrorStore,
+    filter: &mut Filter,
+    yes: bool,
+    question: impl Fn(&str) -> String,
+) -> Result<Option<Asked>, Failure> {
+    let mut cursor = filter.cursor(store).await?;
     let begin = cursor.clone();
-    // Only what is counted now is put back: what fails meanwhile was not asked about.
+    let limit = filter.limit;
     let (mut count, mut last) = (0u64, None);
-    through(&store, &mut cursor, &mut filter, |page| {
+    through(store, &mut cursor, filter, |page| {
         count += page.len() as u64;
         last = page.last().map(|record| record.position().to_owned()).or(last.take());
         Ok(true)
     })
     .await?;
+    filter.limit = limit;
     let Some(last) = last else {
         printer::remark("no failed message matches");
-        return Ok(OK);
+        return Ok(None);
     };
     let noun = if count == 1 { "message" } else { "messages" };
-    if !args.yes {
-        match printer::confirm(&format!("put {count} failed {noun} back to work?")) {
-            Some(true) => {}
-            Some(false) => {
-                printer::remark("nothing was changed");
-                return Ok(OK);
-            }
-            None => {
-                return Err(Failure::new(FAILURE, "nobody answers: nothing was changed")
-                    .hint("`--yes` does it without asking"));
-            }
+    let asked = Asked { begin, last, count };
+    match yes
+        .then_some(true)
+        .or_else(|| printer::confirm(&question(&format!("{count} failed {noun}"))))
+    {
+        Some(true) => Ok(Some(asked)),
+        Some(false) => {
+            printer::remark("nothing was changed");
+            Ok(None)
         }
+        None => Err(Failure::new(FAILURE, "nobody answers: nothing was changed")
+            .hint("`--yes` does it without asking")),
     }
-    filter = Filter { limit: args.filter.limit.unwrap_or(u64::MAX), ..filter };
+}
+
+/// The pages of what was asked about, oldest first; `None` behind the last.
+struct Pages<'a> {
+    store: &'a ErrorStore,
+    filter: Filter,
+    cursor: Cursor,
+    last: String,
+    over: bool,
+}
+
+impl<'a> Pages<'a> {
+    fn of(store: &'a ErrorStore, filter: Filter, asked: &Asked) -> Pages<'a> {
+        let (cursor, last) = (asked.begin.clone(), asked.last.clone());
+        Pages { store, filter, cursor, last, over: false }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<ErrorRecord>>, Failure> {
+        if self.over || self.filter.limit == 0 {
+            return Ok(None);
+        }
+        let mut page = self.store.page(&mut self.cursor, CHUNK).await?;
+        let last = &self.last;
+        self.over = page.is_empty() || page.iter().any(|record| !before(record.position(), last));
+        page.retain(|record| !before(last, record.position()) && self.filter.takes(record));
+        Ok(Some(page))
+    }
+}
+
+async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
+    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let mut filter = Filter::new(&args.filter)?;
+    let question = |what: &str| format!("put {what} back to work?");
+    let Some(asked) = ask(&store, &mut filter, args.yes, question).await? else { return Ok(OK) };
+    let count = asked.count;
     let mut requeuer = store.requeue(args.lane.map(Into::into));
-    let (mut cursor, mut done, mut unreadable) = (begin, 0, 0);
-    loop {
-        let mut page = store.page(&mut cursor, CHUNK).await?;
-        let over = page.is_empty() || page.iter().any(|record| !before(record.position(), &last));
-        page.retain(|record| !before(&last, record.position()) && filter.takes(record));
+    let (mut pages, mut done, mut unreadable) = (Pages::of(&store, filter, &asked), 0, 0);
+    while let Some(page) = pages.next().await? {
         let moved = requeuer.put_back(&page).await.map_err(|error| {
             let failure = Failure::from(error);
             let error = format!("{done} of {count} were put back, then: {}", failure.error);
@@ -225,9 +277,6 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
         })?;
         done += moved.messages;
         unreadable += moved.unreadable;
-        if over || filter.limit == 0 {
-            break;
-        }
     }
     printer::data(&format!("{done}\n"))?;
     let gone = count.saturating_sub(done + unreadable);
@@ -235,6 +284,28 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
         printer::remark(&format!("note: {unreadable} hold no message of this version and stay"));
     }
     if gone > 0 {
+        printer::remark(&format!("note: {gone} were taken or put back by somebody else meanwhile"));
+    }
+    Ok(OK)
+}
+
+async fn drop_them(place: &Place, args: &DropArgs) -> Result<u8, Failure> {
+    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let mut filter = Filter::new(&args.filter)?;
+    let question = |what: &str| format!("remove {what} for good?");
+    let Some(asked) = ask(&store, &mut filter, args.yes, question).await? else { return Ok(OK) };
+    let (mut pages, mut dropped) = (Pages::of(&store, filter, &asked), 0);
+    while let Some(page) = pages.next().await? {
+        dropped += store.drop_records(&page).await.map_err(|error| {
+            let failure = Failure::from(error);
+            let error =
+                format!("{dropped} of {} were dropped, then: {}", asked.count, failure.error);
+            Failure { error, ..failure }
+        })?;
+    }
+    printer::data(&format!("{dropped}\n"))?;
+    if dropped < asked.count {
+        let gone = asked.count - dropped;
         printer::remark(&format!("note: {gone} were taken or put back by somebody else meanwhile"));
     }
     Ok(OK)

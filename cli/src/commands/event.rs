@@ -9,7 +9,10 @@ use crate::args::EventCommand;
 use crate::exit::{Failure, NOT_FOUND, OK, TIMED_OUT};
 use crate::settings::Place;
 use crate::signals::Signals;
-use crate::{printer, table};
+use crate::{printer, table, times};
+
+/// How long it may take to take an event that is set, for whoever does not want to wait.
+const TAKE_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, Failure> {
     let redis = Redis::open(&place.redis, &place.fleet)?;
@@ -27,9 +30,9 @@ pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, F
             printer::data(&text)?;
             return Ok(if state.is_set { OK } else { NOT_FOUND });
         }
-        EventCommand::Wait { name, timeout, consumer_timeout } => {
+        EventCommand::Wait { name, timeout, clear, consumer_timeout } => {
             let event = event(name)?.with_consumer_timeout(*consumer_timeout)?;
-            return wait(&event, name, *timeout).await;
+            return wait(&event, name, *timeout, *clear).await;
         }
         EventCommand::List { json } => {
             let events = redis.events().await?;
@@ -40,12 +43,14 @@ pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, F
                     table::json(&json!({ "v": 1, "events": events }))?
                 }
                 false if events.is_empty() => "no events\n".to_owned(),
-                false => table::columns(
+                false => printer::screen().columns(
                     ["EVENT", "STATE"],
                     events.iter().map(|event| [event.name.clone(), words(&event.state)]),
+                    &[],
+                    |_| false,
                 ),
             };
-            printer::data(&text)?;
+            printer::shown(&text)?;
         }
     }
     Ok(OK)
@@ -55,15 +60,24 @@ async fn wait(
     event: &DistributedEvent,
     name: &str,
     timeout: Option<Duration>,
+    clear: bool,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let waiting = async {
         // A Redis that is not there is an error; one that goes away later is waited for.
-        Ok(event.is_set().await? || event.wait().await?)
+        let is_set = event.is_set().await?;
+        if clear {
+            return event.take().await.map(|()| true);
+        }
+        Ok(is_set || event.wait().await?)
     };
     let waiting = async {
         match timeout {
-            Some(Duration::ZERO) => event.is_set().await,
+            Some(Duration::ZERO) if !event.is_set().await? => Ok(false),
+            Some(Duration::ZERO) if !clear => Ok(true),
+            Some(Duration::ZERO) => {
+                tokio::time::timeout(TAKE_MAX, waiting).await.unwrap_or(Ok(false))
+            }
             Some(timeout) => tokio::time::timeout(timeout, waiting).await.unwrap_or(Ok(false)),
             None => waiting.await,
         }
@@ -73,7 +87,7 @@ async fn wait(
         Ok(Err(error)) => Err(error.into()),
         Ok(Ok(true)) => Ok(OK),
         Ok(Ok(false)) => {
-            let timeout = humantime::format_duration(timeout.unwrap_or_default());
+            let timeout = times::span(timeout.unwrap_or_default());
             Err(Failure::new(TIMED_OUT, format!("event {name:?} was not set within {timeout}")))
         }
     }
@@ -93,6 +107,6 @@ fn words(state: &EventState) -> String {
     match (state.is_set, state.clears_in) {
         (false, _) => "not set".to_owned(),
         (true, None) => "set".to_owned(),
-        (true, Some(left)) => format!("set, for {} more", humantime::format_duration(left)),
+        (true, Some(left)) => format!("set, for {} more", times::span(left)),
     }
 }

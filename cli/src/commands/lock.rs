@@ -18,13 +18,16 @@ use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
 use crate::variables::HTTP_TOKEN;
-use crate::{printer, table};
+use crate::{printer, table, times};
 
 /// As a shell says that a command is not there, or cannot be run.
 const NO_COMMAND: u8 = 127;
 const NO_START: u8 = 126;
 /// How long it may take to find out who has a lock that could not be had.
 const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a lock is waited for before that is said, and how often to look who has it.
+const TELL_AFTER: Duration = Duration::from_millis(500);
+const TELL_EVERY: Duration = Duration::from_secs(2);
 /// How long a command whose lock is lost may take to end by itself.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -46,7 +49,7 @@ pub(crate) async fn lock(place: &Place, command: &LockCommand) -> Result<u8, Fai
         (false, None) if locks.is_empty() => "no locks are held\n".to_owned(),
         (false, _) => rows(&locks),
     };
-    printer::data(&text)?;
+    printer::shown(&text)?;
     let is_held = locks.iter().any(|lock| lock.left_ms >= 0);
     Ok(if wanted.is_some() && !is_held { NOT_FOUND } else { OK })
 }
@@ -61,11 +64,13 @@ fn rows(locks: &[LockStatus]) -> String {
             },
             format!("{}:{}", lock.host, lock.pid),
             lock.token.to_string(),
-            humantime::format_duration(Duration::from_millis(lock.held_ms)).to_string(),
+            times::span_ms(lock.held_ms),
             lock.waiting.to_string(),
         ]
     });
-    table::columns(["LOCK", "HELD BY", "HOST:PID", "TOKEN", "FOR", "WAITING"], rows)
+    let head = ["LOCK", "HELD BY", "HOST:PID", "TOKEN", "FOR", "WAITING"];
+    printer::screen()
+        .columns(head, rows, &["TOKEN", "HOST:PID"], |row| row[1].ends_with("(overdue)"))
 }
 
 async fn run(place: &Place, args: &LockRunArgs) -> Result<u8, Failure> {
@@ -94,18 +99,22 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
             None => lock.acquire().await.map(Some),
         }
     };
+    let waiting = async {
+        tokio::select! {
+            guard = waiting => guard,
+            never = tell_holders(fleet, &args.name), if args.wait != Some(Duration::ZERO) => {
+                match never {}
+            }
+        }
+    };
     let guard = match signals.unless(waiting).await {
         Ok(guard) => guard?,
         Err(code) => return Ok(code),
     };
     let Some(guard) = guard else {
         // For the message only, so it may not take long.
-        let redis = fleet.redis();
-        let holder = tokio::time::timeout(HOLDER_TIMEOUT, redis.lock_status(&args.name)).await;
-        let holder = holder.ok().and_then(Result::ok).flatten();
-        let holder = holder.map_or_else(String::new, |lock| {
-            format!(": {} ({}:{}) has it", harmless(&lock.label), harmless(&lock.host), lock.pid)
-        });
+        let holder = holder(fleet, &args.name).await;
+        let holder = holder.map_or_else(String::new, |(name, _)| format!(": {name} has it"));
         let error = format!("lock {:?} could not be had{holder}", args.name);
         return match args.conflict_exit {
             // It is expected, so it is no error: `-q` silences it.
@@ -125,6 +134,31 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
         tracing::warn!(%error, "the command has ended, but the lock was lost before");
     }
     ended
+}
+
+/// Who has a lock, and for how long; nobody if that cannot be found out soon.
+async fn holder(fleet: &Fleet, name: &str) -> Option<(String, Duration)> {
+    let redis = fleet.redis();
+    let lock = tokio::time::timeout(HOLDER_TIMEOUT, redis.lock_status(name)).await;
+    let lock = lock.ok().and_then(Result::ok).flatten()?;
+    let who = format!("{} ({}:{})", harmless(&lock.label), harmless(&lock.host), lock.pid);
+    Some((who, Duration::from_millis(lock.held_ms)))
+}
+
+/// Says for whom is waited, once it takes a while, and again whenever it is somebody else.
+async fn tell_holders(fleet: &Fleet, name: &str) -> std::convert::Infallible {
+    let mut told = None;
+    tokio::time::sleep(TELL_AFTER).await;
+    loop {
+        if let Some((who, held)) = holder(fleet, name).await
+            && told.as_ref() != Some(&who)
+        {
+            let held = times::span(held);
+            tracing::info!("waiting for lock {name:?}: {who} has had it for {held}");
+            told = Some(who);
+        }
+        tokio::time::sleep(TELL_EVERY).await;
+    }
 }
 
 /// Runs the command; its exit code, or why it was ended.

@@ -2,15 +2,19 @@
 
 pub(crate) mod clean;
 pub(crate) mod config;
+pub(crate) mod data;
 pub(crate) mod embedded;
 pub(crate) mod errors;
 pub(crate) mod event;
+pub(crate) mod fleets;
 pub(crate) mod lock;
 pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod send;
+pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod take;
+pub(crate) mod tell;
 pub(crate) mod up;
 pub(crate) mod verify;

@@ -1,5 +1,8 @@
 //! `artel completions` and `artel man`: what can be made from the flags alone.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use crate::args;
 use crate::exit::{Failure, NOT_FOUND, OK};
 use crate::printer;
@@ -21,9 +24,35 @@ pub(crate) fn man(words: &[String]) -> Result<u8, Failure> {
         })?;
     }
     let mut page = Vec::new();
-    let man = clap_mangen::Man::new(command);
+    let man = clap_mangen::Man::new(command.clone());
     man.render(&mut page)?;
-    print(&page)
+    // On a terminal it is read, not processed further.
+    if printer::screen().width.is_none() {
+        return print(&page);
+    }
+    if paged(&["man", "-l", "-"], &page) {
+        return Ok(OK);
+    }
+    let help = command.render_long_help().to_string();
+    let pager = std::env::var("PAGER").unwrap_or_else(|_| "less".to_owned());
+    let words: Vec<&str> = pager.split_whitespace().collect();
+    if !words.is_empty() && paged(&words, help.as_bytes()) {
+        return Ok(OK);
+    }
+    print(help.as_bytes())
+}
+
+/// Has a program show this; false if there is no such program, or it does not know what to do with it.
+fn paged(words: &[&str], text: &[u8]) -> bool {
+    let [program, rest @ ..] = words else { return false };
+    let child =
+        Command::new(program).args(rest).stdin(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let Ok(mut child) = child else { return false };
+    if let Some(mut stdin) = child.stdin.take() {
+        // Whoever quits early has read enough.
+        let _ = stdin.write_all(text);
+    }
+    child.wait().is_ok_and(|status| status.success())
 }
 
 fn print(page: &[u8]) -> Result<u8, Failure> {

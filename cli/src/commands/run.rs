@@ -5,25 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    BoxError, Config, Context, Fleet, Generate, Handle, Message, NewMessage, Notice, Notices,
-    Outcome, Status, Tick,
+    Batch, BoxError, Config, Context, Fleet, Generate, Handle, Message, Outcome, Status, Tick,
 };
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Global, HandlerMode, MemberArgs, RunArgs};
+use crate::args::{Global, HandlerMode, MakeArgs, MemberArgs, ProcessArgs, RunArgs, WorkArgs};
 use crate::builtin::{Inspector, Text};
+use crate::commands::tell::tell;
 use crate::exit::{Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::http::Token;
 use crate::settings::{self, Need, Place};
 use crate::signals::{Signals, blocking};
 use crate::{commands, external, http, printer};
-
-// What a member says of itself; `up` reads it, too.
-pub(crate) const JOINED: &str = "joined the fleet";
-pub(crate) const LEADS: &str = "generator: this process leads";
-pub(crate) const DEPOSED: &str = "no longer the generator";
 
 /// What makes messages.
 pub(crate) enum Maker {
@@ -32,9 +27,9 @@ pub(crate) enum Maker {
 }
 
 impl Generate for Maker {
-    async fn generate(&mut self, tick: Tick) -> Result<Vec<NewMessage>, BoxError> {
+    async fn generate(&mut self, tick: Tick) -> Result<Batch, BoxError> {
         match self {
-            Maker::Text(text) => Ok(vec![text.next().into()]),
+            Maker::Text(text) => Ok(Batch::new([text.next()])),
             Maker::Command(source) => source.generate(tick).await,
         }
     }
@@ -57,11 +52,60 @@ impl Handle for Worker {
     }
 }
 
-/// The built-in generator and handler, or the user's commands.
-pub(crate) fn parts(args: &MemberArgs) -> Result<(Maker, Worker), Failure> {
-    let maker = match &args.generator {
-        None => Maker::Text(Box::new(Text::new(args.seed))),
-        Some(text) => Maker::Command(Source { command: CommandLine::parse("--generator", text)? }),
+/// What a member is started with.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    /// Without it, it never leads.
+    make: Option<&'a MakeArgs>,
+    member: &'a MemberArgs,
+    process: &'a ProcessArgs,
+    tethered: bool,
+}
+
+impl<'a> Start<'a> {
+    pub(crate) fn of_run(args: &'a RunArgs) -> Start<'a> {
+        let RunArgs { make, member, process, tethered } = args;
+        Start { make: Some(make), member, process, tethered: *tethered }
+    }
+
+    pub(crate) fn of_work(WorkArgs { member, process }: &'a WorkArgs) -> Start<'a> {
+        Start { make: None, member, process, tethered: false }
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let mut config = settings::config(self.make, self.member);
+        let label = self.process.label.clone();
+        config.label = label.unwrap_or_else(|| format!("artel-{}", std::process::id()));
+        config
+    }
+
+    pub(crate) fn parts(&self) -> Result<(Option<Maker>, Worker), Failure> {
+        parts(self.make, self.member)
+    }
+
+    /// What a newcomer may not expect of these parts.
+    fn remark(&self) -> Option<String> {
+        let generator = self.make.is_some_and(|make| make.generator.is_some());
+        (generator && self.member.handler.is_none()).then(|| {
+            let share = self.member.error_rate * 100.0;
+            format!("no --handler: the built-in one handles messages, and finds {share} % in error")
+        })
+    }
+}
+
+/// The user's commands, or the built-in generator and handler. Random text is generated only when there
+/// is neither command: whoever has a handler and no generator wants the messages that are sent.
+pub(crate) fn parts(
+    make: Option<&MakeArgs>,
+    args: &MemberArgs,
+) -> Result<(Option<Maker>, Worker), Failure> {
+    let generator = make.map(|make| make.generator.as_deref());
+    let maker = match (generator, &args.handler) {
+        (None, _) | (Some(None), Some(_)) => None,
+        (Some(None), None) => Some(Maker::Text(Box::new(Text::new(args.seed)))),
+        (Some(Some(text)), _) => {
+            Some(Maker::Command(Source { command: CommandLine::parse("--generator", text)? }))
+        }
     };
     let worker = match (&args.handler, args.handler_mode) {
         (None, HandlerMode::Lines) => {
@@ -83,14 +127,14 @@ pub(crate) fn parts(args: &MemberArgs) -> Result<(Maker, Worker), Failure> {
     Ok((maker, worker))
 }
 
-pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> {
+pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     // What is wrong with the settings is said before a server is started for them.
-    let config = settings::config(args);
+    let config = start.config();
     config.validate()?;
-    let (maker, worker) = parts(&args.member)?;
-    let token = Token::of_this_process(args.http_token_file.as_deref())?;
-    let listening = match &args.http {
+    let (maker, worker) = start.parts()?;
+    let token = Token::of_this_process(start.process.http_token_file.as_deref())?;
+    let listening = match &start.process.http {
         Some(address) => Some(http::listen(address).await?),
         None => None,
     };
@@ -106,10 +150,13 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     let http_over = CancellationToken::new();
     let served = listening.map(|port| http::serve(port, token, &fleet, http_over.clone()));
     let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
-    let every = args.member.snapshot_every;
+    if let Some(remark) = start.remark() {
+        tracing::info!("{remark}");
+    }
+    let every = start.member.snapshot_every;
     let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));
     snapshots.tick().await;
-    let ends = end_of(args);
+    let ends = end_of(start);
     let mut ends = std::pin::pin!(ends);
     loop {
         tokio::select! {
@@ -134,9 +181,9 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     }
     // A handler that cannot be stopped may still hold the notices open.
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
-    if args.member.duration.is_some() {
+    if start.member.duration.is_some() {
         let status = Status::read(&place.redis, &place.fleet).await?;
-        printer::data(&commands::status::books(&status))?;
+        printer::shown(&printer::screen().flow(&commands::status::books(&status)))?;
     }
     Ok(OK)
 }
@@ -145,17 +192,16 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
 async fn join(
     global: &Global,
     config: Config,
-    maker: Maker,
+    maker: Option<Maker>,
     worker: Worker,
 ) -> Result<(Place, Fleet), Failure> {
     let at = global.clone();
     let (place, _hold) = blocking(move || settings::place(&at, Need::Server)).await?;
-    let fleet = Fleet::builder()
-        .redis(&place.redis)
-        .name(&place.fleet)
-        .config(config)
-        .generate(maker)
-        .handle(worker);
+    let mut fleet =
+        Fleet::builder().redis(&place.redis).name(&place.fleet).config(config).handle(worker);
+    if let Some(maker) = maker {
+        fleet = fleet.generate(maker);
+    }
     Ok((place, fleet.start().await?))
 }
 
@@ -166,8 +212,8 @@ const HTTP_GRACE: Duration = Duration::from_secs(3);
 const TICK_MIN: Duration = Duration::from_millis(10);
 
 /// The time is over, or whoever holds the other end of our stdin is gone.
-fn end_of(args: &RunArgs) -> impl Future<Output = ()> + use<> {
-    let (duration, tethered) = (args.member.duration, args.tethered);
+fn end_of(start: Start<'_>) -> impl Future<Output = ()> + use<> {
+    let (duration, tethered) = (start.member.duration, start.tethered);
     async move {
         let time_over = async {
             match duration {
@@ -204,70 +250,5 @@ async fn snapshot(fleet: &Fleet) {
             );
         }
         Err(error) => tracing::warn!(%error, "no snapshot"),
-    }
-}
-
-/// Says what happens, in the words of the log.
-async fn tell(mut notices: Notices, label: String) {
-    let pid = std::process::id();
-    while let Some(notice) = notices.next().await {
-        match notice {
-            Notice::Joined { member } => tracing::info!(%member, label, pid, "{JOINED}"),
-            Notice::BecameGenerator { term } => {
-                tracing::info!(%term, label, pid, "{LEADS}")
-            }
-            Notice::LeaseLost { term, reason } => {
-                tracing::info!(%term, reason, "{DEPOSED}")
-            }
-            Notice::Fenced { term } => {
-                tracing::warn!(%term, "fenced: Redis refused a write of a stale term")
-            }
-            Notice::NoWorker => tracing::info!("no worker yet: start a second copy"),
-            Notice::Full { reason } => tracing::warn!(reason, "generating waits"),
-            Notice::Flowing => tracing::info!("generating goes on"),
-            Notice::MemberDied { member, label, process } => {
-                tracing::warn!(%member, who = label, process, "member died");
-            }
-            Notice::Adopted { member, returned, failed } => {
-                tracing::info!(%member, returned, failed, "put back what it held");
-            }
-            Notice::MessageFailed { id, reason } => tracing::debug!(%id, reason, "message failed"),
-            Notice::ClaimLost { id } => {
-                tracing::warn!(%id, "claim lost: its outcome is not recorded")
-            }
-            Notice::SessionLost { member } => tracing::warn!(%member, "session lost, joining anew"),
-            Notice::Disconnected { reason } => {
-                tracing::warn!(reason, "Redis does not answer: waiting for it");
-            }
-            Notice::Reconnected { after } => {
-                tracing::info!(after_ms = after.as_millis() as u64, "Redis answers again");
-            }
-            Notice::DataLossSeen { what } => {
-                tracing::error!(what, "data loss: Redis has lost acknowledged writes");
-            }
-            Notice::Unreplicated { replicas, wanted } => {
-                tracing::warn!(replicas, wanted, "waiting for replicas");
-            }
-            Notice::Refused { reason } => {
-                tracing::error!(reason, "Redis refuses: what this member holds goes to others");
-            }
-            Notice::Unread { id, failed: false } => {
-                tracing::warn!(%id, "not read in time over this link, given back");
-            }
-            Notice::Unread { id, failed: true } => {
-                tracing::error!(%id, "too many workers could not read it in time: message failed");
-            }
-            Notice::Exhausted { keys } => tracing::error!(
-                keys = keys.join(", "),
-                "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
-                 (README, \"Clocks\")"
-            ),
-            Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
-            Notice::GenerateFailed { reason } => tracing::error!(reason, "nothing generated"),
-            Notice::Missed { notices } => {
-                tracing::warn!(notices, "too many notices to tell them all")
-            }
-            other => tracing::info!(?other, "notice"),
-        }
     }
 }

@@ -4,13 +4,15 @@
 //! whatever happens: a line that cannot be sent, Ctrl-C. Lines that Redis did not answer for are said
 //! to be in doubt. A full lane holds up the reader.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::path::Path;
 use std::time::Duration;
 
-use artel::{NewMessage, Sender};
+use artel::{NewMessage, Redis, Sender};
 use tokio::sync::mpsc;
 
-use crate::args::SendArgs;
+use crate::args::{Empty, SendArgs};
 use crate::exit::{FAILURE, Failure, OK, UNREACHABLE, USAGE};
 use crate::printer;
 use crate::settings::Place;
@@ -18,6 +20,10 @@ use crate::signals::Signals;
 
 /// Bytes of one line: what fits into a batch is also what a payload may have.
 const LINE_BYTES_MAX: usize = Sender::BATCH_BYTES_MAX;
+const EMPTY_HINT: &str = "`--empty skip` leaves empty ones out, `--empty send` sends them, too";
+/// How long it may take to find the fleets there are, and how many of them are named.
+const FLEETS_MAX: Duration = Duration::from_secs(1);
+const FLEETS_NAMED: usize = 10;
 /// Pause before a full lane is tried again.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 /// How long after a signal the batch on its way may still be answered.
@@ -28,10 +34,92 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
         return Err(Failure::new(USAGE, "--dedup is for one message, given as an argument")
             .hint("`artel send --dedup order-7 'pay order 7'`"));
     }
+    let empty = match (args.raw, args.empty) {
+        (true, Empty::Refuse) => Empty::Send,
+        (_, empty) => empty,
+    };
+    let blank = args.messages.iter().position(String::is_empty);
+    if let Some(at) = blank.filter(|_| empty == Empty::Refuse) {
+        let error = format!("message {} is empty", at + 1);
+        return Err(Failure::new(USAGE, error).hint(EMPTY_HINT));
+    }
+    // A file that cannot be read is said before anything else is done.
+    let input = match &args.file {
+        Some(path) if path != Path::new("-") => Input::open(path)?,
+        _ => Input {
+            from: "stdin".to_owned(),
+            source: Box::new(io::stdin()),
+            bytes: size(io::stdin()),
+        },
+    };
     let sender = Sender::open(&place.redis, &place.fleet).await?;
-    let sender = sender.lane(args.lane.into()).remember(args.dedup_for);
-    let mut post = Post { sender, signals: Signals::catch()?, args, accepted: 0, waited: false };
-    if args.messages.is_empty() { post.lines().await } else { post.arguments().await }
+    if !sender.was_joined() {
+        warn_of_fleet(place).await;
+    }
+    let sender = sender.lane(args.lane.into()).remember(args.dedup_for).timeout(args.timeout);
+    let signals = Signals::catch()?;
+    let mut post = Post { sender, signals, args, empty, accepted: 0, waited: false };
+    if args.messages.is_empty() { post.lines(input).await } else { post.arguments().await }
+}
+
+/// Nobody ever joined this fleet: its name may be wrong, so those are named that exist.
+async fn warn_of_fleet(place: &Place) {
+    let names = async { Redis::open(&place.redis, &place.fleet)?.fleets().await };
+    let names = tokio::time::timeout(FLEETS_MAX, names).await.ok().and_then(Result::ok);
+    let mut names = names.unwrap_or_default();
+    names.retain(|name| *name != place.fleet);
+    let more = names.len().saturating_sub(FLEETS_NAMED);
+    names.truncate(FLEETS_NAMED);
+    let others = match (names.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!("; there are {}", names.join(", ")),
+        (false, more) => format!("; there are {} and {more} more", names.join(", ")),
+    };
+    printer::remark(&format!(
+        "warning: nobody has ever joined fleet {:?}: what is sent waits until somebody does{others}",
+        place.fleet
+    ));
+}
+
+/// Where lines are read.
+struct Input {
+    /// As it is called in errors.
+    from: String,
+    source: Box<dyn Read + Send>,
+    /// How many there are, of a file.
+    bytes: Option<u64>,
+}
+
+impl Input {
+    fn open(path: &Path) -> Result<Input, Failure> {
+        let from = path.display().to_string();
+        let file = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+            true => Err(io::ErrorKind::IsADirectory.into()),
+            false => Ok(file),
+        });
+        let file = file.map_err(|error| {
+            Failure::new(FAILURE, format!("cannot read {from}: {error}"))
+                .hint("is the path right? Nothing was sent")
+        })?;
+        let bytes = size(&file);
+        Ok(Input { from, source: Box::new(file), bytes })
+    }
+}
+
+/// The size of a plain file.
+fn size(file: impl std::os::fd::AsFd) -> Option<u64> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    let plain = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+    plain.then_some(stat.st_size as u64)
+}
+
+/// How lines are read.
+#[derive(Clone, Copy)]
+struct Reading {
+    raw: bool,
+    empty: Empty,
+    end: u8,
+    batch_max: usize,
 }
 
 /// What is on its way.
@@ -39,6 +127,8 @@ struct Post<'a> {
     sender: Sender,
     signals: Signals,
     args: &'a SendArgs,
+    /// What to do with what is empty.
+    empty: Empty,
     accepted: u64,
     /// It was said that the lane is full.
     waited: bool,
@@ -54,10 +144,9 @@ impl Post<'_> {
     }
 
     async fn arguments(&mut self) -> Result<u8, Failure> {
-        for (at, text) in self.args.messages.iter().enumerate() {
-            if text.is_empty() && !self.args.raw {
-                let error = format!("message {} is empty", at + 1);
-                return Err(Failure::new(USAGE, error).hint("`--raw` sends empty ones, too"));
+        for text in &self.args.messages {
+            if text.is_empty() && self.empty == Empty::Skip {
+                continue;
             }
             let batch = [self.message(text.clone().into_bytes())];
             match self.batch(&batch).await? {
@@ -69,20 +158,21 @@ impl Post<'_> {
         Ok(OK)
     }
 
-    async fn lines(&mut self) -> Result<u8, Failure> {
-        let stdin = io::stdin();
-        if stdin.is_terminal() {
+    async fn lines(&mut self, input: Input) -> Result<u8, Failure> {
+        if self.args.file.is_none() && io::stdin().is_terminal() {
             printer::remark("type messages, one per line; Ctrl-D ends");
         }
-        let total = rustix::fs::fstat(&stdin)
-            .ok()
-            .filter(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
-        let progress = printer::progress(total.map(|stat| stat.st_size as u64));
-        let (raw, most) = (self.args.raw, self.sender.backlog_max().clamp(1, Sender::BATCH_MAX));
+        let Input { from, source, bytes: total } = input;
+        let progress = printer::progress(total);
+        let reading = Reading {
+            raw: self.args.raw,
+            empty: self.empty,
+            end: if self.args.null { 0 } else { b'\n' },
+            batch_max: self.sender.backlog_max().clamp(1, Sender::BATCH_MAX),
+        };
         // Bounded: a full lane holds up the reader, and it whoever writes to us.
         let (batches, mut received) = mpsc::channel(4);
-        let reader =
-            tokio::task::spawn_blocking(move || read(io::stdin().lock(), raw, most, &batches));
+        let reader = tokio::task::spawn_blocking(move || read(source, &from, reading, &batches));
         loop {
             let lines = match self.signals.unless(received.recv()).await {
                 Ok(Some(lines)) => lines,
@@ -179,7 +269,7 @@ impl Post<'_> {
                         return Ok(Ended::Stopped(code));
                     }
                 }
-                Err(artel::Error::NoAnswer { after }) => {
+                Err(artel::Error::InDoubt { after, .. }) => {
                     return Ok(Ended::Doubt(in_doubt(after, UNREACHABLE)));
                 }
                 Err(error) => return Err(error.into()),
@@ -243,23 +333,23 @@ struct Bad {
 
 /// Reads lines and hands them on in batches, at once whenever no whole line waits to be read.
 fn read(
-    stdin: impl Read,
-    raw: bool,
-    batch_max: usize,
+    source: impl Read,
+    from: &str,
+    reading: Reading,
     batches: &mpsc::Sender<Vec<Vec<u8>>>,
 ) -> Result<(), Bad> {
-    let mut reader = BufReader::with_capacity(Sender::BATCH_BYTES_MAX, stdin);
+    let mut reader = BufReader::with_capacity(Sender::BATCH_BYTES_MAX, source);
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
-        let ready = reader.buffer().contains(&b'\n');
-        let next = match (ready || batch.is_empty()).then(|| line(&mut reader, raw)) {
+        let ready = reader.buffer().contains(&reading.end);
+        let next = match (ready || batch.is_empty()).then(|| line(&mut reader, from, reading)) {
             Some(Ok(Some(line))) => Ok(Some(line)),
             // Nothing waits to be read: what is there goes first.
             None => Ok(None),
             Some(end) => Err(end),
         };
         let fits = |line: &Vec<u8>| {
-            batch.len() < batch_max && bytes + line.len() <= Sender::BATCH_BYTES_MAX
+            batch.len() < reading.batch_max && bytes + line.len() <= Sender::BATCH_BYTES_MAX
         };
         if let Ok(Some(line)) = &next
             && (batch.is_empty() || fits(line))
@@ -283,18 +373,24 @@ fn read(
 }
 
 /// The next line, without its end; never more of it in memory than a payload may have.
-fn line(reader: &mut impl BufRead, raw: bool) -> Result<Option<Vec<u8>>, Bad> {
+fn line(reader: &mut impl BufRead, from: &str, reading: Reading) -> Result<Option<Vec<u8>>, Bad> {
     let mut line = Vec::new();
-    let read = reader.take(LINE_BYTES_MAX as u64 + 2).read_until(b'\n', &mut line);
-    if let Err(error) = read {
-        let error = format!("stdin cannot be read: {error}");
-        return Err(Bad { error, hint: "" });
-    }
-    if line.is_empty() {
-        return Ok(None);
-    }
-    if line.last() == Some(&b'\n') {
-        line.pop();
+    loop {
+        line.clear();
+        let read = reader.take(LINE_BYTES_MAX as u64 + 2).read_until(reading.end, &mut line);
+        if let Err(error) = read {
+            let error = format!("{from} cannot be read: {error}");
+            return Err(Bad { error, hint: "" });
+        }
+        if line.is_empty() {
+            return Ok(None);
+        }
+        if line.last() == Some(&reading.end) {
+            line.pop();
+        }
+        if !line.is_empty() || reading.empty != Empty::Skip {
+            break;
+        }
     }
     if line.len() > LINE_BYTES_MAX {
         let error = format!("larger than the limit of {LINE_BYTES_MAX} bytes");
@@ -303,12 +399,11 @@ fn line(reader: &mut impl BufRead, raw: bool) -> Result<Option<Vec<u8>>, Bad> {
             hint: "send what is large elsewhere, and its place as a message",
         });
     }
-    if line.is_empty() && !raw {
-        let hint = "`--raw` sends empty lines, too";
-        return Err(Bad { error: "it is empty".to_owned(), hint });
+    if line.is_empty() && reading.empty == Empty::Refuse {
+        return Err(Bad { error: "it is empty".to_owned(), hint: EMPTY_HINT });
     }
     match std::str::from_utf8(&line) {
-        Err(error) if !raw => {
+        Err(error) if !reading.raw => {
             let error = format!("not UTF-8 at byte {}", error.valid_up_to() + 1);
             Err(Bad { error, hint: "`--raw` sends any bytes" })
         }
@@ -320,12 +415,35 @@ fn line(reader: &mut impl BufRead, raw: bool) -> Result<Option<Vec<u8>>, Bad> {
 mod tests {
     use super::*;
 
-    fn lines(mut text: &[u8], raw: bool) -> Result<Vec<Vec<u8>>, String> {
+    fn reading(raw: bool) -> Reading {
+        let empty = if raw { Empty::Send } else { Empty::Refuse };
+        Reading { raw, empty, end: b'\n', batch_max: 1000 }
+    }
+
+    fn all(mut text: &[u8], reading: Reading) -> Result<Vec<Vec<u8>>, String> {
         let mut all = Vec::new();
-        while let Some(line) = line(&mut text, raw).map_err(|bad| bad.error)? {
+        while let Some(line) = line(&mut text, "stdin", reading).map_err(|bad| bad.error)? {
             all.push(line);
         }
         Ok(all)
+    }
+
+    fn lines(text: &[u8], raw: bool) -> Result<Vec<Vec<u8>>, String> {
+        all(text, reading(raw))
+    }
+
+    #[test]
+    fn empty_lines_are_treated_as_asked() {
+        let skip = Reading { empty: Empty::Skip, ..reading(false) };
+        assert_eq!(all(b"\n\na\n\nb\n\n", skip), Ok(vec![b"a".to_vec(), b"b".to_vec()]));
+        let send = Reading { empty: Empty::Send, ..reading(false) };
+        assert_eq!(all(b"a\n\n", send), Ok(vec![b"a".to_vec(), b"".to_vec()]));
+    }
+
+    #[test]
+    fn a_nul_may_end_what_has_lines() {
+        let null = Reading { end: 0, ..reading(false) };
+        assert_eq!(all(b"a\nb\0c", null), Ok(vec![b"a\nb".to_vec(), b"c".to_vec()]));
     }
 
     #[test]
@@ -338,7 +456,8 @@ mod tests {
     /// All batches that are handed on for this input.
     fn batches(text: Vec<u8>, batch_max: usize) -> Vec<Vec<usize>> {
         let (sender, mut receiver) = mpsc::channel(10_000);
-        read(io::Cursor::new(text), false, batch_max, &sender).expect("good lines");
+        let reading = Reading { batch_max, ..reading(false) };
+        read(io::Cursor::new(text), "stdin", reading, &sender).expect("good lines");
         drop(sender);
         let mut all = Vec::new();
         while let Ok(batch) = receiver.try_recv() {

@@ -2,77 +2,76 @@
 
 use std::fmt::Write;
 
-use artel::{FleetStats, Redis};
+use artel::{FleetStats, MemberStats, Redis};
 
+use crate::commands::status::natural;
 use crate::exit::{Failure, OK};
 use crate::harmless::harmless;
 use crate::settings::Place;
-use crate::{printer, table};
+use crate::table::Screen;
+use crate::{printer, table, times};
 
 pub(crate) async fn stats(place: &Place, json: bool) -> Result<u8, Failure> {
     let stats = Redis::open(&place.redis, &place.fleet)?.gather_stats().await?;
-    printer::data(&if json { table::json(&stats)? } else { page(&stats) })?;
+    match json {
+        true => printer::data(&table::json(&stats)?)?,
+        false => printer::shown(&page(&stats, printer::screen()))?,
+    }
     Ok(OK)
 }
 
-fn page(stats: &FleetStats) -> String {
+fn page(stats: &FleetStats, screen: Screen) -> String {
     let totals = &stats.totals;
-    let mut text = format!(
-        "fleet {}, {}: {} of {} members answered in {:.0} ms\n",
-        stats.fleet, stats.time, totals.answered, totals.members, stats.took_ms
-    );
+    let mut text = screen.flow(&[
+        format!("fleet {}", stats.fleet),
+        format!("{} of {} members answered", totals.answered, totals.members),
+        format!("in {:.0} ms", stats.took_ms),
+    ]);
     if totals.members == 0 {
         return text;
     }
-    let _ = writeln!(
-        text,
-        "done {} · failed {} · in flight {} · memory {}",
-        totals.done,
-        totals.failed,
-        totals.in_flight,
-        mib(Some(totals.memory_bytes))
-    );
+    text.push_str(&screen.flow(&[
+        format!("done {}", totals.done),
+        format!("failed {}", totals.failed),
+        format!("running {}", totals.in_flight),
+        format!("memory {}", mib(Some(totals.memory_bytes))),
+    ]));
     let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
-    let rows = stats.members.iter().map(|member| {
-        let uptime = std::time::Duration::from_secs(member.uptime_ms / 1000);
+    let mut members: Vec<&MemberStats> = stats.members.iter().collect();
+    members.sort_by_key(|member| natural(&member.label));
+    let rows = members.iter().map(|member| {
         [
             member.label.clone(),
             member.role.clone(),
-            format!("{}:{}", member.host, member.pid),
-            humantime::format_duration(uptime).to_string(),
             member.done.to_string(),
             member.failed.to_string(),
             member.in_flight.to_string(),
             ms(member.handler_p50_ms),
             ms(member.handler_p99_ms),
+            times::span_ms(member.uptime_ms),
             mib(member.memory_bytes),
             ms(Some(member.redis_rtt_ms)),
+            format!("{}:{}", member.host, member.pid),
         ]
     });
     let head = [
-        "LABEL",
-        "ROLE",
+        "LABEL", "ROLE", "DONE", "FAILED", "RUNNING", "P50", "P99", "UP", "MEMORY", "REDIS",
         "HOST:PID",
-        "UP",
-        "DONE",
-        "FAILED",
-        "IN FLIGHT",
-        "P50",
-        "P99",
-        "MEMORY",
-        "REDIS",
     ];
     text.push('\n');
-    text.push_str(&table::columns(head, rows));
+    text.push_str(&screen.columns(
+        head,
+        rows,
+        &["HOST:PID", "REDIS", "MEMORY", "UP", "RUNNING", "P50"],
+        |_| false,
+    ));
     for missing in &stats.missing {
-        let _ = writeln!(
-            text,
-            "no answer: {} ({}:{}, {})",
-            harmless(&missing.label),
-            harmless(&missing.host),
-            missing.pid,
-            missing.id
-        );
+        let silent = screen.flow(&[
+            format!("no answer: {}", screen.cut(&harmless(&missing.label))),
+            format!("{}:{}", screen.cut(&harmless(&missing.host)), missing.pid),
+            missing.id.clone(),
+        ]);
+        let _ = writeln!(text, "{}", screen.trouble(silent.trim_end()));
     }
     text
 }

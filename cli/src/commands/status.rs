@@ -2,24 +2,26 @@
 
 use std::fmt::Write;
 
-use artel::Status;
+use artel::{MemberStatus, Status, Trouble};
 
 use crate::args::StatusArgs;
 use crate::exit::{Failure, OK, UNHEALTHY};
 use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
-use crate::{printer, table};
+use crate::table::Screen;
+use crate::{printer, table, times};
 
 pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     if args.watch {
         return watch(place, args).await;
     }
     let status = Status::read(&place.redis, &place.fleet).await?;
-    let text = if args.json { table::json(&status)? } else { page(&status) };
-    printer::data(&text)?;
-    let healthy = status.generator.is_some() && status.exhausted.is_empty();
-    Ok(if healthy { OK } else { UNHEALTHY })
+    match args.json {
+        true => printer::data(&table::json(&status)?)?,
+        false => printer::shown(&page(&status, printer::screen()))?,
+    }
+    Ok(if status.trouble().is_none() { OK } else { UNHEALTHY })
 }
 
 /// Again and again, until Ctrl-C or until nobody reads. A Redis that is away is said, and waited for.
@@ -36,7 +38,7 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
         let Ok(status) = read else { return Ok(OK) };
         let text = match status {
             Ok(status) if args.json => table::json(&status)?,
-            Ok(status) => page(&status),
+            Ok(status) => page(&status, printer::screen()),
             Err(error) if error.is_unreachable() && !first => {
                 printer::remark(&format!("{error}"));
                 continue;
@@ -51,38 +53,54 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     }
 }
 
-/// The books, in one line.
-pub(crate) fn books(status: &Status) -> String {
+/// The books.
+pub(crate) fn books(status: &Status) -> Vec<String> {
     let m = &status.messages;
-    let sent = if m.sent > 0 { format!(" · sent {}", m.sent) } else { String::new() };
-    format!(
-        "generated {}{sent} · waiting {} · claimed {} · done {} · failed {} · balance {}\n",
-        m.generated, m.waiting, m.claimed, m.done, m.failed, m.balance
-    )
+    vec![
+        format!("generated {}", m.generated),
+        if m.sent > 0 { format!("sent {}", m.sent) } else { String::new() },
+        format!("waiting {}", m.waiting),
+        format!("claimed {}", m.claimed),
+        format!("done {}", m.done),
+        format!("failed {}", m.failed),
+        format!("balance {}", m.balance),
+    ]
 }
 
-fn page(status: &Status) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "fleet {} on {} {} ({:.1} ms), {}",
-        status.fleet,
-        harmless(status.redis.server),
-        harmless(&status.redis.version),
-        status.redis.rtt_ms,
-        status.time
-    );
-    let _ = match &status.generator {
-        Some(leader) => writeln!(
-            text,
-            "generator {} ({}), term {}, lease {} ms",
-            harmless(&leader.label),
-            leader.member,
-            leader.term,
-            leader.lease_ms
-        ),
-        None => writeln!(text, "generator: nobody leads"),
-    };
+/// What is wrong, and what to try.
+fn words(trouble: Trouble) -> [&'static str; 2] {
+    match trouble {
+        Trouble::NoMember => ["no member is here", "start one: `artel run` or `artel work`"],
+        Trouble::NoLeader => ["nobody leads", "a member could, for longer than a lease now"],
+        Trouble::NoWorker => ["messages wait and nobody works", "start one: `artel work`"],
+        _ => ["a number in Redis cannot grow any more", ""],
+    }
+}
+
+fn page(status: &Status, screen: Screen) -> String {
+    let redis = &status.redis;
+    let mut text = screen.flow(&[
+        format!("fleet {}", status.fleet),
+        format!("{} {}", harmless(redis.server), harmless(&redis.version)),
+        format!("{:.1} ms", redis.rtt_ms),
+        times::point(status.time_ms),
+    ]);
+    text.push_str(&screen.flow(&match &status.generator {
+        Some(leader) => vec![
+            format!("generator {}", screen.cut(&harmless(&leader.label))),
+            format!("term {}", leader.term),
+            format!("lease {}", times::span_ms(leader.lease_ms.max(0) as u64)),
+        ],
+        None if status.members.iter().any(|member| member.can_lead) => {
+            vec!["generator: nobody leads".to_owned()]
+        }
+        None => vec!["generator: none, no member can lead".to_owned()],
+    }));
+    if let Some(trouble) = status.trouble() {
+        let [what, hint] = words(trouble);
+        let trouble = screen.flow(&[format!("trouble: {what}"), hint.to_owned()]);
+        let _ = writeln!(text, "{}", screen.trouble(trouble.trim_end()));
+    }
     for key in &status.exhausted {
         let what =
             if key.ends_with(":term") { "nobody can be elected" } else { "no lock can be had" };
@@ -92,41 +110,78 @@ fn page(status: &Status) -> String {
              (README, \"Clocks\")"
         );
     }
-    text.push_str(&books(status));
+    text.push_str(&screen.flow(&books(status)));
     let lanes = &status.lanes;
     if status.messages.waiting > 0 {
-        let _ = writeln!(
-            text,
-            "waiting: returned {} · high {} · generated {} · normal {} · low {} · oldest {} ms",
-            lanes.returned,
-            lanes.high,
-            lanes.generated,
-            lanes.normal,
-            lanes.low,
-            status.oldest_waiting_ms.unwrap_or(0)
-        );
+        let lane = |name: &str, count: u64| match count {
+            0 => String::new(),
+            count => format!("{name} {count}"),
+        };
+        text.push_str(&screen.flow(&[
+            format!("waiting: oldest {}", times::span_ms(status.oldest_waiting_ms.unwrap_or(0))),
+            lane("returned", lanes.returned),
+            lane("high", lanes.high),
+            lane("generated", lanes.generated),
+            lane("normal", lanes.normal),
+            lane("low", lanes.low),
+        ]));
     }
-    let _ = writeln!(text, "errors stored {}", status.errors.stored);
+    let errors = &status.errors;
+    text.push_str(&screen.flow(&[
+        format!("errors stored {}", errors.stored),
+        if errors.taken > 0 { format!("taken {}", errors.taken) } else { String::new() },
+        if errors.requeued > 0 { format!("put back {}", errors.requeued) } else { String::new() },
+        if errors.dropped > 0 { format!("dropped {}", errors.dropped) } else { String::new() },
+    ]));
     if status.members.is_empty() {
         text.push_str("no members\n");
         return text;
     }
-    let rows = status.members.iter().map(|member| {
+    text.push('\n');
+    text.push_str(&members(status, screen));
+    text
+}
+
+/// One row per member, by label.
+fn members(status: &Status, screen: Screen) -> String {
+    let mut members: Vec<&MemberStatus> = status.members.iter().collect();
+    members.sort_by_key(|member| natural(&member.label));
+    let rows = members.iter().map(|member| {
         [
-            member.id.clone(),
             member.label.clone(),
             member.role.to_owned(),
-            format!("{}:{}", member.host, member.pid),
             member.done.to_string(),
             member.failed.to_string(),
             member.in_flight.to_string(),
             member.claimed.to_string(),
-            format!("{} ms", member.seen_ms),
+            times::span_ms(member.seen_ms),
+            format!("{}:{}", member.host, member.pid),
+            member.id.clone(),
         ]
     });
-    let head =
-        ["MEMBER", "LABEL", "ROLE", "HOST:PID", "DONE", "FAILED", "IN FLIGHT", "CLAIMED", "SEEN"];
-    text.push('\n');
-    text.push_str(&table::columns(head, rows));
-    text
+    screen.columns(
+        ["LABEL", "ROLE", "DONE", "FAILED", "RUNNING", "CLAIMED", "SEEN", "HOST:PID", "MEMBER"],
+        rows,
+        &["MEMBER", "CLAIMED", "HOST:PID", "SEEN", "RUNNING"],
+        |row| row[1] == "overdue",
+    )
+}
+
+/// So that `member-10` stands behind `member-9`.
+pub(crate) fn natural(label: &str) -> (String, u64, String) {
+    let digits = label.len() - label.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (name, number) = label.split_at(label.len() - digits);
+    (name.to_owned(), number.parse().unwrap_or(0), label.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural;
+
+    #[test]
+    fn labels_are_sorted_as_people_count() {
+        let mut labels = ["member-10", "member-9", "a", "member-1"];
+        labels.sort_by_key(|label| natural(label));
+        assert_eq!(labels, ["a", "member-1", "member-9", "member-10"]);
+    }
 }

@@ -15,7 +15,9 @@ pub(super) const PID: &str = "server.pid";
 pub(super) const LOG: &str = "server.log";
 pub(super) const SOCKET: &str = "server.sock";
 pub(super) const STARTED: &str = "server.started";
-const ALL: [&str; 8] = [LOCK, LIFE, PID, LOG, SOCKET, STARTED, "appendonlydir", "appendonly.aof"];
+pub(super) const SAID: &str = "said";
+const ALL: [&str; 9] =
+    [LOCK, LIFE, PID, LOG, SOCKET, STARTED, SAID, "appendonlydir", "appendonly.aof"];
 
 const OTHERS_WRITE: u32 = 0o022;
 const EVERYBODY_WRITES: u32 = 0o002;

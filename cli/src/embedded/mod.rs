@@ -8,6 +8,7 @@
 
 mod folder;
 mod lock;
+mod said;
 mod started;
 mod talk;
 
@@ -86,6 +87,10 @@ impl Embedded {
             _ => absolute(program.to_owned()),
         });
         Ok(Embedded { dir: absolute(dir), program })
+    }
+
+    pub(crate) fn was_said(&self, remark: &str) -> bool {
+        said::before(&self.dir, remark)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

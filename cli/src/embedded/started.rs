@@ -53,7 +53,7 @@ impl Started {
 }
 
 /// When a process began; `None` if it is not there, or the system does not tell.
-fn began(pid: i32) -> Option<u64> {
+pub(super) fn began(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Its name stands in parentheses and may have anything in it.
     let fields = stat.rsplit_once(')')?.1;

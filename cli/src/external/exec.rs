@@ -16,7 +16,7 @@ impl Handle for Exec {
     async fn handle(&self, message: Message, context: Context) -> Outcome {
         let env = environment(&message, &context);
         let mut running =
-            match self.command.start(Stdio::inherit, &env, Some(context.deadline)).await {
+            match self.command.start(Stdio::inherit, &env, Some(context.deadline), None).await {
                 Ok(running) => running,
                 Err(error) => return Outcome::failed(format!("the handler cannot start: {error}")),
             };

@@ -72,7 +72,7 @@ impl Lines {
     }
 
     async fn start(&self, until: Instant) -> io::Result<Talker> {
-        let mut running = self.command.start(Stdio::piped, &[], Some(until)).await?;
+        let mut running = self.command.start(Stdio::piped, &[], Some(until), None).await?;
         let child = &mut running.child;
         let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = streams else {

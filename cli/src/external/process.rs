@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -70,12 +72,13 @@ impl CommandLine {
 
     /// Starts it, all streams but stdout piped, in a process group of its own: Ctrl-C in the
     /// terminal is for us, and it can be ended with everything it started. Tried until it works, or
-    /// until this time.
+    /// until this time. It gets `third` as its descriptor 3.
     pub(super) async fn start(
         &self,
         stdout: fn() -> Stdio,
         env: &[(&str, String)],
         until: Option<Instant>,
+        third: Option<&OwnedFd>,
     ) -> io::Result<Running> {
         let mut pause = RETRY_MIN;
         loop {
@@ -84,6 +87,11 @@ impl CommandLine {
             withhold(command.as_std_mut());
             command.envs(env.iter().map(|(name, value)| (name, value)));
             command.stdin(Stdio::piped()).stdout(stdout()).stderr(Stdio::piped());
+            if let Some(third) = third {
+                let parent_fd = third.try_clone()?;
+                let mapping = FdMapping { parent_fd, child_fd: 3 };
+                command.as_std_mut().fd_mappings(vec![mapping]).map_err(io::Error::other)?;
+            }
             let error = match command.spawn() {
                 Ok(child) => return Ok(Running::new(child)),
                 Err(error) => error,

@@ -1,70 +1,110 @@
-//! A process per tick: each line it prints is a message.
+//! A process per tick: each line it prints is a message. The state that was kept last is its stdin; what
+//! it writes to descriptor 3 is the new one.
 
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
-use artel::{BoxError, Generate, NewMessage, Tick};
-use tokio::io::AsyncReadExt;
+use artel::{Batch, BoxError, Generate, NewMessage, Tick};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::task::JoinHandle;
 
 use super::process::{CommandLine, LINGER, Tail, reason};
 
 /// What a tick may print.
-const OUTPUT_BYTES_MAX: u64 = 16 << 20;
+const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// Makes messages by a command. All lines of a tick are taken, or, if the command fails, none.
+/// Makes messages by a command. All lines of a tick are taken, with the new state, or, if the command fails,
+/// nothing.
 pub(crate) struct Source {
     pub(crate) command: CommandLine,
 }
 
 impl Generate for Source {
-    async fn generate(&mut self, tick: Tick) -> Result<Vec<NewMessage>, BoxError> {
-        let env = [("ARTEL_TERM", tick.term.to_string()), ("ARTEL_SEQ", tick.seq.to_string())];
-        let mut running = self.command.start(Stdio::piped, &env, None).await?;
-        drop(running.child.stdin.take());
-        let (stdout, stderr) = (running.child.stdout.take(), running.child.stderr.take());
-        let (Some(stdout), Some(mut stderr)) = (stdout, stderr) else {
+    async fn generate(&mut self, tick: Tick) -> Result<Batch, BoxError> {
+        let env = [
+            ("ARTEL_TERM", tick.term.to_string()),
+            ("ARTEL_SEQ", tick.seq.to_string()),
+            ("ARTEL_TICK", tick.count.to_string()),
+            ("ARTEL_TIME_MS", tick.time_ms.to_string()),
+        ];
+        let (new_state, third) = std::io::pipe()?;
+        let third = OwnedFd::from(third);
+        let mut running = self.command.start(Stdio::piped, &env, None, Some(&third)).await?;
+        drop(third);
+        let streams = (running.child.stdout.take(), running.child.stderr.take());
+        let (Some(stdout), Some(mut stderr)) = streams else {
             return Err("its output cannot be read".into());
         };
+        if let Some(mut stdin) = running.child.stdin.take() {
+            let state = tick.state().to_vec();
+            // A command need not read it.
+            tokio::spawn(async move { drop(stdin.write_all(&state).await) });
+        }
         // Heard beside waiting, so that a command that says much is not held up by it.
-        let mut printed = tokio::spawn(async move {
-            let mut output = Vec::new();
-            let read = stdout.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut output).await;
-            read.map(|_| output)
-        });
+        let new_state = pipe::Receiver::from_owned_fd(OwnedFd::from(new_state))?;
+        let mut kept = tokio::spawn(read(new_state, Batch::STATE_BYTES_MAX));
+        let mut printed = tokio::spawn(read(stdout, OUTPUT_BYTES_MAX));
         let said = tokio::spawn(async move {
             let mut tail = Tail::default();
             while tail.read(&mut stderr).await {}
             tail.text()
         });
-        // It is over when the command has ended, even if something it started holds its output.
-        let (status, output) = tokio::select! {
-            output = &mut printed => {
-                let output = output??;
-                // One that prints without end is not waited for.
-                too_much(&output)?;
-                (running.wait().await, output)
-            }
-            status = running.wait() => {
-                let Ok(output) = tokio::time::timeout(LINGER, printed).await else {
-                    return Err("it ended, and something it started holds its output open: \
-                                redirect the output of what runs in the background".into());
-                };
-                (status, output??)
+        // It is over when the command has ended, even if something it started holds its output. One that
+        // prints without end is not waited for.
+        let (mut output, mut state) = (None, None);
+        let status = loop {
+            tokio::select! {
+                read = &mut printed, if output.is_none() => {
+                    output = Some(bounded("prints", read??, OUTPUT_BYTES_MAX)?);
+                }
+                read = &mut kept, if state.is_none() => {
+                    state = Some(bounded("keeps a state of", read??, Batch::STATE_BYTES_MAX)?);
+                }
+                status = running.wait() => break status,
             }
         };
-        too_much(&output)?;
+        let output = match output {
+            Some(output) => output,
+            None => bounded("prints", rest(printed).await?, OUTPUT_BYTES_MAX)?,
+        };
+        let state = match state {
+            Some(state) => state,
+            None => bounded("keeps a state of", rest(kept).await?, Batch::STATE_BYTES_MAX)?,
+        };
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
             let tail = tokio::time::timeout(LINGER, said).await;
             let tail = tail.ok().and_then(Result::ok).unwrap_or_default();
             return Err(reason(&status, &tail).into());
         }
-        Ok(messages(&output))
+        let batch = Batch::new(messages(&output));
+        // Nothing written leaves it as it is.
+        Ok(if state.is_empty() { batch } else { batch.with_state(state) })
     }
 }
 
-fn too_much(output: &[u8]) -> Result<(), BoxError> {
-    match output.len() as u64 > OUTPUT_BYTES_MAX {
-        true => Err(format!("the command prints more than {OUTPUT_BYTES_MAX} bytes").into()),
-        false => Ok(()),
+/// All of a stream, and one byte more than allowed if it has more.
+async fn read(stream: impl AsyncRead + Unpin, bytes_max: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.take(bytes_max as u64 + 1).read_to_end(&mut bytes).await.map(|_| bytes)
+}
+
+/// What is still to be read once the command has ended.
+async fn rest(reading: JoinHandle<std::io::Result<Vec<u8>>>) -> Result<Vec<u8>, BoxError> {
+    match tokio::time::timeout(LINGER, reading).await {
+        Ok(read) => Ok(read??),
+        Err(_) => {
+            Err("it ended, and something it started holds its output open: redirect the output \
+                       of what runs in the background"
+                .into())
+        }
+    }
+}
+
+fn bounded(verb: &str, bytes: Vec<u8>, max: usize) -> Result<Vec<u8>, BoxError> {
+    match bytes.len() > max {
+        true => Err(format!("the command {verb} more than {max} bytes").into()),
+        false => Ok(bytes),
     }
 }
 

@@ -7,6 +7,7 @@ mod image; // the files for containers
 mod large; // replies without end
 mod output; // what the commands print
 mod screen; // one run of the program
+mod screens; // what fits on which screen, with and without colour
 mod settings; // flag, variable, file, default
 mod signals; // events and locks: what they say, and with which exit code
 mod stored; // errors: listed, taken, put back, copied

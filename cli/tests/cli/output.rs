@@ -21,7 +21,8 @@ fn an_empty_fleet_is_unhealthy_and_says_so() {
     assert_eq!(
         lines,
         [
-            "generator: nobody leads",
+            "generator: none, no member can lead",
+            "trouble: no member is here · start one: `artel run` or `artel work`",
             "generated 0 · waiting 0 · claimed 0 · done 0 · failed 0 · balance 0",
             "errors stored 0",
             "no members",
@@ -37,11 +38,14 @@ fn a_dead_fleet_is_unhealthy() {
     let mut member = Program::start(env!("CARGO_BIN_EXE_artel"), &args);
     member.says("this process leads");
     member.kill();
-    eventually("its lease to end", || {
-        artel(&["status", "--redis", &server.url()], &[]).status.code() == Some(6)
-    });
-    let screen = text(&artel(&["status", "--redis", &server.url()], &[]).stdout);
-    assert!(screen.contains("nobody leads") && screen.contains("overdue"), "{screen}");
+    let status = || artel(&["status", "--redis", &server.url()], &[]);
+    eventually("its lease to end", || text(&status().stdout).contains("nobody leads"));
+    let screen = text(&status().stdout);
+    assert_eq!(status().status.code(), Some(6));
+    assert!(
+        screen.contains("trouble: no member is here") && screen.contains("overdue"),
+        "{screen}"
+    );
 }
 
 /// The documented document: these fields stay.
@@ -180,7 +184,7 @@ fn the_log_can_be_json() {
             serde_json::from_str(line).expect("a JSON document per line");
         assert!(entry["message"].is_string() && entry["level"].is_string(), "{line}");
     }
-    assert!(log.contains("no worker yet: start a second copy"));
+    assert!(log.contains("nobody works: start a second copy"), "{log}");
 }
 
 #[test]

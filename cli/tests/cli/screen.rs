@@ -1,6 +1,6 @@
 //! One run of the program, and what it must say, to the letter.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Output, Stdio};
 
 use artel_testkit::{Kind, Server, clean_command};
@@ -45,4 +45,39 @@ pub fn output_says(output: &Output, args: &[&str], code: i32, screen: &str) {
 pub fn any_server(args: &[&str]) -> Server {
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     Server::with(kind, args)
+}
+
+/// Runs it on a terminal of so many columns, with colour or without; all that is on the screen then.
+pub fn on_terminal(args: &[&str], columns: u16, coloured: bool) -> String {
+    let size = nix::pty::Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
+    let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), args);
+    command
+        .env("XDG_DATA_HOME", "/nonexistent")
+        .env("TERM", "xterm")
+        .env("LESSHISTFILE", "-")
+        .stdin(Stdio::null());
+    match coloured {
+        true => command.env_remove("NO_COLOR"),
+        false => command.env("NO_COLOR", "1"),
+    };
+    let slave = || Stdio::from(terminal.slave.try_clone().expect("another handle"));
+    command.stdout(slave()).stderr(slave());
+    let mut child = command.spawn().expect("it runs");
+    drop(command);
+    drop(terminal.slave);
+    let (mut screen, mut master) = (Vec::new(), std::fs::File::from(terminal.master));
+    // The last of its users gone, a terminal is an error to read.
+    let _ = master.read_to_end(&mut screen);
+    child.wait().expect("its end");
+    String::from_utf8_lossy(&screen).into_owned()
+}
+
+/// A server with a fleet that somebody has joined once.
+pub fn joined_server() -> Server {
+    let server = any_server(&[]);
+    let mut set = redis::cmd("HSET");
+    set.arg("artel:{artel}:config").arg("protocol").arg("2").arg("born").arg("somebody");
+    let () = set.query(&mut server.connect()).expect("answers");
+    server
 }

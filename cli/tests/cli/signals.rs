@@ -48,13 +48,13 @@ fn an_event_is_set_seen_waited_for_and_cleared() {
         &["event", "wait", "new prices", "--timeout", "0"],
         4,
         "",
-        "error: event \"new prices\" was not set within 0s\n",
+        "error: event \"new prices\" was not set within 0 s\n",
     );
     shell.says(
         &["event", "wait", "new prices", "--timeout", "20ms"],
         4,
         "",
-        "error: event \"new prices\" was not set within 20ms\n",
+        "error: event \"new prices\" was not set within 20 ms\n",
     );
     let waits = shell.start(&["event", "wait", "new prices", "--timeout", "36500d"]);
     shell.says(&["event", "set", "new prices"], 0, "", "");
@@ -77,7 +77,7 @@ fn an_event_is_set_seen_waited_for_and_cleared() {
     eventually("it to clear itself", || shell.run(&["event", "status", "short"]).0 == Some(5));
     shell.says(&["event", "set", "long", "--ttl", "1h"], 0, "", "");
     let (code, said, _) = shell.run(&["event", "status", "long"]);
-    assert!(code == Some(0) && said.starts_with("set, for 59m"), "{said}");
+    assert!(code == Some(0) && said.starts_with("set, for 59 min"), "{said}");
 }
 
 #[test]

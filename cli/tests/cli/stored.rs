@@ -76,19 +76,24 @@ fn a_list_goes_on_where_the_page_before_ended() {
             let record: serde_json::Value = serde_json::from_str(line).expect("JSON");
             seen.push(record["payload"].as_str().expect("text").to_owned());
         }
-        match stderr.trim().strip_prefix("next page: --cursor ") {
-            Some(next) => cursor = Some(next.to_owned()),
+        match stderr.trim().split_once("older ones: --cursor ") {
+            Some((_, next)) => cursor = Some(next.to_owned()),
             None => break,
         }
     }
-    assert_eq!(seen, (1..=25).map(|n| format!("payload {n}")).collect::<Vec<_>>());
+    assert_eq!(seen, (1..=25).rev().map(|n| format!("payload {n}")).collect::<Vec<_>>());
     assert_eq!(errors.left(), 25, "nothing is removed");
     let (stdout, stderr) = errors.run(&["errors", "list", "--limit", "1"]);
-    assert!(stdout.contains("1794710083943807-1  handler  attempt 1  by one\n  reason   why 1\n"));
-    assert!(stdout.ends_with("  payload  payload 1\n") && stderr.starts_with("next page: "));
+    assert!(stdout.starts_with("1794710083943807-25 · 2"), "{stdout}");
+    assert!(
+        stdout.contains(" ago) · handler · attempt 1 · by one\n  reason   why 25\n"),
+        "{stdout}"
+    );
+    assert!(stdout.ends_with("  payload  payload 25\n"), "{stdout}");
+    assert!(stderr.starts_with("1 shown, 25 stored\nolder ones: "), "{stderr}");
     assert_eq!(
         errors.run(&["errors", "list", "--grep", "nothing"]).1,
-        "no failed message matches\n"
+        "none matches; 25 are stored\n"
     );
 }
 

@@ -1,11 +1,10 @@
 //! What others wrote, on a screen: nothing of it is obeyed, and no line of it looks like one of ours.
 
-use std::io::Read;
 use std::process::Stdio;
 
 use artel_testkit::{Program, Server, clean_command};
 
-use crate::screen::any_server;
+use crate::screen::{any_server, on_terminal};
 
 /// Colours, a cleared screen, a text that reads backwards, lines of its own, a bell.
 const EVIL: &str = "\u{1b}[31mred\u{1b}]0;title\u{7}\u{9b}2J\u{202e}back\u{2066}\u{200f}\r\nFORGED line\u{2028}FORGED too\u{7f}";
@@ -21,23 +20,6 @@ fn harmless(what: &str, screen: &str) {
     assert!(found.is_empty(), "{what}: {found:?} in\n{}", screen.escape_debug());
     let forged = screen.lines().find(|line| line.trim_start().starts_with("FORGED"));
     assert_eq!(forged, None, "{what}: {}", screen.escape_debug());
-}
-
-/// Runs it on a terminal; all that is on the screen then.
-fn on_terminal(args: &[&str]) -> String {
-    let terminal = nix::pty::openpty(None, None).expect("a terminal");
-    let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), args);
-    command.env("XDG_DATA_HOME", "/nonexistent").env("NO_COLOR", "1").stdin(Stdio::null());
-    let slave = || Stdio::from(terminal.slave.try_clone().expect("another handle"));
-    command.stdout(slave()).stderr(slave());
-    let mut child = command.spawn().expect("it runs");
-    drop(command);
-    drop(terminal.slave);
-    let (mut screen, mut master) = (Vec::new(), std::fs::File::from(terminal.master));
-    // The last of its users gone, a terminal is an error to read.
-    let _ = master.read_to_end(&mut screen);
-    child.wait().expect("its end");
-    String::from_utf8_lossy(&screen).into_owned()
 }
 
 fn key(name: &str) -> String {
@@ -107,7 +89,7 @@ fn what_stands_in_redis_is_harmless_on_a_screen() {
         let mut all = args.to_vec();
         let at = all.iter().position(|word| *word == "--").unwrap_or(all.len());
         all.splice(at..at, ["--redis", url.as_str()]);
-        let screen = on_terminal(&all);
+        let screen = on_terminal(&all, 400, false);
         harmless(&args.join(" "), &screen);
         assert!(!screen.contains("panicked"), "{screen}");
         // An id is never shown in another form: what is none is not shown.

@@ -160,7 +160,7 @@ fn usage_errors() {
         (&["--port", "70000"], "invalid value '70000'"),
         (&["--ledger", "some"], "must be off, all, or a number of entries"),
         (&["--work-time", "fast"], "invalid value 'fast'"),
-        (&["--getErrors", "no"], "[possible values: yes]"),
+        (&["--getErrors", "maybe"], "must be yes, no, true, false, 1 or 0"),
         (&["statistics"], "unrecognized subcommand 'statistics'"),
         (&["clean"], "--temp"),
         (&["--interval", "50ms", "run"], "--interval is an option of `run`"),

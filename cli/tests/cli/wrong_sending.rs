@@ -5,11 +5,11 @@ use std::process::{ChildStdin, Stdio};
 
 use artel_testkit::{Program, Server, clean_command, eventually};
 
-use crate::screen::{any_server, output_says, says, text, with};
+use crate::screen::{joined_server, output_says, says, text, with};
 
 #[test]
 fn lines_that_cannot_be_sent() {
-    let server = any_server(&[]);
+    let server = joined_server();
     let url = server.url();
     let args = ["send", "--redis", &url];
     let huge = [b"one\ntwo\n".to_vec(), vec![b'x'; 100_000_000]].concat();
@@ -17,7 +17,7 @@ fn lines_that_cannot_be_sent() {
         (
             &b"one\n\ntwo\n"[..],
             "error: line 2: it is empty\n\n\
-             hint: `--raw` sends empty lines, too; line 1 is sent: go on with `tail -n +2`",
+             hint: `--empty skip` leaves empty ones out, `--empty send` sends them, too; line 1 is sent: go on with `tail -n +2`",
         ),
         (
             b"\xff\n",
@@ -44,14 +44,14 @@ fn lines_that_cannot_be_sent() {
 
 #[test]
 fn raw_lines_are_any_bytes() {
-    let server = any_server(&[]);
+    let server = joined_server();
     let output = with(&["send", "--raw", "--redis", &server.url()], &[], b"\xff\n\nlast");
     assert_eq!((output.status.code(), text(&output.stderr).trim()), (Some(0), "sent 3"));
 }
 
 #[test]
 fn a_payload_over_the_limit() {
-    let server = any_server(&[]);
+    let server = joined_server();
     let large = "x".repeat(120_000);
     let args = ["send", "--redis", &server.url(), &large, &large];
     assert_eq!(with(&args, &[], b"").status.code(), Some(0), "large, and allowed");
@@ -70,7 +70,7 @@ fn a_payload_over_the_limit() {
 
 #[test]
 fn options_that_make_no_sense() {
-    let server = any_server(&[]);
+    let server = joined_server();
     let url = server.url();
     says(
         &["send", "--redis", &url, "--dedup", "k", "one", "two"],
@@ -81,7 +81,7 @@ fn options_that_make_no_sense() {
     says(
         &["send", "--redis", &url, "", "two"],
         2,
-        "error: message 1 is empty\n\nhint: `--raw` sends empty ones, too",
+        "error: message 1 is empty\n\nhint: `--empty skip` leaves empty ones out, `--empty send` sends them, too",
     );
     let long = "k".repeat(201);
     says(
@@ -113,7 +113,7 @@ fn options_that_make_no_sense() {
 /// A Redis that may take no more holds up the sender; a signal ends the wait and says what is sent.
 #[test]
 fn a_full_lane_holds_up_the_sender() {
-    let server = any_server(&[]);
+    let server = joined_server();
     limit_backlog(&server, 2);
     let (mut sender, mut stdin) = sender_of_one_line(&server, &[]);
     stdin.write_all(b"two\nthree\n").expect("it reads");
@@ -137,7 +137,7 @@ fn limit_backlog(server: &Server, messages: u32) {
 /// A batch larger than the bound goes in pieces; it does not wait for room that can never be.
 #[test]
 fn a_bound_smaller_than_a_batch_is_no_obstacle() {
-    let server = any_server(&[]);
+    let server = joined_server();
     limit_backlog(&server, 50);
     let args = ["send", "--redis", &server.url()];
     let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), &args);
@@ -186,7 +186,7 @@ fn sender_of_one_line(server: &Server, options: &[&str]) -> (Program, ChildStdin
 /// Nothing comes, nothing is on its way: a signal ends it at once.
 #[test]
 fn a_sender_that_waits_for_lines_can_be_stopped() {
-    let server = any_server(&[]);
+    let server = joined_server();
     let (mut sender, stdin) = sender_of_one_line(&server, &[]);
     sender.terminate();
     assert_eq!(sender.exit_code(), Some(143));
@@ -197,7 +197,7 @@ fn a_sender_that_waits_for_lines_can_be_stopped() {
 /// Redis is frozen while a batch is on its way: whether it was added is not known, and that is said.
 #[test]
 fn lines_without_an_answer_are_in_doubt() {
-    let server = any_server(&[]);
+    let server = joined_server();
     let (mut sender, mut stdin) = sender_of_one_line(&server, &[]);
     server.freeze();
     stdin.write_all(b"two\nthree\n").expect("it reads");

@@ -116,3 +116,70 @@ fn files_that_are_no_certificates() {
          hint: pass the certificate to trust with `--tls-ca <FILE>`",
     );
 }
+
+/// TLS to a port that has none: a Redis that waits for the end of a line is asked plainly, so the answer is clear and
+/// comes soon.
+#[test]
+fn tls_to_a_plain_port_is_named() {
+    let certs = Certs::new();
+    let server = crate::screen::any_server(&[]);
+    let (port, ca) = (server.port(), certs.cert("ca").display().to_string());
+    let url = format!("rediss://localhost:{port}");
+    // What a handshake begins with is random, and so is whether Redis takes it for a line.
+    for _ in 0..10 {
+        let began = std::time::Instant::now();
+        says(
+            &["status", "--redis", &url, "--tls-ca", &ca],
+            3,
+            &format!(
+                "error: cannot reach Redis at {url}: what answers there does not speak tls\n\n\
+                 hint: write redis:// instead of rediss://, or give the port that speaks TLS"
+            ),
+        );
+        println!("after {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_plain_connection_to_a_tls_port_is_named() {
+    let certs = Certs::new();
+    let Some((_server, port)) = server(&certs, "server", false) else { return };
+    let began = std::time::Instant::now();
+    says(
+        &["status", "--redis", &format!("redis://localhost:{port}")],
+        3,
+        &format!(
+            "error: cannot reach Redis at redis://localhost:{port}: what answers there speaks tls\n\n\
+             hint: write rediss:// instead of redis://"
+        ),
+    );
+    println!("after {:?}", began.elapsed());
+}
+
+/// A web server, a mail server, an ssh server: what they say is shown.
+#[test]
+fn what_is_not_redis_is_named() {
+    for (says_it, shown) in [
+        ("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", "http/1.1 400 bad request"),
+        ("SSH-2.0-OpenSSH_9.2\r\n", "ssh-2.0-openssh_9.2"),
+        ("220 mail.example ESMTP\r\n", "220 mail.example esmtp"),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = std::io::Write::write_all(&mut &stream, says_it.as_bytes());
+                // Kept open: the answer must not wait for its end.
+                std::mem::forget(stream);
+            }
+        });
+        says(
+            &["status", "--redis", &format!("redis://127.0.0.1:{port}")],
+            3,
+            &format!(
+                "error: cannot reach Redis at redis://127.0.0.1:{port}: what answers there is not redis, it says \
+                 \"{shown}\"\n\nhint: is the port right? Redis usually has 6379"
+            ),
+        );
+    }
+}

@@ -159,3 +159,26 @@ on_each_server! {
         assert_eq!(program.exit_code(), Some(0), "{}", program.stderr());
     }
 }
+
+/// The password is changed under a member that runs: it says so, waits, and goes on when it may again.
+#[test]
+fn access_that_is_denied_after_a_reconnect_is_named() {
+    let server = Server::any();
+    let worker = Program::start(artel(), &["work", "--redis", &server.url(), "--lease", "1s"]);
+    worker.says("joined the fleet");
+    let mut connection = server.connect();
+    let mut say = |words: &[&str]| {
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(*word);
+        }
+        command.query::<redis::Value>(&mut connection).expect("answers");
+    };
+    say(&["CONFIG", "SET", "requirepass", "changed"]);
+    say(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    say(&["CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes"]);
+    let line = worker.says("Redis denies access now");
+    assert!(line.contains("NOAUTH"), "{line}");
+    say(&["CONFIG", "SET", "requirepass", ""]);
+    worker.says("Redis answers again");
+}

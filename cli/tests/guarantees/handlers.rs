@@ -342,7 +342,8 @@ fn what_a_handler_says_is_told_at_a_pace() {
         id=$(echo \"$line\" | sed 's/.*\"id\":\"\\([^\"]*\\)\".*/\\1/'); echo \"{\\\"id\\\":\\\"$id\\\"}\"\n\
         done\n";
     let handler = bench.script("noisy", script).display().to_string();
-    bench.start(&["--handler", &handler, "--handler-mode", "lines", "--interval", "100ms"]);
+    let generator = ["--generator", "echo x", "--interval", "100ms"];
+    bench.start(&[&["--handler", &handler, "--handler-mode", "lines"][..], &generator].concat());
     let told = |word: &str| -> usize {
         bench.members.iter().map(|member| member.stderr().matches(word).count()).sum()
     };

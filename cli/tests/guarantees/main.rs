@@ -9,8 +9,10 @@ mod crew; // a fleet of real processes
 mod errors; // taken once, never lost
 mod failover; // one generator, whatever is killed or frozen
 mod folder; // the data folder of the private server
+mod generators; // go on where their predecessor stopped
 mod handlers; // commands in any language, good and bad
 mod http; // probes and numbers, for whom, whoever else is connected
+mod jobs; // just workers, and what became of a message
 mod network; // replies lost, links cut, deaf in one direction
 mod outage; // Redis killed, stopped, frozen, full, forgetful
 mod sending; // sent once, put back once, no lane starved

@@ -287,7 +287,8 @@ fn a_second_signal_ends_handlers_too() {
     let home = Home::new();
     let seconds = 60_000 + std::process::id() % 1000;
     let handler = format!("sleep {seconds}");
-    let args = ["up", "-n", "2", "--interval", "50ms", "--handler", &handler];
+    let generator = ["--generator", "echo x", "--interval", "50ms"];
+    let args = [&["up", "-n", "2", "--handler", &handler][..], &generator].concat();
     let mut up = home.start(&args);
     up.says("this process leads");
     let sleepers = || {

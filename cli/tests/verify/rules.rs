@@ -24,11 +24,11 @@ const NUMBERS: (&str, &str, &str) = (
 );
 
 const NO_KEY: (&str, &str, &str) =
-    ("send", "local id = redis.call('GET', KEYS[6])", "local id = false");
+    ("send", "local id = redis.call('GET', KEYS[7])", "local id = false");
 const REFRESH: &str = "redis.call('ZADD', KEYS[1], 'XX', \
                        string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)";
 
-pub(crate) const MUTANTS: [Mutant; 42] = [
+pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
@@ -139,11 +139,24 @@ pub(crate) const MUTANTS: [Mutant; 42] = [
     Mutant {
         name: "a push that is repeated counts again",
         rules: &[],
-        edits: &[("push", "if from + n - 1 <= last then return 'already' end", "last = from - 1")],
+        edits: &[(
+            "push",
+            "if from + math.max(n, 1) - 1 <= last then return 'already' end",
+            "last = from - 1",
+        )],
         faults: "reset",
         seeds: [1, 2, 3],
         time: "8s",
         broken: &["settled-once", "each-attempt-once"],
+    },
+    Mutant {
+        name: "a successor begins anew",
+        rules: &[],
+        edits: &[("acquire", "redis.call('HGET', KEYS[7], 'state') or ''", "''")],
+        faults: "kill-generator",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["state-kept"],
     },
     Mutant {
         name: "a stale generator is not fenced",

@@ -34,6 +34,7 @@ fn books(checker: &Checker) -> Snapshot {
     let mut now = Snapshot { settled: checker.seen.settled, ..Snapshot::default() };
     let settled = checker.seen.settled as i64;
     now.counts.insert("generated".into(), settled);
+    now.state = settled;
     now.counts.insert("done".into(), settled - checker.seen.failed as i64);
     now.counts.insert("failed".into(), checker.seen.failed as i64);
     now.counts.insert("taken".into(), checker.seen.failed as i64);

@@ -42,8 +42,8 @@ pub(crate) async fn up(
     options: Vec<OsString>,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
-    settings::common_config(&args.member).validate()?;
-    run::parts(&args.member)?;
+    settings::config(Some(&args.make), &args.member).validate()?;
+    let (maker, _) = run::parts(Some(&args.make), &args.member)?;
     let private = settings::private(global)?;
     let ensuring = private.clone();
     let mut ensured = std::pin::pin!(blocking(move || ensuring.ensure()));
@@ -63,7 +63,8 @@ pub(crate) async fn up(
     let version = private.running().map_or_else(String::new, |running| running.version);
     let verb = if hold.started { "started" } else { "found running" };
     let server = format!("{version}, {verb}, {}", place.redis);
-    let home = Home { place: &place, private: &private, url: private.url(), server };
+    let generates = maker.is_some();
+    let home = Home { place: &place, private: &private, url: private.url(), server, generates };
     let result = supervise(global, args, options, &home, &mut signals).await;
     // If nobody else uses it, it goes, with its lock and its socket. Its data stay.
     drop(hold);
@@ -100,6 +101,8 @@ struct Home<'a> {
     url: String,
     /// What is said of it.
     server: String,
+    /// Somebody will lead.
+    generates: bool,
 }
 
 /// The fleet while it runs.
@@ -126,15 +129,19 @@ async fn supervise(
     home: &Home<'_>,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    let Home { place, private, url, server } = home;
+    let Home { place, private, url, server, generates } = home;
     let before = Status::read(&place.redis, &place.fleet).await?;
-    let screen = Screen::new(printer::colour(global.color), global.quiet, args.members);
+    let (quiet, verbose) = (global.quiet, global.verbose > 0);
+    let screen = Screen::new(printer::colour(global.color), quiet, verbose, args.members);
     let noun = if args.members == 1 { "member" } else { "members" };
     screen.remark(&format!("{} {noun} on a private server ({server})", args.members));
     screen.remark(&format!(
         "Ctrl-C ends all. In another terminal: {0} status · {0} send hello · {0} getErrors",
         screen::program(global, place)
     ));
+    if !generates {
+        screen.remark("a --handler and no --generator: nobody leads, all work on what is sent");
+    }
     let (events, mut heard) = mpsc::channel(1024);
     let crew = Crew::start(args.members, place, url, options, events.clone())?;
     let began = Instant::now();
@@ -176,6 +183,10 @@ async fn supervise(
 
 impl Up<'_> {
     async fn snapshot(&mut self) {
+        match self.screen.hidden() {
+            0 => {}
+            hidden => self.screen.remark(&format!("{hidden} more sent messages are done")),
+        }
         if let Ok(status) = Status::read(&self.place.redis, &self.place.fleet).await {
             let seconds = self.began.elapsed().as_secs();
             return self.screen.remark(&format!("{seconds} s: {}", since(&self.before, &status)));
@@ -285,7 +296,9 @@ impl Up<'_> {
         let seconds = self.began.elapsed().as_secs();
         let mut text = format!("in {seconds} s: {}\n", since(&self.before, &after));
         if self.before.messages.generated + self.before.messages.sent > 0 {
-            text.push_str(&format!("the fleet in all: {}", commands::status::books(&after)));
+            let mut books = commands::status::books(&after);
+            books[0] = format!("the fleet in all: {}", books[0]);
+            text.push_str(&printer::screen().flow(&books));
         }
         printer::data(&text)?;
         if after.messages.balance != 0 {

@@ -1,9 +1,12 @@
 //! What `up` shows: who says it, in which role, and what.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use super::crew::Crew;
 use crate::args::Global;
+use crate::commands::tell::DONE;
 use crate::harmless::harmless;
 use crate::printer;
 use crate::settings::Place;
@@ -21,11 +24,43 @@ pub(super) struct Screen {
     quiet: bool,
     /// Columns of the longest label.
     width: usize,
+    /// Sent messages that are done: how many were shown in this second, and how many were not since that was
+    /// said.
+    done: Option<DoneLines>,
 }
 
+/// Bounded, because a million lines may be sent.
+struct DoneLines {
+    second: Instant,
+    shown: u32,
+    hidden: u64,
+}
+
+/// Sent messages that are shown to be done in a second.
+const DONE_PER_SECOND: u32 = 10;
+
 impl Screen {
-    pub(super) fn new(coloured: bool, quiet: bool, members: u16) -> Screen {
-        Screen { coloured, quiet, width: format!("member-{members}").len() }
+    /// With `verbose`, everything the members say is shown.
+    pub(super) fn new(coloured: bool, quiet: bool, verbose: bool, members: u16) -> Screen {
+        let done = DoneLines { second: Instant::now(), shown: 0, hidden: 0 };
+        let done = Some(done).filter(|_| !verbose);
+        Screen { coloured, quiet, width: format!("member-{members}").len(), done }
+    }
+
+    /// Is there room on the screen to say that one more sent message is done?
+    fn has_room(&mut self) -> bool {
+        let Some(done) = &mut self.done else { return true };
+        if done.second.elapsed() >= Duration::from_secs(1) {
+            (done.second, done.shown) = (Instant::now(), 0);
+        }
+        done.shown += 1;
+        done.hidden += u64::from(done.shown > DONE_PER_SECOND);
+        done.shown <= DONE_PER_SECOND
+    }
+
+    /// How many sent messages were done and not shown, since this was last asked.
+    pub(super) fn hidden(&mut self) -> u64 {
+        self.done.as_mut().map_or(0, |done| std::mem::take(&mut done.hidden))
     }
 
     fn paint(&self, colour: &str, text: &str) -> String {
@@ -45,10 +80,14 @@ impl Screen {
     }
 
     /// A line of a member's log.
-    pub(super) fn line(&self, crew: &Crew, at: usize, line: &str) {
+    pub(super) fn line(&mut self, crew: &Crew, at: usize, line: &str) {
         match serde_json::from_str::<Value>(line) {
             Ok(Value::Object(entry)) => {
                 let level = entry.get("level").and_then(Value::as_str).unwrap_or_default();
+                let is_done = entry.get("message").is_some_and(|message| message == DONE);
+                if is_done && !self.has_room() {
+                    return;
+                }
                 if !self.quiet || ["WARN", "ERROR"].contains(&level) {
                     self.show(crew, at, &self.readable(&entry));
                 }

@@ -1,0 +1,57 @@
+//! `artel data`: what the effects of handlers wrote.
+
+use artel::{Data, Redis};
+use serde_json::{Value, json};
+
+use crate::args::DataCommand;
+use crate::commands::take::escape;
+use crate::exit::{Failure, NOT_FOUND, OK};
+use crate::settings::Place;
+use crate::{printer, table};
+
+pub(crate) async fn data(place: &Place, command: &DataCommand) -> Result<u8, Failure> {
+    let DataCommand::Get { name, json } = command;
+    let found = Redis::open(&place.redis, &place.fleet)?.data(name).await?;
+    let Some(found) = found else {
+        let error = format!("no effect has written anything under {name:?}");
+        return Err(Failure::new(NOT_FOUND, error).hint("is the `--fleet` right?"));
+    };
+    match json {
+        true => printer::data(&table::json(&document(name, &found))?)?,
+        false => printer::data(&lines(&found))?,
+    }
+    Ok(OK)
+}
+
+/// One element per line, whatever is in it.
+fn lines(data: &Data) -> String {
+    let line = |bytes: &[u8]| String::from_utf8_lossy(&escape(bytes)).into_owned();
+    match data {
+        Data::Text(text) => line(text) + "\n",
+        Data::Hash(pairs) => pairs
+            .iter()
+            .map(|(field, value)| format!("{}\t{}\n", line(field), line(value)))
+            .collect(),
+        Data::Set(items) | Data::List(items) => {
+            items.iter().map(|item| line(item) + "\n").collect()
+        }
+        _ => String::new(),
+    }
+}
+
+fn document(name: &str, data: &Data) -> Value {
+    let text = |bytes: &Vec<u8>| Value::from(String::from_utf8_lossy(bytes));
+    let (kind, value) = match data {
+        Data::Text(bytes) => ("text", text(bytes)),
+        Data::Hash(pairs) => {
+            let fields = pairs
+                .iter()
+                .map(|(field, value)| (String::from_utf8_lossy(field).into_owned(), text(value)));
+            ("hash", Value::Object(fields.collect()))
+        }
+        Data::Set(items) => ("set", items.iter().map(text).collect()),
+        Data::List(items) => ("list", items.iter().map(text).collect()),
+        _ => ("unknown", Value::Null),
+    };
+    json!({ "v": 1, "name": name, "type": kind, "value": value })
+}

@@ -1,0 +1,121 @@
+//! `artel fleets` and `artel fleet`: which fleets there are, and away with one.
+
+use artel::{Error, Redis, Status};
+use serde_json::json;
+
+use crate::args::FleetCommand;
+use crate::exit::{FAILURE, Failure, NOT_FOUND, OK};
+use crate::settings::Place;
+use crate::{printer, table};
+
+pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
+    let names = Redis::open(&place.redis, &place.fleet)?.fleets().await?;
+    let mut found = Vec::new();
+    for name in names {
+        let status = match Status::read(&place.redis, &name).await {
+            Ok(status) => Ok(status),
+            // One that this version cannot read is there all the same.
+            Err(error @ (Error::Protocol { .. } | Error::BeingRemoved { .. })) => Err(error),
+            Err(error) => return Err(error.into()),
+        };
+        found.push((name, status));
+    }
+    if json {
+        let all: Vec<_> = found
+            .iter()
+            .map(|(name, status)| match status {
+                Ok(status) => json!({
+                    "fleet": name,
+                    "members": status.members.len(),
+                    "generator": status.generator.as_ref().map(|leader| &leader.label),
+                    "messages": status.messages,
+                    "errors": status.errors,
+                }),
+                Err(error) => json!({ "fleet": name, "problem": error.to_string() }),
+            })
+            .collect();
+        printer::data(&table::json(&json!({ "v": 1, "fleets": all }))?)?;
+        return Ok(OK);
+    }
+    if found.is_empty() {
+        printer::data("no fleets\n")?;
+        return Ok(OK);
+    }
+    let rows = found.iter().map(|(name, status)| match status {
+        Ok(status) => {
+            let here = status.members.iter().filter(|member| member.role != "overdue").count();
+            let leader = status.generator.as_ref();
+            [
+                name.clone(),
+                here.to_string(),
+                leader.map_or("-".to_owned(), |leader| leader.label.clone()),
+                status.messages.waiting.to_string(),
+                status.messages.claimed.to_string(),
+                status.messages.done.to_string(),
+                status.errors.stored.to_string(),
+            ]
+        }
+        Err(error) => {
+            let problem = match error {
+                Error::BeingRemoved { .. } => "being removed",
+                _ => "another version",
+            };
+            let blank = String::new;
+            [name.clone(), blank(), problem.to_owned(), blank(), blank(), blank(), blank()]
+        }
+    });
+    let head = ["FLEET", "MEMBERS", "GENERATOR", "WAITING", "CLAIMED", "DONE", "ERRORS"];
+    let text = printer::screen()
+        .columns(head, rows, &["CLAIMED", "DONE"], |row| row[1] == "0" && row[3] != "0");
+    printer::shown(&text)?;
+    Ok(OK)
+}
+
+pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, Failure> {
+    let FleetCommand::Remove { name, yes } = command;
+    let redis = Redis::open(&place.redis, name)?;
+    if !redis.fleets().await?.contains(name) {
+        let error = format!("there is no fleet {name:?} on {}", place.redis);
+        return Err(Failure::new(NOT_FOUND, error).hint("`artel fleets` shows those there are"));
+    }
+    let what = match redis.status().await {
+        Ok(status) if !status.members.is_empty() => {
+            return Err(in_use(name, status.members.len() as u64));
+        }
+        Ok(status) => {
+            let waiting = status.messages.waiting + status.messages.claimed;
+            format!("{waiting} messages that are not done, {} failed ones", status.errors.stored)
+        }
+        // What was begun can be finished; what another version wrote can be removed, too.
+        Err(error @ (Error::Protocol { .. } | Error::BeingRemoved { .. })) => error.to_string(),
+        Err(error) => return Err(error.into()),
+    };
+    let question =
+        format!("remove fleet {name:?} on {} with everything in it ({what})?", place.redis);
+    match yes.then_some(true).or_else(|| printer::confirm(&question)) {
+        Some(true) => {}
+        Some(false) => {
+            printer::remark("nothing was changed");
+            return Ok(OK);
+        }
+        None => {
+            return Err(Failure::new(FAILURE, "nobody answers: nothing was changed")
+                .hint("`--yes` does it without asking"));
+        }
+    }
+    match redis.remove_fleet().await {
+        Ok(keys) => printer::remark(&format!("fleet {name:?} is removed: {keys} keys")),
+        Err(Error::InUse { members, .. }) => return Err(in_use(name, members)),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(OK)
+}
+
+fn in_use(name: &str, members: u64) -> Failure {
+    let noun = if members == 1 { "member is" } else { "members are" };
+    let error = format!("fleet {name:?} was not removed: {members} {noun} in it");
+    Failure::new(FAILURE, error).hint(format!(
+        "stop them first (`artel status --fleet {name}` shows them); `artel clean --temp --fleet {name}` ends \
+         those that are dead"
+    ))
+}

@@ -1,0 +1,112 @@
+//! `artel show`: where one message is.
+
+use artel::{MessageState, Redis, WaitingIn};
+use serde_json::{Value, json};
+
+use crate::commands::errors;
+use crate::exit::{Failure, NOT_FOUND, OK};
+use crate::harmless::harmless;
+use crate::settings::Place;
+use crate::{printer, table, times};
+
+pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Failure> {
+    let redis = Redis::open(&place.redis, &place.fleet)?;
+    let state = redis.find(id).await?;
+    let code = if state == MessageState::Unknown { NOT_FOUND } else { OK };
+    if json {
+        printer::data(&table::json(&document(id, &state))?)?;
+        return Ok(code);
+    }
+    if code == NOT_FOUND {
+        let error = format!("nothing is known of message {id} in fleet {:?}", place.fleet);
+        return Err(Failure::new(NOT_FOUND, error).hint(
+            "is the `--fleet` right? Messages that are done are remembered only with a ledger \
+             (`artel run --ledger 100000`)",
+        ));
+    }
+    let now_ms = redis.status().await?.time_ms;
+    printer::data(&words(&state, now_ms))?;
+    Ok(OK)
+}
+
+fn words(state: &MessageState, now_ms: u64) -> String {
+    let screen = printer::screen();
+    let ago = |ms: u64| {
+        format!("{} ({} ago)", times::point(ms), times::span_ms(now_ms.saturating_sub(ms)))
+    };
+    match state {
+        MessageState::Waiting { line, ahead, attempt, since_ms } => screen.flow(&[
+            format!("waiting in lane {}", lane(line)),
+            format!("{ahead} in front of it"),
+            attempts(*attempt),
+            format!("added {}", ago(*since_ms)),
+        ]),
+        MessageState::Claimed { member, label, process, is_dead, attempt } => screen.flow(&[
+            format!("claimed by {}", harmless(label)),
+            harmless(process),
+            member.clone(),
+            attempts(*attempt),
+            match is_dead {
+                true => "that member is dead: another one gets the message".to_owned(),
+                false => String::new(),
+            },
+        ]),
+        MessageState::Failed { record, is_being_taken } => {
+            let taken =
+                if *is_being_taken { "failed, and being taken by somebody\n" } else { "failed\n" };
+            let mut text = taken.to_owned();
+            errors::entry(&mut text, record, now_ms);
+            text
+        }
+        MessageState::Done { member, attempt, at_ms } => screen.flow(&[
+            format!("done {}", ago(*at_ms)),
+            format!("by {}", harmless(member)),
+            attempts(*attempt),
+        ]),
+        MessageState::FailedAndGone { at_ms } => {
+            let what = "and was taken, put back or dropped since".to_owned();
+            screen.flow(&[format!("failed {}", ago(*at_ms)), what])
+        }
+        MessageState::Ended { is_done: true } => "done\n".to_owned(),
+        _ => "it was added and has ended: done, or failed and taken, put back or dropped since \
+              (a ledger would say which: `artel run --ledger 100000`)\n"
+            .to_owned(),
+    }
+}
+
+fn attempts(attempt: u32) -> String {
+    if attempt > 1 { format!("attempt {attempt}") } else { String::new() }
+}
+
+fn lane(line: &WaitingIn) -> &'static str {
+    match line {
+        WaitingIn::Lane(lane) => lane.name(),
+        _ => "returned",
+    }
+}
+
+fn document(id: &str, state: &MessageState) -> Value {
+    let mut document = match state {
+        MessageState::Waiting { line, ahead, attempt, since_ms } => json!({
+            "state": "waiting", "lane": lane(line), "ahead": ahead, "attempt": attempt, "since_ms": since_ms,
+        }),
+        MessageState::Claimed { member, label, process, is_dead, attempt } => json!({
+            "state": "claimed", "member": member, "label": label, "process": process, "dead": is_dead,
+            "attempt": attempt,
+        }),
+        MessageState::Failed { record, is_being_taken } => {
+            json!({ "state": "failed", "being_taken": is_being_taken, "record": record })
+        }
+        MessageState::Done { member, attempt, at_ms } => {
+            json!({ "state": "done", "member": member, "attempt": attempt, "at_ms": at_ms })
+        }
+        MessageState::FailedAndGone { at_ms } => {
+            json!({ "state": "failed_and_gone", "at_ms": at_ms })
+        }
+        MessageState::Ended { is_done } => json!({ "state": "ended", "done": is_done }),
+        _ => json!({ "state": "unknown" }),
+    };
+    document["v"] = 1.into();
+    document["id"] = id.into();
+    document
+}

@@ -1,0 +1,118 @@
+//! What a member says of itself in its log: each notice in a few words, and what repeats itself counted.
+
+use std::time::Instant;
+
+use artel::{Notice, Notices};
+
+use crate::repeats::{Counted, EVERY, Repeats};
+
+// `up` reads these, too.
+pub(crate) const JOINED: &str = "joined the fleet";
+pub(crate) const LEADS: &str = "generator: this process leads";
+pub(crate) const DEPOSED: &str = "no longer the generator";
+pub(crate) const DONE: &str = "message done";
+const FAILED: &str = "message failed";
+const NOT_GENERATED: &str = "nothing generated";
+const NO_WORKER: &str =
+    "nobody works: start a second copy, or let this one work with `--leader-works alone`";
+
+/// Says what happens, until the fleet is left.
+pub(crate) async fn tell(mut notices: Notices, label: String) {
+    let (mut failed, mut not_generated) = (Repeats::after(5), Repeats::after(1));
+    loop {
+        let notice = tokio::time::timeout(EVERY / 4, notices.next()).await;
+        let now = Instant::now();
+        tell_counted(failed.due(now), not_generated.due(now));
+        match notice {
+            Err(_) => {}
+            Ok(None) => break,
+            Ok(Some(Notice::MessageFailed { id, kind, attempt, reason, took, .. })) => {
+                let what = format!("{} {reason}", kind.as_deref().unwrap_or_default());
+                if failed.is_new(&what, now) {
+                    let took = std::time::Duration::from_micros(took.as_micros() as u64);
+                    tracing::warn!(%id, kind, attempt, reason, ?took, "{FAILED}");
+                }
+            }
+            Ok(Some(Notice::GenerateFailed { reason })) => {
+                if not_generated.is_new(&reason, now) {
+                    tracing::error!(reason, "{NOT_GENERATED}");
+                }
+            }
+            Ok(Some(notice)) => say(notice, &label),
+        }
+    }
+    tell_counted(failed.rest(), not_generated.rest());
+}
+
+fn tell_counted(failed: Vec<Counted>, not_generated: Vec<Counted>) {
+    for Counted { more, last } in failed {
+        tracing::warn!(more, like = last.trim_start(), "{FAILED}");
+    }
+    for Counted { more, last } in not_generated {
+        tracing::error!(more, like = last, "{NOT_GENERATED}");
+    }
+}
+
+fn say(notice: Notice, label: &str) {
+    let pid = std::process::id();
+    match notice {
+        Notice::Joined { member } => tracing::info!(%member, label, pid, "{JOINED}"),
+        Notice::BecameGenerator { term } => {
+            tracing::info!(%term, label, pid, "{LEADS}")
+        }
+        Notice::LeaseLost { term, reason } => {
+            tracing::info!(%term, reason, "{DEPOSED}")
+        }
+        Notice::Fenced { term } => {
+            tracing::warn!(%term, "fenced: Redis refused a write of a stale term")
+        }
+        Notice::NoWorker => tracing::info!("{NO_WORKER}"),
+        Notice::Full { reason } => tracing::warn!(reason, "generating waits"),
+        Notice::Flowing => tracing::info!("generating goes on"),
+        Notice::MemberDied { member, label, process } => {
+            tracing::warn!(%member, who = label, process, "member died");
+        }
+        Notice::Adopted { member, returned, failed } => {
+            tracing::info!(%member, returned, failed, "put back what it held");
+        }
+        Notice::ClaimLost { id } => {
+            tracing::warn!(%id, "claim lost: its outcome is not recorded")
+        }
+        Notice::SessionLost { member } => tracing::warn!(%member, "session lost, joining anew"),
+        Notice::Disconnected { reason } => {
+            tracing::warn!(reason, "Redis does not answer: waiting for it");
+        }
+        Notice::Denied { reason } => tracing::error!(
+            reason,
+            "Redis denies access now: was its password, or this user's rights, changed? Waiting"
+        ),
+        Notice::Reconnected { after } => {
+            tracing::info!(after_ms = after.as_millis() as u64, "Redis answers again");
+        }
+        Notice::DataLossSeen { what } => {
+            tracing::error!(what, "data loss: Redis has lost acknowledged writes");
+        }
+        Notice::Unreplicated { replicas, wanted } => {
+            tracing::warn!(replicas, wanted, "waiting for replicas");
+        }
+        Notice::Refused { reason } => {
+            tracing::error!(reason, "Redis refuses: what this member holds goes to others");
+        }
+        Notice::Unread { id, failed: false } => {
+            tracing::warn!(%id, "not read in time over this link, given back");
+        }
+        Notice::Unread { id, failed: true } => {
+            tracing::error!(%id, "too many workers could not read it in time: message failed");
+        }
+        Notice::Exhausted { keys } => tracing::error!(
+            keys = keys.join(", "),
+            "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
+                 (README, \"Clocks\")"
+        ),
+        Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
+        Notice::Missed { notices } => {
+            tracing::warn!(notices, "too many notices to tell them all")
+        }
+        other => tracing::info!(?other, "notice"),
+    }
+}

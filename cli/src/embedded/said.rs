@@ -1,0 +1,39 @@
+//! What was said in a terminal session already, so that it is said once.
+//!
+//! **Invariant:** whatever goes wrong here, the remark is made.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use super::folder::{self, SAID};
+use super::started::began;
+
+/// Remarks that are remembered.
+const LINES_MAX: usize = 50;
+
+/// Was this said in this terminal session before? If not, it counts as said from now on. Where nobody sits at a
+/// terminal there is no session: what goes to a log is said every time.
+pub(super) fn before(dir: &Path, remark: &str) -> bool {
+    io::stderr().is_terminal() && remember(dir, remark).unwrap_or(false)
+}
+
+fn remember(dir: &Path, remark: &str) -> io::Result<bool> {
+    let session = rustix::process::getsid(None)?.as_raw_nonzero().get();
+    let began = began(session).ok_or(io::ErrorKind::NotFound)?;
+    let line = format!("{session} {began} {remark}");
+    folder::check(dir).map_err(|(problem, _)| io::Error::other(problem))?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let path = dir.join(SAID);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    if text.lines().any(|said| said == line) {
+        return Ok(true);
+    }
+    let kept = text.lines().count().saturating_sub(LINES_MAX - 1);
+    let mut lines: Vec<&str> = text.lines().skip(kept).collect();
+    lines.push(&line);
+    let mut file = folder::open(&path)?;
+    file.set_len(0)?;
+    file.write_all((lines.join("\n") + "\n").as_bytes())?;
+    Ok(false)
+}

@@ -1,0 +1,103 @@
+//! What effects wrote.
+
+use crate::Error;
+use crate::store::{Call, list, number, text};
+use crate::sync::Redis;
+
+/// Elements of one name that are read at once; more are refused, not cut.
+const ELEMENTS_MAX: i64 = 100_000;
+/// Bytes that its answer may have.
+const BYTES_MAX: usize = 64 << 20;
+
+/// What effects wrote under one name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Data {
+    /// Of [`Effect::set`](crate::Effect::set), or a number of [`Effect::incr_by`](crate::Effect::incr_by).
+    Text(Vec<u8>),
+    /// Of [`Effect::hset`](crate::Effect::hset) and [`Effect::hincr_by`](crate::Effect::hincr_by), by field.
+    Hash(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Of [`Effect::sadd`](crate::Effect::sadd), sorted.
+    Set(Vec<Vec<u8>>),
+    /// Of [`Effect::rpush`](crate::Effect::rpush), in their order.
+    List(Vec<Vec<u8>>),
+}
+
+impl Data {
+    /// The number that [`Effect::incr_by`](crate::Effect::incr_by) counts, if it is one.
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Data::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl Redis {
+    /// What effects wrote under this name; `None` if nothing did.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses, or there are more than 100,000 elements.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn data(&self, name: &str) -> Result<Option<Data>, Error> {
+        self.compare().await?;
+        let key = self.store.keys.data(name);
+        let explain = |error| self.store.explain(error);
+        let kind = self.store.repeat_raw(&Call::plain("TYPE").arg(&key)).await;
+        let kind = kind.and_then(|kind| text(&kind)).map_err(explain)?;
+        let (length, read) = match kind.as_str() {
+            "none" => return Ok(None),
+            "string" => (None, Call::plain("GET").arg(&key)),
+            "hash" => (Some("HLEN"), Call::plain("HGETALL").arg(&key)),
+            "set" => (Some("SCARD"), Call::plain("SMEMBERS").arg(&key)),
+            "list" => (Some("LLEN"), Call::plain("LRANGE").arg(&key).arg(0).arg(-1)),
+            other => {
+                let reason = format!("data {name:?} holds a {other}, which no effect writes");
+                return Err(Error::Refused { reason });
+            }
+        };
+        if let Some(length) = length {
+            let count = self.store.repeat_raw(&Call::plain(length).arg(&key)).await;
+            let count = count.and_then(|count| number(&count)).map_err(explain)?;
+            if count > ELEMENTS_MAX {
+                let reason = format!(
+                    "data {name:?} has {count} elements, more than {ELEMENTS_MAX}: read the {kind} {key} \
+                     with a Redis client"
+                );
+                return Err(Error::Refused { reason });
+            }
+        }
+        let value = self.store.repeat_raw(&read.answering(BYTES_MAX)).await.map_err(explain)?;
+        if let "string" = kind.as_str() {
+            return Ok(match value {
+                redis::Value::BulkString(bytes) => Some(Data::Text(bytes)),
+                _ => None, // it was removed meanwhile
+            });
+        }
+        let items = list(value).map_err(explain)?;
+        let mut items: Vec<Vec<u8>> = items
+            .into_iter()
+            .map(|item| match item {
+                redis::Value::BulkString(bytes) => bytes,
+                other => text(&other).unwrap_or_default().into_bytes(),
+            })
+            .collect();
+        Ok(Some(match kind.as_str() {
+            "hash" => {
+                let mut pairs: Vec<_> =
+                    items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+                pairs.sort();
+                Data::Hash(pairs)
+            }
+            "set" => {
+                items.sort();
+                Data::Set(items)
+            }
+            _ => Data::List(items),
+        }))
+    }
+}

@@ -1,0 +1,36 @@
+#!lua flags=no-writes
+-- Looks for a message in a piece of a list or of a stream, the newest first.
+-- KEYS[1] a lane or a block LIST, errors, a drain or the ledger STREAM
+-- ARGV    id, from where on ('' = the newest; of a list: how many were looked at; of a stream: the position behind
+--         which nothing is left to look at), how many to look at
+-- Returns 'end' (nothing is left), {'more', from where on to go on, bytes that were looked at},
+--         {'found', envelope, how many are in front of it, position} in a list,
+--         {'found', position, fields …} in a stream
+-- Why from the tail: messages leave a list at its head and come in at its tail, so nothing that stays is overlooked.
+local kind = redis.call('TYPE', KEYS[1]).ok
+local id, bytes = ARGV[1], 0
+if kind == 'list' then
+  local from, length = tonumber(ARGV[2]) or 0, redis.call('LLEN', KEYS[1])
+  if from >= length then return 'end' end
+  local items = redis.call('LRANGE', KEYS[1], -from - ARGV[3], -from - 1)
+  for i = #items, 1, -1 do
+    bytes = bytes + #items[i]
+    if string.match(items[i], '^...|([^|]+)|') == id then
+      local at = string.format('%.0f', length - from - #items + i - 1)
+      return {'found', items[i], at, at}
+    end
+  end
+  return {'more', string.format('%.0f', from + #items), bytes}
+end
+if kind ~= 'stream' then return 'end' end
+local entries = redis.call('XREVRANGE', KEYS[1], ARGV[2] == '' and '+' or '(' .. ARGV[2], '-', 'COUNT', ARGV[3])
+if #entries == 0 then return 'end' end
+for _, entry in ipairs(entries) do
+  local fields = entry[2]
+  for i = 1, #fields, 2 do
+    bytes = bytes + #fields[i + 1]
+    local here = fields[i] == 'id' and fields[i + 1] or fields[i] == 'm' and string.match(fields[i + 1], '^...|([^|]+)|')
+    if here == id then return {'found', entry[1], unpack(fields)} end
+  end
+end
+return {'more', entries[#entries][1], bytes}

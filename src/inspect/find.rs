@@ -1,0 +1,263 @@
+//! Where one message is.
+//!
+//! **Invariant:** a message that stays where it is is found there. One that moves meanwhile may be missed
+//! once, so everything is looked through twice before it counts as gone.
+
+use crate::Error;
+use crate::membership::{Card, MemberId};
+use crate::outcome::{ErrorRecord, drains, read_record};
+use crate::queue::{Lane, Message, MessageId};
+use crate::store::{Call, Reply, Script, StoreError, list, text};
+use crate::sync::Redis;
+use crate::term::Term;
+
+static FIND: Script = Script::new("find", include_str!("find.lua"));
+
+/// What is looked at in one call, at most.
+const PIECE_MAX: usize = 1000;
+/// Bytes that one call looks at, about.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A line in which a message waits.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum WaitingIn {
+    /// The lane it was added to.
+    Lane(Lane),
+    /// The line of what dead workers left, which is served first.
+    Returned,
+}
+
+/// Where a message is, or how it ended.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum MessageState {
+    /// No worker has it yet.
+    Waiting {
+        /// Where.
+        line: WaitingIn,
+        /// How many are in front of it.
+        ahead: u64,
+        /// The attempt that comes next.
+        attempt: u32,
+        /// When it was added, Redis time.
+        since_ms: u64,
+    },
+    /// A worker has it.
+    Claimed {
+        /// That worker's session.
+        member: String,
+        /// What people call that worker.
+        label: String,
+        /// Where it runs, as `host:pid`.
+        process: String,
+        /// That worker is dead: another one gets the message in a moment.
+        is_dead: bool,
+        /// Which attempt it is.
+        attempt: u32,
+    },
+    /// It is stored as failed.
+    Failed {
+        /// Everything about it.
+        record: Box<ErrorRecord>,
+        /// Somebody takes it at this moment.
+        is_being_taken: bool,
+    },
+    /// It is done, says the ledger.
+    Done {
+        /// The session that completed it.
+        member: String,
+        /// By this attempt.
+        attempt: u32,
+        /// When, Redis time.
+        at_ms: u64,
+    },
+    /// It failed, says the ledger, and is not stored any more: it was taken, put back or dropped.
+    FailedAndGone {
+        /// When it failed, Redis time.
+        at_ms: u64,
+    },
+    /// It was added, and is neither waiting, claimed nor stored as failed.
+    Ended {
+        /// No failed message of this fleet was ever taken, put back or dropped, so it is done. Else it may
+        /// also have failed and left the store since: a ledger would know.
+        is_done: bool,
+    },
+    /// Nothing is known of it.
+    Unknown,
+}
+
+impl Redis {
+    /// Looks for a message by its id. It looks through everything that waits, is claimed or is stored, in
+    /// small pieces: with millions of messages that takes seconds.
+    ///
+    /// # Errors
+    ///
+    /// If it is not an id, or Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn find(&self, id: &str) -> Result<MessageState, Error> {
+        let Some(id) = MessageId::from_redis(id).filter(|id| id.as_str().contains('-')) else {
+            let problem = "must be a message's id such as s5f0c2d9a1b3e4f60-1".to_owned();
+            return Err(Error::Config { field: "id", problem });
+        };
+        self.compare().await?;
+        let found = async {
+            for _ in 0..2 {
+                if let Some(state) = self.look_for(&id).await? {
+                    return Ok(state);
+                }
+            }
+            match self.was_added(&id).await? {
+                true => Ok(MessageState::Ended { is_done: !self.any_left_the_store().await? }),
+                false => Ok(MessageState::Unknown),
+            }
+        };
+        found.await.map_err(|error| self.store.explain(error))
+    }
+
+    async fn look_for(&self, id: &MessageId) -> Result<Option<MessageState>, StoreError> {
+        let keys = &self.store.keys;
+        let mut lines = vec![(WaitingIn::Returned, keys.returned())];
+        lines.extend(Lane::ALL.map(|lane| (WaitingIn::Lane(lane), keys.lane(lane.name()))));
+        for (line, key) in lines {
+            if let Some(found) = self.look_in(&key, id).await? {
+                let (attempt, since_ms) = head(&found)?;
+                let ahead = found.number(1)? as u64;
+                return Ok(Some(MessageState::Waiting { line, ahead, attempt, since_ms }));
+            }
+        }
+        for (set, is_dead) in [(keys.members(), false), (keys.orphans(), true)] {
+            for member in self.ids(&set, is_dead).await? {
+                if let Some(state) = self.look_at_blocks(&member, is_dead, id).await? {
+                    return Ok(Some(state));
+                }
+            }
+        }
+        let mut stored = vec![(keys.errors(), false)];
+        let tokens = drains(&self.store).await.unwrap_or_default();
+        stored.extend(tokens.iter().map(|token| (keys.drain(token), true)));
+        for (stream, is_being_taken) in stored {
+            if let Some(found) = self.look_in(&stream, id).await? {
+                let mut items = found.items.into_iter();
+                let position = items.next().unwrap_or(redis::Value::Nil);
+                let fields = redis::Value::Array(items.collect());
+                let record = read_record(redis::Value::Array(vec![position, fields]))?;
+                let record = Box::new(record);
+                return Ok(Some(MessageState::Failed { record, is_being_taken }));
+            }
+        }
+        let Some(found) = self.look_in(&keys.ledger(), id).await? else { return Ok(None) };
+        let at_ms = found.text(0)?.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+        let field = |name: &str| {
+            let pair = found.items[1..]
+                .chunks_exact(2)
+                .find(|pair| text(&pair[0]).ok().as_deref() == Some(name));
+            pair.and_then(|pair| text(&pair[1]).ok()).unwrap_or_default()
+        };
+        Ok(Some(match field("outcome").as_str() {
+            "failed" => MessageState::FailedAndGone { at_ms },
+            _ => {
+                let (member, attempt) = (field("member"), field("attempt").parse().unwrap_or(1));
+                MessageState::Done { member, attempt, at_ms }
+            }
+        }))
+    }
+
+    /// The ids in `members` or in `orphans`.
+    async fn ids(&self, key: &str, is_set: bool) -> Result<Vec<MemberId>, StoreError> {
+        let call = match is_set {
+            true => Call::plain("SMEMBERS").arg(key),
+            false => Call::plain("ZRANGE").arg(key).arg(0).arg(-1),
+        };
+        let ids = list(self.store.repeat_raw(&call).await?)?;
+        let ids: Vec<String> = ids.iter().map(text).collect::<Result<_, _>>()?;
+        Ok(ids.iter().filter_map(|id| MemberId::from_redis(id)).collect())
+    }
+
+    async fn look_at_blocks(
+        &self,
+        member: &MemberId,
+        is_dead: bool,
+        id: &MessageId,
+    ) -> Result<Option<MessageState>, StoreError> {
+        let keys = &self.store.keys;
+        let call = Call::plain("HKEYS").arg(keys.blocks(member));
+        for number in list(self.store.repeat_raw(&call).await?)? {
+            let Ok(number) = text(&number)?.parse::<u64>() else { continue }; // `hi`
+            if let Some(found) = self.look_in(&keys.block(member, number), id).await? {
+                let (attempt, _) = head(&found)?;
+                let timeout = crate::store::ONCE_TIMEOUT;
+                let card = Card::read(&self.store.work, keys, member, timeout).await?;
+                let process = format!("{}:{}", card.host, card.pid);
+                let (member, label) = (member.to_string(), card.label);
+                return Ok(Some(MessageState::Claimed {
+                    member,
+                    label,
+                    process,
+                    is_dead,
+                    attempt,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks through one list or stream, piece by piece.
+    async fn look_in(&self, key: &str, id: &MessageId) -> Result<Option<Reply>, StoreError> {
+        let (mut from, mut count) = (String::new(), 1);
+        loop {
+            let call = FIND.call(&[key.to_owned()]).arg(id.as_str()).arg(&from).arg(count);
+            let reply = Reply::parse(self.store.repeat_raw(&call.answering(PIECE_BYTES)).await?)?;
+            match reply.tag.as_str() {
+                "end" => return Ok(None),
+                "found" => return Ok(Some(reply)),
+                "more" => {
+                    from = reply.text(0)?;
+                    let mean = (reply.number(1)? as usize / count).max(1);
+                    count = (PIECE_BYTES / mean).clamp(1, (count * 4).min(PIECE_MAX));
+                }
+                _ => return Err(reply.unexpected()),
+            }
+        }
+    }
+
+    /// Was any failed message ever taken, put back or dropped?
+    async fn any_left_the_store(&self) -> Result<bool, StoreError> {
+        let call = Call::plain("HMGET").arg(self.store.keys.counts());
+        let call = call.arg("taken").arg("requeued").arg("dropped");
+        let counts = list(self.store.repeat_raw(&call).await?)?;
+        Ok(counts.iter().any(|count| text(count).is_ok_and(|count| count != "0")))
+    }
+
+    /// Was a message of this number ever accepted, as far as Redis remembers?
+    async fn was_added(&self, id: &MessageId) -> Result<bool, StoreError> {
+        let keys = &self.store.keys;
+        let (maker, seq) = id.as_str().rsplit_once('-').unwrap_or_default();
+        let Ok(seq) = seq.parse::<i64>() else { return Ok(false) };
+        let last = match Term::parse(maker) {
+            Some(_) => {
+                let last = self.store.repeat_raw(&Call::plain("GET").arg(keys.last())).await?;
+                let last = text(&last).unwrap_or_default();
+                let of_term = last.strip_prefix(maker).and_then(|rest| rest.strip_prefix('-'));
+                of_term.and_then(|seq| seq.parse().ok())
+            }
+            None => {
+                let key = keys.sent(maker.trim_start_matches('s'));
+                let last = self.store.repeat_raw(&Call::plain("GET").arg(key)).await?;
+                let last = text(&last).unwrap_or_default();
+                last.split('|').next().and_then(|seq| seq.parse().ok())
+            }
+        };
+        Ok(last.is_some_and(|last: i64| (1..=last).contains(&seq)))
+    }
+}
+
+/// The attempt and the time of an envelope that was found.
+fn head(found: &Reply) -> Result<(u32, u64), StoreError> {
+    let message = Message::parse(found.bytes(0)?);
+    let message = message.map_err(|_| StoreError::odd("a message of another version"))?;
+    Ok((message.attempt(), message.generated_ms()))
+}

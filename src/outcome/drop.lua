@@ -1,0 +1,8 @@
+#!lua flags=allow-oom
+-- Removes failed messages for good, and counts them.
+-- KEYS[1] errors STREAM   KEYS[2] counts HASH
+-- ARGV    positions in the error store
+-- Returns {'ok', how many were removed: what is not there any more is not counted}
+local dropped = redis.call('XDEL', KEYS[1], unpack(ARGV))
+if dropped > 0 then redis.call('HINCRBY', KEYS[2], 'dropped', dropped) end
+return {'ok', dropped}

@@ -1,0 +1,184 @@
+//! What a generator keeps with its messages, what bounds them, and the end of a fleet.
+
+use crate::lab::{Lab, on_each_server, proves};
+
+fn state(lab: &mut Lab) -> Option<String> {
+    let key = lab.key("state");
+    lab.redis(&["HGET", &key, "state"])
+}
+
+/// ⚑ Two pushes without messages; the first one's late copy comes last, and has the same number of messages
+/// in front of it.
+#[test]
+fn a_late_copy_brings_no_old_state_back() {
+    let rule = "if at_term == term and tonumber(at) >= number then return 'already' end";
+    proves("push", rule, "", |lab| {
+        let term = lab.leader_with("a", &["x"]);
+        let first = lab.push_with("a", &term, 2, &[], ("1", "page 1"));
+        let second = lab.push_with("a", &term, 2, &[], ("2", "page 2"));
+        assert_eq!(lab.send(&first), "ok");
+        assert_eq!(lab.send(&second), "ok");
+        lab.send(&first) == "already" && state(lab).as_deref() == Some("page 2")
+    });
+}
+
+/// The same when messages were pushed between the two.
+#[test]
+fn a_late_state_behind_newer_messages_is_refused() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["x"]);
+        let alone = lab.push_with("a", &term, 2, &[], ("1", "page 1"));
+        assert_eq!(lab.send(&alone), "ok");
+        let with = lab.push_with("a", &term, 2, &["y"], ("2", "page 2"));
+        assert_eq!(lab.send(&with), "ok");
+        assert_eq!(lab.send(&with), "already");
+        assert_eq!(lab.send(&alone), "already");
+        assert_eq!(state(lab).as_deref(), Some("page 2"));
+        assert_eq!(lab.lane("generated").len(), 2);
+        lab.assert_clean();
+    });
+}
+
+#[test]
+fn a_state_is_kept_with_its_messages_or_not_at_all() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["1"]);
+        lab.limit_backlog("2");
+        let push = lab.push_with("a", &term, 2, &["2", "3"], ("1", "page 1"));
+        assert_eq!(lab.send(&push), "full");
+        assert_eq!(state(lab), None, "nothing was added, so nothing is kept");
+        lab.limit_backlog("3");
+        assert_eq!(lab.send(&push), "ok");
+        assert_eq!(state(lab).as_deref(), Some("page 1"));
+    });
+}
+
+/// The next leader gets what was accepted last, and a leader of an older term changes nothing any more.
+#[test]
+fn a_successor_gets_the_state_that_was_accepted_last() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["1"]);
+        let push = lab.push_with("a", &term, 2, &["2"], ("1", "page 1"));
+        assert_eq!(lab.send(&push), "ok");
+        lab.join("b");
+        lab.reap("a");
+        let won = lab.acquire("b");
+        assert_eq!((won.tag(), won.at(5)), ("won", "page 1"));
+        let late = lab.push_with("a", &term, 3, &[], ("2", "page 2"));
+        assert_eq!(lab.send(&late), "gone");
+        // Numbers of states begin anew with a term.
+        let term = won.at(1).to_owned();
+        let push = lab.push_with("b", &term, 1, &[], ("1", "page 3"));
+        assert_eq!(lab.send(&push), "ok");
+        assert_eq!(state(lab).as_deref(), Some("page 3"));
+    });
+}
+
+/// Beyond the bound nothing new comes in, and nothing is dropped; a state alone needs no room.
+#[test]
+fn a_full_error_store_takes_no_new_messages() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["1"]);
+        let (config, errors) = (lab.key("config"), lab.key("errors"));
+        let () = lab.redis(&["HSET", &config, "errors_max", "2"]);
+        for _ in 0..2 {
+            let _: String = lab.redis(&["XADD", &errors, "*", "m", "1g-|9-9|1|9|x", "e", "{}"]);
+        }
+        let full = lab.push("a", &term, 2, &["2"]);
+        assert_eq!((full.tag(), full.at(1), full.at(2)), ("full", "errors", "2"));
+        let send = lab.send_call("s", 1, "normal", &["3"], None);
+        let full = lab.send(&send);
+        assert_eq!((full.tag(), full.at(1)), ("full", "errors"));
+        let alone = lab.push_with("a", &term, 2, &[], ("1", "page 1"));
+        assert_eq!(lab.send(&alone), "ok");
+        let first: Vec<(String, Vec<String>)> =
+            lab.redis(&["XRANGE", &errors, "-", "+", "COUNT", "1"]);
+        let drop = lab.late("drop", &["errors", "counts"], &[&first[0].0]);
+        assert_eq!(lab.send(&drop).at(1), "1");
+        assert_eq!(lab.send(&drop).at(1), "0", "a repeat drops nothing more");
+        assert_eq!(lab.count("dropped"), 1);
+        assert_eq!(lab.push("a", &term, 2, &["2"]), "ok");
+        assert_eq!(lab.send(&send), "ok");
+    });
+}
+
+fn removal(lab: &Lab, keys: &[&str], last: &str) -> crate::lab::Late {
+    let mut all = vec!["members", "config"];
+    all.extend(keys);
+    lab.late("remove", &all, &["4294967295", last])
+}
+
+#[test]
+fn a_fleet_with_members_is_not_removed() {
+    proves("remove", "if here > 0 then return {'busy', here} end", "", |lab| {
+        lab.leader_with("a", &["1"]);
+        let call = removal(lab, &["lane:generated", "counts"], "0");
+        lab.send(&call) == "busy" && lab.lane("generated").len() == 1
+    });
+}
+
+/// ⚑ Somebody joins, or sends, between two of its steps.
+#[test]
+fn nobody_gets_into_a_fleet_that_is_being_removed() {
+    proves("remove", "redis.call('HSET', KEYS[2], 'protocol', ARGV[1])", "", |lab| {
+        lab.leader_with("a", &["1"]);
+        let leave = lab.leave_call("a");
+        lab.send(&leave);
+        let send = lab.send_call("s", 1, "normal", &["2"], None);
+        let first = removal(lab, &["lane:generated", "config"], "0");
+        assert_eq!(lab.send(&first), "ok");
+        let refused = lab.join("b") == "protocol" && lab.send(&send) == "protocol";
+        let rest = removal(lab, &["counts"], "0");
+        lab.send(&rest);
+        let last = removal(lab, &[], "1");
+        lab.send(&last);
+        let gone = {
+            let config = lab.key("config");
+            lab.redis::<i64>(&["EXISTS", &config]) == 0
+        };
+        refused && gone && lab.join("b") == "ok"
+    });
+}
+
+/// Of two who take an event one gets it, and hears so again if its reply was lost.
+#[test]
+fn an_event_is_taken_once() {
+    let rule = "if event[1] ~= '1' or string.format('%.0f', tonumber(event[2]) or 0) ~= ARGV[1] then return 'missed' end";
+    proves("event_take", rule, "", |lab| {
+        let key = lab.key("event:e");
+        let () = lab.redis(&["HSET", &key, "flag", "1", "gen", "7", "until", "0"]);
+        let mine = lab.late("event_take", &["event:e"], &["7", "me"]);
+        let theirs = lab.late("event_take", &["event:e"], &["7", "you"]);
+        assert_eq!(lab.send(&mine), "taken");
+        let () = lab.redis(&["HSET", &key, "flag", "1", "gen", "8"]);
+        let once = lab.send(&theirs) == "missed";
+        assert_eq!(lab.send(&mine), "taken", "a repeat");
+        let flag: String = lab.redis(&["HGET", &key, "flag"]);
+        once && flag == "1"
+    });
+}
+
+/// A message is found wherever it is, in pieces of any size, while others come and go.
+#[test]
+fn a_message_is_found_in_a_list_and_in_a_stream() {
+    on_each_server(|lab| {
+        let payloads: Vec<String> = (1..=50).map(|n| format!("p{n}")).collect();
+        let payloads: Vec<&str> = payloads.iter().map(String::as_str).collect();
+        let term = lab.leader_with("a", &payloads);
+        for (seq, ahead) in [(1, "0"), (17, "16"), (50, "49")] {
+            let (id, mut from) = (format!("{term}-{seq}"), String::new());
+            let found = loop {
+                let answer = lab.call("find", &["lane:generated"], &[&id, &from, "7"]);
+                match answer.tag() {
+                    "more" => answer.at(1).clone_into(&mut from),
+                    _ => break answer,
+                }
+            };
+            assert_eq!((found.tag(), found.at(2)), ("found", ahead), "{id}");
+            assert!(found.at(1).ends_with(&format!("|p{seq}")));
+        }
+        let nobody = lab.call("find", &["lane:generated"], &["9-9", "50", "7"]);
+        assert_eq!(nobody, "end");
+        assert_eq!(lab.call("find", &["nothing"], &["9-9", "", "7"]), "end");
+    });
+}
