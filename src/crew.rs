@@ -81,7 +81,6 @@ impl Crew {
     /// Takes part under one session, until it is over or the fleet stops.
     async fn serve(&mut self, session: &Arc<Session>) {
         let (mode, modes) = watch::channel(Mode::Work);
-        session.works.store(self.handle.is_some(), Ordering::Relaxed);
         let mut worker = self.handle.as_ref().map(|handle| {
             let worker = Worker::new(
                 self.store.clone(),

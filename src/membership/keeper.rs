@@ -326,6 +326,7 @@ impl Keep {
                 let grace = Duration::from_millis(reply.number(4)? as u64);
                 let backlog_max = reply.number(7)? as usize;
                 let session = Session::new(id.clone(), lease, grace, backlog_max, sent);
+                session.works.store(self.profile.handles, Ordering::Relaxed);
                 Ok(Joined::Session(Box::new(session)))
             }
             "config" => {

@@ -281,6 +281,29 @@ fn up_starts_its_server_again() {
     assert!(up.stdout().contains("balance 0"), "{}", up.stdout());
 }
 
+/// Just jobs in one terminal: what is sent is seen to be done or to fail, by whom and why; of very many only some
+/// are shown, and the others are counted.
+#[test]
+fn up_shows_what_became_of_what_was_sent() {
+    let home = Home::new();
+    let handler = "read -r x; if [ \"$x\" = bad ]; then echo no customer >&2; exit 1; fi";
+    let args = ["up", "-n", "2", "--snapshot-every", "1s", "--handler", handler];
+    let up = home.start(&args);
+    up.says("a --handler and no --generator: nobody leads, all work on what is sent");
+    eventually("both to join", || up.stderr().matches("joined the fleet").count() == 2);
+    let ids = home.run(&["send", "fine", "bad"]);
+    let ids: Vec<&str> = ids.lines().collect();
+    let done = up.says(&format!("message done  attempt=1  id={}", ids[0]));
+    assert!(done.contains("worker") && done.contains("took="), "{done}");
+    let failed = up.says("warn: message failed");
+    assert!(failed.contains(ids[1]) && failed.contains("exit code 1: no customer"), "{failed}");
+    let many: Vec<String> = (0..300).map(|n| format!("fine {n}")).collect();
+    let mut args = vec!["send"];
+    args.extend(many.iter().map(String::as_str));
+    home.run(&args);
+    up.says("more sent messages are done");
+}
+
 /// The second Ctrl-C ends everything at once, handlers included.
 #[test]
 fn a_second_signal_ends_handlers_too() {
