@@ -147,7 +147,7 @@ pub struct Config {
     /// What is kept of settled messages. One value for the fleet; `None` takes the fleet's (default
     /// nothing).
     pub ledger: Option<Ledger>,
-    /// What people call this process.
+    /// What people call this process; empty: its program and its process id.
     pub label: String,
 }
 

@@ -115,8 +115,11 @@ impl FleetBuilder {
     /// # Cancel safety
     ///
     /// Safe: a session that was opened meanwhile ends by itself.
-    pub async fn start(self) -> Result<Fleet, Error> {
+    pub async fn start(mut self) -> Result<Fleet, Error> {
         self.check()?;
+        if self.config.label.is_empty() {
+            self.config.label = own_name();
+        }
         let store = Store::open(&self.redis, &self.name)?;
         store.check().await?;
         let board = Board::new();
@@ -475,6 +478,16 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         self.stop.begin();
     }
+}
+
+/// What people call a process that has no label: its program and its number.
+fn own_name() -> String {
+    let program = std::env::current_exe().ok();
+    let program =
+        program.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy());
+    let program = program.as_deref().unwrap_or("artel").replace(char::is_control, "?");
+    let program: String = program.chars().take(40).collect();
+    format!("{program}-{}", std::process::id())
 }
 
 fn notice_topic(fleet: &str) -> Topic<Notice> {

@@ -165,7 +165,7 @@ fn taken(pipe: BorrowedFd<'_>) -> io::Result<()> {
 
 /// A question to stderr, and whether the answer from stdin is yes; `None` if nobody answers.
 pub(crate) fn confirm(question: &str) -> Option<bool> {
-    let _ = write!(io::stderr().lock(), "{question} [y/N] ");
+    let _ = write!(io::stderr().lock(), "{} [y/N] ", harmless_lines(question));
     let mut answer = String::new();
     if !io::stdin().read_line(&mut answer).is_ok_and(|bytes| bytes > 0) {
         let _ = writeln!(io::stderr().lock());

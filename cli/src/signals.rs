@@ -1,6 +1,7 @@
 //! The first SIGINT, SIGTERM or SIGHUP asks for a graceful stop, the second ends the process at once.
 
 use std::future::Future;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -12,7 +13,13 @@ pub(crate) struct Signals {
     terminate: Signal,
     /// None if whoever started us wants it to be ignored (`nohup`).
     hang_up: Option<Signal>,
+    /// The last one, and when it came.
+    last: Option<(u8, Instant)>,
 }
+
+/// The same signal again within this time is the same wish: `timeout` sends its own to the process and to its
+/// group.
+const SAME: Duration = Duration::from_millis(50);
 
 impl Signals {
     pub(crate) fn catch() -> Result<Signals, Failure> {
@@ -24,15 +31,24 @@ impl Signals {
                 true => None,
                 false => Some(catch(SignalKind::hangup())?),
             },
+            last: None,
         })
     }
 
     /// Waits for a signal; the exit code that stands for it.
     pub(crate) async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => 130,
-            _ = self.terminate.recv() => 143,
-            _ = hung_up(&mut self.hang_up) => 129,
+        loop {
+            let code = tokio::select! {
+                _ = self.interrupt.recv() => 130,
+                _ = self.terminate.recv() => 143,
+                _ = hung_up(&mut self.hang_up) => 129,
+            };
+            let now = Instant::now();
+            let again = self.last.is_some_and(|(last, at)| last == code && now - at < SAME);
+            if !again {
+                self.last = Some((code, now));
+                return code;
+            }
         }
     }
 

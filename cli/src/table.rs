@@ -71,8 +71,10 @@ impl Screen {
         dispensable: &[&str],
         bad: impl Fn(&[String; N]) -> bool,
     ) -> String {
-        let rows: Vec<[String; N]> =
-            rows.into_iter().map(|row| row.map(|cell| harmless(&cell))).collect();
+        let rows: Vec<[String; N]> = rows
+            .into_iter()
+            .map(|row| row.map(|cell| harmless(&cell).replace('\t', " ")))
+            .collect();
         let widest = |column: usize| {
             let cells = rows.iter().map(|row| row[column].chars().count());
             cells.chain([head[column].len()]).max().unwrap_or(0)

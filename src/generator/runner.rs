@@ -86,6 +86,8 @@ struct Progress {
     state: Arc<[u8]>,
     /// Messages of the fleet.
     generated: u64,
+    /// There is no room for all messages of a tick that keeps a state: nothing more is made.
+    is_over: bool,
 }
 
 impl Runner {
@@ -94,7 +96,7 @@ impl Runner {
         let interval = self.outlet.config.interval;
         let mut due = Instant::now() + lease.first_tick(interval);
         let (generated, state) = (lease.generated, lease.state.clone());
-        let mut at = Progress { seq: 1, ticks: 0, states: 0, state, generated };
+        let mut at = Progress { seq: 1, ticks: 0, states: 0, state, generated, is_over: false };
         let mut full = false;
         loop {
             tokio::select! {
@@ -136,7 +138,7 @@ impl Runner {
         let room = room.map_or(usize::MAX, |room| room as usize);
         let mut made = Made::default();
         for _ in 0..ticks {
-            if made.messages.len() >= room {
+            if made.messages.len() >= room || at.is_over {
                 break;
             }
             at.ticks += 1;
@@ -151,7 +153,7 @@ impl Runner {
             let reason = match batch {
                 Ok(Ok(batch)) => match self.refuse(lease, &batch) {
                     None => {
-                        made.take_in(batch, room, &mut at.state);
+                        at.is_over = !made.take_in(batch, room, &mut at.state);
                         continue;
                     }
                     Some(error) => error,
@@ -190,18 +192,21 @@ impl Runner {
 }
 
 impl Made {
-    /// Adds what a tick made, as much as there is room for, and moves the state on. A state whose messages
-    /// have no room is not kept: it would say that they were added.
-    fn take_in(&mut self, batch: Batch, room: usize, state: &mut Arc<[u8]>) {
+    /// Adds what a tick made, as much as there is room for, and moves the state on. Messages that keep a state
+    /// are added all or not at all: false if there is no room for them.
+    fn take_in(&mut self, batch: Batch, room: usize, state: &mut Arc<[u8]>) -> bool {
         let begin = self.messages.len();
+        if batch.state.is_some() && begin + batch.messages.len() > room {
+            return false;
+        }
         self.messages.extend(batch.messages);
-        let whole = self.messages.len() <= room;
         self.messages.truncate(room);
-        if let Some(new) = batch.state.filter(|_| whole) {
+        if let Some(new) = batch.state {
             *state = new.into();
             let messages = begin..self.messages.len();
             self.stated.push(Stated { messages, state: state.clone() });
         }
+        true
     }
 }
 
@@ -295,6 +300,7 @@ impl Outlet {
                     return Some(Ending::Over);
                 }
                 Err(error) if error.is_oom() => Some("Redis is out of memory".to_owned()),
+                Err(error) if error.is_denied() => Some(format!("Redis denies access: {error}")),
                 Err(error) => {
                     tracing::debug!(%error, "push unanswered");
                     None
@@ -382,7 +388,7 @@ mod tests {
     fn made(ticks: Vec<Batch>) -> Made {
         let mut made = Made::default();
         for tick in ticks {
-            made.take_in(tick, usize::MAX, &mut Arc::from([]));
+            assert!(made.take_in(tick, usize::MAX, &mut Arc::from([])));
         }
         made
     }
@@ -422,9 +428,11 @@ mod tests {
     }
 
     #[test]
-    fn a_state_whose_messages_have_no_room_is_not_kept() {
+    fn messages_of_a_tick_with_a_state_that_have_no_room_are_not_added() {
         let (mut made, mut state) = (Made::default(), Arc::from([]));
-        made.take_in(Batch::new(["a", "b", "c"]).with_state("all three"), 2, &mut state);
-        assert_eq!((made.messages.len(), made.stated.len(), state.len()), (2, 0, 0));
+        assert!(!made.take_in(Batch::new(["a", "b", "c"]).with_state("all three"), 2, &mut state));
+        assert_eq!((made.messages.len(), made.stated.len(), state.len()), (0, 0, 0));
+        assert!(made.take_in(Batch::new(["a", "b", "c"]), 2, &mut state));
+        assert_eq!(made.messages.len(), 2);
     }
 }

@@ -77,10 +77,15 @@ pub enum MessageState {
         /// When it failed, Redis time.
         at_ms: u64,
     },
-    /// It was added, and is neither waiting, claimed nor stored as failed.
+    /// It was not added: a message was sent under its key before.
+    Duplicate {
+        /// That one's id.
+        of: String,
+    },
+    /// Its number was used, and it is neither waiting, claimed nor stored as failed.
     Ended {
-        /// No failed message of this fleet was ever taken, put back or dropped, so it is done. Else it may
-        /// also have failed and left the store since: a ledger would know.
+        /// No failed message of this fleet was ever taken, put back or dropped, and none that was sent was a
+        /// duplicate: so it is done. Else it may be one of those; a ledger would know.
         is_done: bool,
     },
     /// Nothing is known of it.
@@ -110,9 +115,10 @@ impl Redis {
                     return Ok(state);
                 }
             }
-            match self.was_added(&id).await? {
-                true => Ok(MessageState::Ended { is_done: !self.any_left_the_store().await? }),
-                false => Ok(MessageState::Unknown),
+            match self.was_used(&id).await? {
+                Used::Yes => Ok(MessageState::Ended { is_done: self.all_are_done().await? }),
+                Used::ByDuplicate(of) => Ok(MessageState::Duplicate { of }),
+                Used::No => Ok(MessageState::Unknown),
             }
         };
         found.await.map_err(|error| self.store.explain(error))
@@ -224,19 +230,19 @@ impl Redis {
         }
     }
 
-    /// Was any failed message ever taken, put back or dropped?
-    async fn any_left_the_store(&self) -> Result<bool, StoreError> {
+    /// Is everything done that was added and is nowhere any more?
+    async fn all_are_done(&self) -> Result<bool, StoreError> {
         let call = Call::plain("HMGET").arg(self.store.keys.counts());
-        let call = call.arg("taken").arg("requeued").arg("dropped");
+        let call = call.arg("taken").arg("requeued").arg("dropped").arg("duplicates");
         let counts = list(self.store.repeat_raw(&call).await?)?;
-        Ok(counts.iter().any(|count| text(count).is_ok_and(|count| count != "0")))
+        Ok(!counts.iter().any(|count| text(count).is_ok_and(|count| count != "0")))
     }
 
-    /// Was a message of this number ever accepted, as far as Redis remembers?
-    async fn was_added(&self, id: &MessageId) -> Result<bool, StoreError> {
+    /// Was this number ever used, as far as Redis remembers?
+    async fn was_used(&self, id: &MessageId) -> Result<Used, StoreError> {
         let keys = &self.store.keys;
         let (maker, seq) = id.as_str().rsplit_once('-').unwrap_or_default();
-        let Ok(seq) = seq.parse::<i64>() else { return Ok(false) };
+        let Ok(seq) = seq.parse::<i64>() else { return Ok(Used::No) };
         let last = match Term::parse(maker) {
             Some(_) => {
                 let last = self.store.repeat_raw(&Call::plain("GET").arg(keys.last())).await?;
@@ -248,11 +254,24 @@ impl Redis {
                 let key = keys.sent(maker.trim_start_matches('s'));
                 let last = self.store.repeat_raw(&Call::plain("GET").arg(key)).await?;
                 let last = text(&last).unwrap_or_default();
-                last.split('|').next().and_then(|seq| seq.parse().ok())
+                let (last, of) = last.split_once('|').unwrap_or((&last, ""));
+                let last = last.parse().ok();
+                if last == Some(seq) && crate::store::is_id(of) {
+                    return Ok(Used::ByDuplicate(of.to_owned()));
+                }
+                last
             }
         };
-        Ok(last.is_some_and(|last: i64| (1..=last).contains(&seq)))
+        let used = last.is_some_and(|last: i64| (1..=last).contains(&seq));
+        Ok(if used { Used::Yes } else { Used::No })
     }
+}
+
+/// What became of a number.
+enum Used {
+    Yes,
+    ByDuplicate(String),
+    No,
 }
 
 /// The attempt and the time of an envelope that was found.

@@ -1,11 +1,15 @@
 //! Which fleets there are, and the end of one.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::Error;
 use crate::config::check_fleet_name;
-use crate::store::{REMOVING, Script};
+use crate::store::{Call, REMOVING, Reply, Script, nonce, text};
 use crate::sync::Redis;
+
+/// A removal that begins later than this does not begin: the fleet may be another one by then.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 static REMOVE: Script = Script::new("remove", include_str!("remove.lua"));
 
@@ -24,13 +28,15 @@ impl Redis {
         let mut names = BTreeSet::new();
         let mut cursor = None;
         loop {
-            // Every fleet has `config` once it was joined, or `counts` once something was sent to it.
-            let page = self.store.scan_page("artel:{*}:co[nu]*", cursor.as_deref()).await;
+            // Every fleet has `config` once it was joined, or `counts` once something was sent to it; one that
+            // nobody joined may have events or latches.
+            let page = self.store.scan_page("artel:{*}:[cel][ova][unet]*", cursor.as_deref()).await;
             let (keys, next) = page.map_err(|error| self.store.explain(error))?;
             for key in keys {
                 let name = key.strip_prefix("artel:{").and_then(|rest| rest.split_once("}:"));
                 names.extend(name.and_then(|(name, rest)| {
-                    let known = ["config", "counts"].contains(&rest);
+                    let shared = ["event:", "latch:"].iter().any(|prefix| rest.starts_with(prefix));
+                    let known = ["config", "counts"].contains(&rest) || shared;
                     (known && check_fleet_name(name).is_ok()).then(|| name.to_owned())
                 }));
             }
@@ -55,29 +61,57 @@ impl Redis {
     /// the rest.
     pub async fn remove_fleet(&self) -> Result<u64, Error> {
         let keys = &self.store.keys;
+        let name = self.begin_removal().await?;
         let everything = self.store.pattern_of(&keys.of_fleet());
         let (mut removed, mut cursor) = (0, None);
         loop {
             let page = self.store.scan_page(&everything, cursor.as_deref()).await;
-            let (mut found, next) = page.map_err(|error| self.store.explain(error))?;
-            found.splice(0..0, [keys.members(), keys.config()]);
-            removed += self.remove_keys(&found, false).await?;
+            let (found, next) = page.map_err(|error| self.store.explain(error))?;
+            removed += self.remove_keys("piece", &name, &found).await?;
             match next {
                 Some(next) => cursor = Some(next),
                 None => break,
             }
         }
-        Ok(removed + self.remove_keys(&[keys.members(), keys.config()], true).await?)
+        Ok(removed + self.remove_keys("last", &name, &[]).await?)
     }
 
-    async fn remove_keys(&self, keys: &[String], last: bool) -> Result<u64, Error> {
-        let call = REMOVE.call(keys).arg(REMOVING).arg(u8::from(last));
-        let reply = self.store.repeat(&call).await?;
-        let count = reply.number(0).map_err(|error| self.store.explain(error))? as u64;
+    /// Keeps everybody out; the name of this removal, or of an earlier one that was not finished.
+    async fn begin_removal(&self) -> Result<String, Error> {
+        let explain = |error| self.store.explain(error);
+        let keys = &self.store.keys;
+        let born = self.store.once(&Call::plain("HGET").arg(keys.config()).arg("born")).await?;
+        let born = text(&born).unwrap_or_default();
+        let until = self.store.time_ms().await.map_err(explain)? + BEGIN_WITHIN.as_millis() as u64;
+        let call = REMOVE.call(&[keys.members(), keys.config()]).arg("begin").arg(nonce());
+        let reply = self.store.repeat(&call.arg(REMOVING).arg(born).arg(until)).await?;
         match reply.tag.as_str() {
-            "ok" => Ok(count),
-            "busy" => Err(Error::InUse { fleet: self.store.fleet().to_owned(), members: count }),
+            "ok" => reply.text(0).map_err(explain),
+            "busy" => Err(self.in_use(&reply)),
+            "over" => {
+                let reason = "the fleet was made anew meanwhile, so it was not removed".to_owned();
+                Err(Error::Refused { reason })
+            }
+            _ => Err(explain(reply.unexpected())),
+        }
+    }
+
+    async fn remove_keys(&self, what: &str, name: &str, found: &[String]) -> Result<u64, Error> {
+        let keys = &self.store.keys;
+        let mut all = vec![keys.members(), keys.config()];
+        all.extend_from_slice(found);
+        let reply = self.store.repeat(&REMOVE.call(&all).arg(what).arg(name)).await?;
+        match reply.tag.as_str() {
+            "ok" => Ok(reply.number(0).map_err(|error| self.store.explain(error))? as u64),
+            // Somebody else has finished it.
+            "over" => Ok(0),
+            "busy" => Err(self.in_use(&reply)),
             _ => Err(self.store.explain(reply.unexpected())),
         }
+    }
+
+    fn in_use(&self, reply: &Reply) -> Error {
+        let members = reply.number(0).unwrap_or(1) as u64;
+        Error::InUse { fleet: self.store.fleet().to_owned(), members }
     }
 }

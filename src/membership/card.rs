@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use rand::seq::SliceRandom;
+
 use super::MemberId;
 use crate::store::{Call, Keys, Link, StoreError, list, number, text};
 
@@ -72,8 +74,10 @@ pub(crate) async fn another_handles(
     timeout: Duration,
 ) -> Result<bool, StoreError> {
     let ids = window(link, keys, IDS, timeout).await?;
-    let others = ids.iter().filter(|id| *id != me && !id.is_observer());
-    for id in others.take(SAMPLE as usize) {
+    let mut others: Vec<_> = ids.iter().filter(|id| *id != me && !id.is_observer()).collect();
+    // Another sample each time: what is overlooked once is found soon.
+    others.shuffle(&mut rand::rng());
+    for id in others.into_iter().take(SAMPLE as usize) {
         let call = Call::plain("HGET").arg(keys.member(id)).arg("handles");
         if text(&link.call(&call, timeout).await?).is_ok_and(|handles| handles != "0") {
             return Ok(true);

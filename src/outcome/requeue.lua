@@ -67,6 +67,13 @@ for i = 6, #ARGV do
   end
 end
 if #moves == 0 then return {'ok', 0, unreadable, looked} end
+redis.call('HGET', KEYS[3], 'sent')
+for _, write in ipairs({{'XDEL', KEYS[1], '0-1'}, {'RPUSH', KEYS[6], ''}, {'SET', KEYS[2], ''},
+    {'HINCRBY', KEYS[3], 'sent', '1'}}) do
+  if not redis.acl_check_cmd(unpack(write)) then
+    return redis.error_reply('NOPERM this user may not ' .. write[1] .. ' ' .. write[2])
+  end
+end
 for _, move in ipairs(moves) do
   redis.call('XDEL', KEYS[1], move[1])
   redis.call('RPUSH', lanes[move[2]], move[3])
@@ -74,5 +81,5 @@ end
 redis.call('SET', KEYS[2], string.format('%.0f|%.0f|%.0f', from + #moves - 1, unreadable, looked), 'PX', 3600000)
 redis.call('HINCRBY', KEYS[3], 'sent', #moves)
 redis.call('HINCRBY', KEYS[3], 'requeued', #moves)
-if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
+if redis.call('EXISTS', KEYS[4]) == 0 then redis.pcall('RPUSH', KEYS[4], '1') end
 return {'ok', #moves, unreadable, looked}

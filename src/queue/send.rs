@@ -323,7 +323,7 @@ impl Sender {
                         unheard = true;
                         None
                     }
-                    Answer::Refused(error) => Some(error),
+                    Answer::Refused(error) => Some((error, true)),
                     // The numbers were forgotten: after an hour of silence, or by data loss. Whether a
                     // copy that nobody answered was added is not known any more.
                     Answer::Gap if unheard && !off(Rule::ForgottenIsDoubt) => {
@@ -342,14 +342,20 @@ impl Sender {
                 }
                 Err(error) if error.is_passing() && !budget.is_over() => None,
                 Err(error) if error.is_oom() => {
-                    Some(Error::Full { reason: "Redis is out of memory".to_owned() })
+                    Some((Error::Full { reason: "Redis is out of memory".to_owned() }, true))
                 }
-                Err(error) => Some(self.store.explain(error)),
+                Err(error) => {
+                    let known = error.is_passing();
+                    Some((self.store.explain(error), known))
+                }
             };
-            if let Some(error) = refused
+            if let Some((error, known)) = refused
                 && !unheard
             {
-                self.names.free().push(numbers);
+                // After an error that is none of ours the name is not used again: who knows how far the call got.
+                if known {
+                    self.names.free().push(numbers);
+                }
                 return Err(error);
             }
             if budget.is_over() {
@@ -441,8 +447,10 @@ impl Sender {
                 }
                 // A name that nobody heard of does no harm: nothing was sent.
                 Err(error) if error.is_unheard() => {
+                    tracing::debug!(%error, "a name was not made known");
                     let redis = self.store.address().to_owned();
-                    return Err(Error::Unreachable { redis, reason: error.to_string() });
+                    let reason = format!("no answer within {:?}", budget.timeout);
+                    return Err(Error::Unreachable { redis, reason });
                 }
                 Err(error) => return Err(self.store.explain(error)),
             }

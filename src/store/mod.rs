@@ -110,6 +110,7 @@ impl StoreError {
         let StoreError::Server { code, text } = self else { return false };
         ["NOAUTH", "WRONGPASS", "NOPERM"].contains(&code.as_str())
             || text.contains("ACL failure")
+            || text.contains("can't run this command")
             || text.contains("AUTH")
             || text.to_lowercase().contains("password")
     }

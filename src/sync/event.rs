@@ -264,28 +264,35 @@ impl DistributedEvent {
     pub async fn take(&self) -> Result<(), Error> {
         self.shared.redis.compare().await?;
         let by = nonce();
-        let key = &self.shared.signal.key;
         loop {
-            let state = self.state().await;
-            match state {
-                Ok(state) if state.is_set => {
-                    let call = TAKE.call(std::slice::from_ref(key)).arg(state.generation).arg(&by);
-                    let reply =
-                        self.shared.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
-                    match reply {
-                        Ok(reply) if reply.tag == "taken" => return Ok(()),
-                        Ok(_) => {}
-                        Err(error) if error.is_passing() => {
-                            tracing::debug!(%error, "taking an event");
-                        }
-                        Err(error) => return Err(self.explain(error)),
-                    }
+            match self.state().await {
+                Ok(state)
+                    if state.is_set && self.take_generation(state.generation, &by).await? =>
+                {
+                    return Ok(());
                 }
                 Ok(_) => {}
                 Err(error) if error.is_unreachable() => tokio::time::sleep(RETRY).await,
                 Err(error) => return Err(error),
             }
             self.wait().await?;
+        }
+    }
+
+    /// Takes this generation; false if somebody else has it. Asked until it is answered: a copy that nobody
+    /// heard the answer to may have taken it for us.
+    async fn take_generation(&self, generation: u64, by: &str) -> Result<bool, Error> {
+        let call = TAKE.call(std::slice::from_ref(&self.shared.signal.key)).arg(generation).arg(by);
+        loop {
+            let reply = self.shared.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
+            match reply {
+                Ok(reply) => return Ok(reply.tag == "taken"),
+                Err(error) if error.is_passing() => {
+                    tracing::debug!(%error, "taking an event");
+                    tokio::time::sleep(RETRY).await;
+                }
+                Err(error) => return Err(self.explain(error)),
+            }
         }
     }
 

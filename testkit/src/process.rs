@@ -78,6 +78,20 @@ impl Program {
         self.signal(Signal::SIGINT);
     }
 
+    /// Sends a signal again and again until the process has ended; its exit code.
+    #[track_caller]
+    pub fn insist(&mut self, signal: Signal) -> Option<i32> {
+        let pid = Pid::from_raw(self.child.id() as i32);
+        wait_for("a process that is told to end at once", || {
+            let alive = self.is_alive();
+            if alive {
+                let _ = kill(pid, signal);
+            }
+            (!alive).then_some(())
+        });
+        self.exit_code()
+    }
+
     /// As when Ctrl-C is typed at the terminal of a program that leads its process group.
     pub fn type_interrupt(&self) {
         let group = Pid::from_raw(-(self.child.id() as i32));

@@ -227,6 +227,8 @@ async fn a_fleet_that_is_being_removed_lets_nobody_in() {
         .arg(&config)
         .arg("protocol")
         .arg("4294967295")
+        .arg("removing")
+        .arg("by-somebody")
         .query(&mut server.connect())
         .expect("answers");
     let removed = |error: &Error| matches!(error, Error::BeingRemoved { .. });
@@ -272,4 +274,30 @@ async fn an_event_is_taken_by_one() {
     assert!(taken.try_recv().is_err());
     let alone = tokio::time::timeout(Duration::from_millis(200), taken.recv()).await;
     assert!(alone.is_err(), "nobody set it");
+}
+
+/// The answer to whoever takes an event is lost for longer than it is asked for: it has the event all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_was_taken_without_an_answer_is_not_lost() {
+    use artel_testkit::{Fault, Proxy, eventually};
+    let server = Server::any();
+    let proxy = Proxy::start(server.port()).expect("a free port");
+    let redis = Redis::open(proxy.url(), NAME).expect("an address");
+    let event = DistributedEvent::new(&redis, "work").expect("a name");
+    assert!(!event.is_set().await.expect("answers"));
+    let take = redis::Script::new(include_str!("../../src/sync/event_take.lua"));
+    proxy.set(Fault::DropReplyTo(take.get_hash().as_bytes().to_vec()));
+    let taking = tokio::spawn(async move { event.take().await });
+    let direct = Redis::open(server.url(), NAME).expect("an address");
+    let direct = DistributedEvent::new(&direct, "work").expect("a name");
+    direct.set().await.expect("set");
+    let proxy = tokio::task::spawn_blocking(move || {
+        eventually("the reply to be lost", || proxy.swallowed() >= 1);
+        proxy
+    });
+    let proxy = proxy.await.expect("no panic");
+    let taken = tokio::time::timeout(artel_testkit::DEADLINE, taking).await.expect("in time");
+    taken.expect("no panic").expect("taken");
+    assert!(!direct.is_set().await.expect("answers"));
+    drop(proxy);
 }

@@ -304,3 +304,43 @@ async fn a_send_without_an_answer_is_in_doubt_and_says_so() {
     let zero = sender.clone().timeout(Duration::ZERO).send("x").await;
     assert!(matches!(zero, Err(Error::Config { field: "timeout", .. })));
 }
+
+/// A right is taken away while the sender is open: what is refused is not added, and its number is not somebody
+/// else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_denied_is_not_added_and_takes_no_other_message_with_it() {
+    let server = Server::any();
+    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    sender.send("first").await.expect("sent");
+    let allow = |right: &str| {
+        let mut rule = redis::cmd("ACL");
+        let () =
+            rule.arg("SETUSER").arg("default").arg(right).query(&mut server.connect()).expect("ok");
+    };
+    for right in ["hincrby", "set", "rpush"] {
+        allow(&format!("-{right}"));
+        let denied = sender.send("denied").await.expect_err("no right");
+        assert!(matches!(denied, Error::Denied { .. }), "{denied}");
+        allow("+@all");
+    }
+    let third = sender.send("third").await.expect("sent");
+    assert!(third.is_new);
+    assert_eq!(payloads(&server, "normal"), ["first", "third"]);
+}
+
+/// The number of a duplicate is used up and has no message: nobody says that it is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duplicate_is_not_taken_for_a_message_that_is_done() {
+    let server = Server::any();
+    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    let first = sender.send_once("k", "x").await.expect("sent").id;
+    for _ in 0..2 {
+        assert!(!sender.send_once("k", "x").await.expect("answered").is_new);
+    }
+    let redis = artel::Redis::open(server.url(), "f").expect("an address");
+    let name = first.as_str().strip_suffix("-1").expect("the first number");
+    let state = redis.find(&format!("{name}-3")).await.expect("answers");
+    assert_eq!(state, artel::MessageState::Duplicate { of: first.to_string() });
+    let state = redis.find(&format!("{name}-2")).await.expect("answers");
+    assert_eq!(state, artel::MessageState::Ended { is_done: false });
+}

@@ -102,41 +102,110 @@ fn a_full_error_store_takes_no_new_messages() {
     });
 }
 
-fn removal(lab: &Lab, keys: &[&str], last: &str) -> crate::lab::Late {
+fn begins(lab: &mut Lab, name: &str, born: &str) -> crate::lab::Late {
+    let until = (lab.now_ms() + 10_000).to_string();
+    lab.late("remove", &["members", "config"], &["begin", name, "4294967295", born, &until])
+}
+
+fn removal(lab: &Lab, name: &str, keys: &[&str], last: bool) -> crate::lab::Late {
     let mut all = vec!["members", "config"];
     all.extend(keys);
-    lab.late("remove", &all, &["4294967295", last])
+    lab.late("remove", &all, &[if last { "last" } else { "piece" }, name])
 }
 
 #[test]
 fn a_fleet_with_members_is_not_removed() {
     proves("remove", "if here > 0 then return {'busy', here} end", "", |lab| {
         lab.leader_with("a", &["1"]);
-        let call = removal(lab, &["lane:generated", "counts"], "0");
-        lab.send(&call) == "busy" && lab.lane("generated").len() == 1
+        let begin = begins(lab, "r", "a");
+        let piece = removal(lab, "r", &["lane:generated", "counts"], false);
+        lab.send(&begin) == "busy" && lab.send(&piece) == "busy" && lab.lane("generated").len() == 1
     });
+}
+
+/// A fleet that is joined, left, and being removed; `counts` is still to go.
+fn half_removed(lab: &mut Lab) {
+    lab.leader_with("a", &["1"]);
+    let leave = lab.leave_call("a");
+    lab.send(&leave);
+    let begin = begins(lab, "r", "a");
+    assert_eq!(lab.send(&begin).at(1), "r");
+    let piece = removal(lab, "r", &["lane:generated", "config"], false);
+    assert_eq!(lab.send(&piece), "ok");
 }
 
 /// ⚑ Somebody joins, or sends, between two of its steps.
 #[test]
 fn nobody_gets_into_a_fleet_that_is_being_removed() {
-    proves("remove", "redis.call('HSET', KEYS[2], 'protocol', ARGV[1])", "", |lab| {
-        lab.leader_with("a", &["1"]);
-        let leave = lab.leave_call("a");
-        lab.send(&leave);
+    let rule = "redis.call('HSET', KEYS[2], 'protocol', ARGV[3], 'removing', ARGV[2])";
+    proves("remove", rule, "redis.call('HSET', KEYS[2], 'removing', ARGV[2])", |lab| {
+        half_removed(lab);
         let send = lab.send_call("s", 1, "normal", &["2"], None);
-        let first = removal(lab, &["lane:generated", "config"], "0");
-        assert_eq!(lab.send(&first), "ok");
         let refused = lab.join("b") == "protocol" && lab.send(&send) == "protocol";
-        let rest = removal(lab, &["counts"], "0");
+        // Another one finishes it, under its name.
+        let again = begins(lab, "other", "a");
+        if !refused {
+            return false;
+        }
+        assert_eq!(lab.send(&again).at(1), "r");
+        let rest = removal(lab, "r", &["counts"], false);
         lab.send(&rest);
-        let last = removal(lab, &[], "1");
+        let last = removal(lab, "r", &[], true);
         lab.send(&last);
-        let gone = {
-            let config = lab.key("config");
-            lab.redis::<i64>(&["EXISTS", &config]) == 0
-        };
-        refused && gone && lab.join("b") == "ok"
+        let config = lab.key("config");
+        lab.redis::<i64>(&["EXISTS", &config]) == 0 && lab.join("b") == "ok"
+    });
+}
+
+/// ⚑ A copy of any of its calls arrives when the fleet was removed, and another one of the same name began.
+#[test]
+fn a_late_copy_removes_nothing_of_a_new_fleet() {
+    proves("remove", "if config[1] ~= ARGV[2] then return 'over' end", "", |lab| {
+        half_removed(lab);
+        let begin = begins(lab, "r", "a");
+        let rest = removal(lab, "r", &["counts", "lane:normal"], false);
+        let last = removal(lab, "r", &[], true);
+        for call in [&rest, &last] {
+            assert_eq!(lab.send(call), "ok");
+        }
+        lab.join("b");
+        let leave = lab.leave_call("b");
+        lab.send(&leave);
+        let send = lab.send_call("s", 1, "normal", &["new"], None);
+        assert_eq!(lab.send(&send), "ok");
+        for call in [&begin, &rest, &last] {
+            lab.send(call);
+        }
+        let config = lab.key("config");
+        let protocol: Option<String> = lab.redis(&["HGET", &config, "protocol"]);
+        lab.lane("normal").len() == 1 && protocol.as_deref() == Some(crate::lab::PROTOCOL)
+    });
+}
+
+/// A user lost a right while the fleet ran: nothing of a push or a batch is written, so its copies add it once.
+#[test]
+fn a_push_and_a_batch_without_the_right_to_all_of_it_leave_no_trace() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["1"]);
+        let push = lab.push_with("a", &term, 2, &["2"], ("1", "page 1"));
+        let send = lab.send_call("s", 1, "normal", &["3"], Some("k"));
+        let () = lab.redis(&["ACL", "SETUSER", "u", "on", "nopass", "+@all", "~*", "&*"]);
+        for right in ["set", "rpush", "hincrby", "hset"] {
+            let () = lab.redis(&["ACL", "SETUSER", "u", &format!("-{right}")]);
+            let () = lab.redis(&["AUTH", "u", "x"]);
+            for _ in 0..3 {
+                assert!(lab.try_send(&push).is_err(), "{right}");
+                let sent = lab.try_send(&send);
+                assert!(sent.is_err() || right == "hset", "{right}: {sent:?}");
+            }
+            let () = lab.redis(&["AUTH", "default", ""]);
+            let () = lab.redis(&["ACL", "SETUSER", "u", "+@all"]);
+            assert_eq!((lab.lane("generated").len(), state(lab)), (1, None), "{right}");
+        }
+        assert_eq!(lab.send(&push), "ok");
+        assert_eq!(lab.lane("generated").len(), 2);
+        assert_eq!(lab.lane("normal").len(), 1, "once");
+        assert_eq!(lab.count("sent"), 1);
     });
 }
 

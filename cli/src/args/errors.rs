@@ -26,6 +26,10 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<String>,
 
+    /// Only the message of this id
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+
     /// At most this many
     #[arg(long, value_name = "N", value_parser = values::at_least_one)]
     pub(crate) limit: Option<u64>,

@@ -40,13 +40,16 @@ fn lines(data: &Data) -> String {
 }
 
 fn document(name: &str, data: &Data) -> Value {
-    let text = |bytes: &Vec<u8>| Value::from(String::from_utf8_lossy(bytes));
+    // What is not text is written as in a line, so that no two become the same.
+    let written = |bytes: &Vec<u8>| match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => String::from_utf8_lossy(&escape(bytes)).into_owned(),
+    };
+    let text = |bytes: &Vec<u8>| Value::from(written(bytes));
     let (kind, value) = match data {
         Data::Text(bytes) => ("text", text(bytes)),
         Data::Hash(pairs) => {
-            let fields = pairs
-                .iter()
-                .map(|(field, value)| (String::from_utf8_lossy(field).into_owned(), text(value)));
+            let fields = pairs.iter().map(|(field, value)| (written(field), text(value)));
             ("hash", Value::Object(fields.collect()))
         }
         Data::Set(items) => ("set", items.iter().map(text).collect()),

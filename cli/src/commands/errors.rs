@@ -22,6 +22,9 @@ use crate::{printer, table, times};
 
 /// What `list` shows unless it is told otherwise.
 const PAGE: u64 = 20;
+/// How much of a reason is shown: a little of its beginning, which says how it ended, and its end.
+const REASON_CHARS: usize = 200;
+const REASON_BEGIN: usize = 60;
 /// Records per request.
 const CHUNK: usize = 100;
 
@@ -40,6 +43,7 @@ pub(crate) struct Filter {
     grep: Option<Regex>,
     cause: Option<artel::Cause>,
     kind: Option<String>,
+    id: Option<String>,
     limit: u64,
     since: Option<Duration>,
     /// The same in Redis time, once it is known.
@@ -58,7 +62,7 @@ impl Filter {
         })?;
         let limit = args.limit.unwrap_or(u64::MAX);
         let (cause, kind, since) = (args.cause, args.kind.clone(), args.since);
-        Ok(Filter { grep, cause, kind, limit, since, since_ms: 0 })
+        Ok(Filter { grep, cause, kind, id: args.id.clone(), limit, since, since_ms: 0 })
     }
 
     /// Does it choose at all?
@@ -66,6 +70,7 @@ impl Filter {
         self.grep.is_none()
             && self.cause.is_none()
             && self.kind.is_none()
+            && self.id.is_none()
             && self.since.is_none()
             && self.limit == u64::MAX
     }
@@ -84,6 +89,7 @@ impl Filter {
             && record.failed_ms >= self.since_ms
             && self.cause.is_none_or(|cause| cause == record.cause)
             && self.kind.as_ref().is_none_or(|kind| record.kind.as_ref() == Some(kind))
+            && self.id.as_ref().is_none_or(|id| record.id == *id)
             && self.grep.as_ref().is_none_or(|grep| {
                 grep.is_match(&record.payload) || grep.is_match(record.reason.as_bytes())
             });
@@ -185,7 +191,16 @@ pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now_ms: u64) {
         optional("kind", &record.kind),
         optional("was", &record.origin),
     ]));
-    let _ = writeln!(text, "  reason   {}", cut(record.reason.as_bytes()));
+    // What was said last is why.
+    let reason = harmless(&String::from_utf8_lossy(&take::escape(record.reason.as_bytes())));
+    let reason = match reason.char_indices().nth_back(REASON_CHARS - 1) {
+        Some((at, _)) if at > 0 => {
+            let begin: String = reason.chars().take(REASON_BEGIN).collect();
+            format!("{begin}…{}", &reason[at..])
+        }
+        _ => reason,
+    };
+    let _ = writeln!(text, "  reason   {reason}");
     let _ = writeln!(text, "  payload  {}", cut(&record.payload));
 }
 

@@ -14,9 +14,9 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
     for name in names {
         let status = match Status::read(&place.redis, &name).await {
             Ok(status) => Ok(status),
-            // One that this version cannot read is there all the same.
-            Err(error @ (Error::Protocol { .. } | Error::BeingRemoved { .. })) => Err(error),
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_unreachable() => return Err(error.into()),
+            // One that cannot be read, by this version or this user, is there all the same.
+            Err(error) => Err(error),
         };
         found.push((name, status));
     }
@@ -58,7 +58,9 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
         Err(error) => {
             let problem = match error {
                 Error::BeingRemoved { .. } => "being removed",
-                _ => "another version",
+                Error::Protocol { .. } => "another version",
+                Error::Denied { .. } => "access denied",
+                _ => "cannot be read",
             };
             let blank = String::new;
             [name.clone(), blank(), problem.to_owned(), blank(), blank(), blank(), blank()]
@@ -84,7 +86,7 @@ pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, F
         }
         Ok(status) => {
             let waiting = status.messages.waiting + status.messages.claimed;
-            format!("{waiting} messages that are not done, {} failed ones", status.errors.stored)
+            format!("not done: {waiting}, failed and stored: {}", status.errors.stored)
         }
         // What was begun can be finished; what another version wrote can be removed, too.
         Err(error @ (Error::Protocol { .. } | Error::BeingRemoved { .. })) => error.to_string(),

@@ -85,8 +85,9 @@ impl<'a> Start<'a> {
 
     /// What a newcomer may not expect of these parts.
     fn remark(&self) -> Option<String> {
-        let generator = self.make.is_some_and(|make| make.generator.is_some());
-        (generator && self.member.handler.is_none()).then(|| {
+        // Whoever has neither wants to see what it does.
+        let plain = self.make.is_some_and(|make| make.generator.is_none());
+        (!plain && self.member.handler.is_none()).then(|| {
             let share = self.member.error_rate * 100.0;
             format!("no --handler: the built-in one handles messages, and finds {share} % in error")
         })
@@ -151,7 +152,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     let served = listening.map(|port| http::serve(port, token, &fleet, http_over.clone()));
     let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
     if let Some(remark) = start.remark() {
-        tracing::info!("{remark}");
+        tracing::warn!("{remark}");
     }
     let every = start.member.snapshot_every;
     let mut snapshots = tokio::time::interval(every.unwrap_or(Duration::MAX / 4).max(TICK_MIN));

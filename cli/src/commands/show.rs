@@ -67,8 +67,11 @@ fn words(state: &MessageState, now_ms: u64) -> String {
             let what = "and was taken, put back or dropped since".to_owned();
             screen.flow(&[format!("failed {}", ago(*at_ms)), what])
         }
+        MessageState::Duplicate { of } => {
+            format!("not added: message {of} was sent under the same key before\n")
+        }
         MessageState::Ended { is_done: true } => "done\n".to_owned(),
-        _ => "it was added and has ended: done, or failed and taken, put back or dropped since \
+        _ => "it has ended: done, or failed and taken, put back or dropped since, or the duplicate of another \
               (a ledger would say which: `artel run --ledger 100000`)\n"
             .to_owned(),
     }
@@ -103,7 +106,10 @@ fn document(id: &str, state: &MessageState) -> Value {
         MessageState::FailedAndGone { at_ms } => {
             json!({ "state": "failed_and_gone", "at_ms": at_ms })
         }
-        MessageState::Ended { is_done } => json!({ "state": "ended", "done": is_done }),
+        MessageState::Duplicate { of } => json!({ "state": "duplicate", "of": of }),
+        MessageState::Ended { is_done } => {
+            json!({ "state": "ended", "done": is_done.then_some(true) })
+        }
         _ => json!({ "state": "unknown" }),
     };
     document["v"] = 1.into();

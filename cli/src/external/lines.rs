@@ -136,6 +136,8 @@ impl Handle for Lines {
                     }
                 },
             };
+            // What it said before is about other messages.
+            *talker.tail.lock().unwrap_or_else(PoisonError::into_inner) = Tail::default();
             if talker.stdin.write_all(&request).await.is_err() {
                 if fresh {
                     return talker.failed(&[]).await;

@@ -207,15 +207,8 @@ fn a_second_signal_ends_it_at_once() {
         member.terminate();
         member.says("stopping");
     }
-    let codes: Vec<Option<i32>> = members
-        .iter_mut()
-        .map(|member| {
-            if member.is_alive() {
-                member.terminate();
-            }
-            member.exit_code()
-        })
-        .collect();
+    let codes: Vec<Option<i32>> =
+        members.iter_mut().map(|member| member.insist(nix::sys::signal::Signal::SIGTERM)).collect();
     assert!(codes.contains(&Some(143)), "the busy one ends with 143 on the second: {codes:?}");
 }
 

@@ -218,7 +218,7 @@ fn a_wrong_fleet_is_noticed() {
     let asked = remove("ordres", b"n\n", &[]);
     let screen = text(&asked.stderr);
     let question = format!(
-        "remove fleet \"ordres\" on {url} with everything in it (1 messages that are not done, 0 failed ones)? [y/N] "
+        "remove fleet \"ordres\" on {url} with everything in it (not done: 1, failed and stored: 0)? [y/N] "
     );
     assert!(screen.starts_with(&question) && screen.contains("nothing was changed"), "{screen}");
     let removed = remove("ordres", b"yes\n", &[]);

@@ -4,8 +4,9 @@
 //! whatever happens: a line that cannot be sent, Ctrl-C. Lines that Redis did not answer for are said
 //! to be in doubt. A full lane holds up the reader.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+mod lines;
+
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use crate::exit::{FAILURE, Failure, OK, UNREACHABLE, USAGE};
 use crate::printer;
 use crate::settings::Place;
 use crate::signals::Signals;
+
+use lines::{Input, Reading, read};
 
 /// Bytes of one line: what fits into a batch is also what a payload may have.
 const LINE_BYTES_MAX: usize = Sender::BATCH_BYTES_MAX;
@@ -46,11 +49,7 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
     // A file that cannot be read is said before anything else is done.
     let input = match &args.file {
         Some(path) if path != Path::new("-") => Input::open(path)?,
-        _ => Input {
-            from: "stdin".to_owned(),
-            source: Box::new(io::stdin()),
-            bytes: size(io::stdin()),
-        },
+        _ => Input::stdin(),
     };
     let sender = Sender::open(&place.redis, &place.fleet).await?;
     if !sender.was_joined() {
@@ -79,47 +78,6 @@ async fn warn_of_fleet(place: &Place) {
         "warning: nobody has ever joined fleet {:?}: what is sent waits until somebody does{others}",
         place.fleet
     ));
-}
-
-/// Where lines are read.
-struct Input {
-    /// As it is called in errors.
-    from: String,
-    source: Box<dyn Read + Send>,
-    /// How many there are, of a file.
-    bytes: Option<u64>,
-}
-
-impl Input {
-    fn open(path: &Path) -> Result<Input, Failure> {
-        let from = path.display().to_string();
-        let file = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
-            true => Err(io::ErrorKind::IsADirectory.into()),
-            false => Ok(file),
-        });
-        let file = file.map_err(|error| {
-            Failure::new(FAILURE, format!("cannot read {from}: {error}"))
-                .hint("is the path right? Nothing was sent")
-        })?;
-        let bytes = size(&file);
-        Ok(Input { from, source: Box::new(file), bytes })
-    }
-}
-
-/// The size of a plain file.
-fn size(file: impl std::os::fd::AsFd) -> Option<u64> {
-    let stat = rustix::fs::fstat(file).ok()?;
-    let plain = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-    plain.then_some(stat.st_size as u64)
-}
-
-/// How lines are read.
-#[derive(Clone, Copy)]
-struct Reading {
-    raw: bool,
-    empty: Empty,
-    end: u8,
-    batch_max: usize,
 }
 
 /// What is on its way.
@@ -179,7 +137,7 @@ impl Post<'_> {
                 Ok(None) => break,
                 Err(code) => {
                     progress.finish_and_clear();
-                    printer::remark(&go_on(self.accepted, "stopped"));
+                    printer::remark(&go_on(self.accepted, "stopped", self.args));
                     return Ok(code);
                 }
             };
@@ -189,13 +147,13 @@ impl Post<'_> {
                 let (n, next) = (self.accepted, self.accepted + 1);
                 let error = format!("line {next}: {}", failure.error);
                 let hint = failure.hint.unwrap_or_default();
-                Failure { code: failure.code, error, hint: Some(go_on(n, &hint)) }
+                Failure { code: failure.code, error, hint: Some(go_on(n, &hint, self.args)) }
             })?;
             match ended {
                 Ended::Sent => {}
                 Ended::Stopped(code) => {
                     progress.finish_and_clear();
-                    printer::remark(&go_on(self.accepted, "stopped"));
+                    printer::remark(&go_on(self.accepted, "stopped", self.args));
                     return Ok(code);
                 }
                 Ended::Doubt(failure) => {
@@ -218,7 +176,11 @@ impl Post<'_> {
             Ok(Ok(())) => {}
             Ok(Err(bad)) => {
                 let error = format!("line {}: {}", self.accepted + 1, bad.error);
-                return Err(Failure::new(FAILURE, error).hint(go_on(self.accepted, bad.hint)));
+                return Err(Failure::new(FAILURE, error).hint(go_on(
+                    self.accepted,
+                    bad.hint,
+                    self.args,
+                )));
             }
             Err(error) => return Err(Failure::new(FAILURE, error.to_string())),
         }
@@ -315,180 +277,17 @@ fn in_doubt(after: Duration, code: u8) -> Failure {
 }
 
 /// What is certain, and how to go on.
-fn go_on(accepted: u64, hint: &str) -> String {
+fn go_on(accepted: u64, hint: &str, args: &SendArgs) -> String {
     let hint = if hint.is_empty() { String::new() } else { format!("{hint}; ") };
+    // Lines that are left out are not counted.
+    let tail = match (args.null, args.empty) {
+        (false, Empty::Skip) => "sed '/^$/d' | tail -n",
+        (false, _) => "tail -n",
+        (true, _) => "tail -z -n",
+    };
     match accepted {
         0 => format!("{hint}nothing was sent"),
-        1 => format!("{hint}line 1 is sent: go on with `tail -n +2`"),
-        n => format!("{hint}lines 1 to {n} are sent: go on with `tail -n +{}`", n + 1),
-    }
-}
-
-/// A line that cannot be sent.
-#[derive(Debug)]
-struct Bad {
-    error: String,
-    hint: &'static str,
-}
-
-/// Reads lines and hands them on in batches, at once whenever no whole line waits to be read.
-fn read(
-    source: impl Read,
-    from: &str,
-    reading: Reading,
-    batches: &mpsc::Sender<Vec<Vec<u8>>>,
-) -> Result<(), Bad> {
-    let mut reader = BufReader::with_capacity(Sender::BATCH_BYTES_MAX, source);
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    loop {
-        let ready = reader.buffer().contains(&reading.end);
-        let next = match (ready || batch.is_empty()).then(|| line(&mut reader, from, reading)) {
-            Some(Ok(Some(line))) => Ok(Some(line)),
-            // Nothing waits to be read: what is there goes first.
-            None => Ok(None),
-            Some(end) => Err(end),
-        };
-        let fits = |line: &Vec<u8>| {
-            batch.len() < reading.batch_max && bytes + line.len() <= Sender::BATCH_BYTES_MAX
-        };
-        if let Ok(Some(line)) = &next
-            && (batch.is_empty() || fits(line))
-        {
-            bytes += line.len();
-            batch.extend(next.ok().flatten());
-            continue;
-        }
-        if !batch.is_empty() && batches.blocking_send(std::mem::take(&mut batch)).is_err() {
-            return Ok(()); // nobody listens any more
-        }
-        match next {
-            Ok(line) => {
-                bytes = line.as_ref().map_or(0, Vec::len);
-                batch.extend(line);
-            }
-            // What came before it is sent, so that its number is right.
-            Err(end) => return end.map(|_| ()),
-        }
-    }
-}
-
-/// The next line, without its end; never more of it in memory than a payload may have.
-fn line(reader: &mut impl BufRead, from: &str, reading: Reading) -> Result<Option<Vec<u8>>, Bad> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let read = reader.take(LINE_BYTES_MAX as u64 + 2).read_until(reading.end, &mut line);
-        if let Err(error) = read {
-            let error = format!("{from} cannot be read: {error}");
-            return Err(Bad { error, hint: "" });
-        }
-        if line.is_empty() {
-            return Ok(None);
-        }
-        if line.last() == Some(&reading.end) {
-            line.pop();
-        }
-        if !line.is_empty() || reading.empty != Empty::Skip {
-            break;
-        }
-    }
-    if line.len() > LINE_BYTES_MAX {
-        let error = format!("larger than the limit of {LINE_BYTES_MAX} bytes");
-        return Err(Bad {
-            error,
-            hint: "send what is large elsewhere, and its place as a message",
-        });
-    }
-    if line.is_empty() && reading.empty == Empty::Refuse {
-        return Err(Bad { error: "it is empty".to_owned(), hint: EMPTY_HINT });
-    }
-    match std::str::from_utf8(&line) {
-        Err(error) if !reading.raw => {
-            let error = format!("not UTF-8 at byte {}", error.valid_up_to() + 1);
-            Err(Bad { error, hint: "`--raw` sends any bytes" })
-        }
-        _ => Ok(Some(line)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading(raw: bool) -> Reading {
-        let empty = if raw { Empty::Send } else { Empty::Refuse };
-        Reading { raw, empty, end: b'\n', batch_max: 1000 }
-    }
-
-    fn all(mut text: &[u8], reading: Reading) -> Result<Vec<Vec<u8>>, String> {
-        let mut all = Vec::new();
-        while let Some(line) = line(&mut text, "stdin", reading).map_err(|bad| bad.error)? {
-            all.push(line);
-        }
-        Ok(all)
-    }
-
-    fn lines(text: &[u8], raw: bool) -> Result<Vec<Vec<u8>>, String> {
-        all(text, reading(raw))
-    }
-
-    #[test]
-    fn empty_lines_are_treated_as_asked() {
-        let skip = Reading { empty: Empty::Skip, ..reading(false) };
-        assert_eq!(all(b"\n\na\n\nb\n\n", skip), Ok(vec![b"a".to_vec(), b"b".to_vec()]));
-        let send = Reading { empty: Empty::Send, ..reading(false) };
-        assert_eq!(all(b"a\n\n", send), Ok(vec![b"a".to_vec(), b"".to_vec()]));
-    }
-
-    #[test]
-    fn a_nul_may_end_what_has_lines() {
-        let null = Reading { end: 0, ..reading(false) };
-        assert_eq!(all(b"a\nb\0c", null), Ok(vec![b"a\nb".to_vec(), b"c".to_vec()]));
-    }
-
-    #[test]
-    fn lines_are_what_stands_between_their_ends() {
-        assert_eq!(lines(b"a\nb c", false), Ok(vec![b"a".to_vec(), b"b c".to_vec()]));
-        assert_eq!(lines(b"", false), Ok(vec![]));
-        assert_eq!(lines(b"\n\xff\n", true), Ok(vec![b"".to_vec(), b"\xff".to_vec()]));
-    }
-
-    /// All batches that are handed on for this input.
-    fn batches(text: Vec<u8>, batch_max: usize) -> Vec<Vec<usize>> {
-        let (sender, mut receiver) = mpsc::channel(10_000);
-        let reading = Reading { batch_max, ..reading(false) };
-        read(io::Cursor::new(text), "stdin", reading, &sender).expect("good lines");
-        drop(sender);
-        let mut all = Vec::new();
-        while let Ok(batch) = receiver.try_recv() {
-            all.push(batch.iter().map(Vec::len).collect());
-        }
-        all
-    }
-
-    #[test]
-    fn batches_are_bounded_by_count_and_by_bytes() {
-        assert_eq!(batches(b"a\nb\nc\nd\ne".to_vec(), 2), [vec![1, 1], vec![1, 1], vec![1]]);
-        let half = [vec![b'x'; 600_000], vec![b'\n']].concat();
-        assert_eq!(batches(half.repeat(3), 1000), [[600_000], [600_000], [600_000]]);
-        let most = [vec![b'x'; LINE_BYTES_MAX], vec![b'\n']].concat();
-        assert_eq!(batches(most.repeat(2), 1000), [[LINE_BYTES_MAX], [LINE_BYTES_MAX]]);
-        let many: usize = batches(b"x\n".repeat(5000), 1000).iter().map(Vec::len).sum();
-        assert_eq!(many, 5000);
-    }
-
-    #[test]
-    fn a_line_may_be_as_large_as_a_payload() {
-        assert_eq!(LINE_BYTES_MAX, artel::Config::default().payload_bytes_max);
-    }
-
-    #[test]
-    fn what_cannot_be_sent_is_named() {
-        assert_eq!(lines(b"\n", false), Err("it is empty".to_owned()));
-        assert_eq!(lines(b"ab\xff\n", false), Err("not UTF-8 at byte 3".to_owned()));
-        let most = vec![b'x'; LINE_BYTES_MAX];
-        assert_eq!(lines(&most, false).map(|lines| lines.len()), Ok(1));
-        let more = vec![b'x'; LINE_BYTES_MAX + 1];
-        assert!(lines(&more, false).expect_err("too long").contains("larger than the limit"));
+        1 => format!("{hint}line 1 is sent: go on with `{tail} +2`"),
+        n => format!("{hint}lines 1 to {n} are sent: go on with `{tail} +{}`", n + 1),
     }
 }
