@@ -84,6 +84,7 @@ pub struct Requeued {
 #[derive(Clone)]
 pub struct ErrorStore {
     pub(super) store: Store,
+    pub(super) was_joined: bool,
 }
 
 impl ErrorStore {
@@ -96,8 +97,13 @@ impl ErrorStore {
         crate::config::check_fleet_name(fleet)?;
         let store = Store::open(&redis.into(), fleet)?;
         store.check().await?;
-        store.open_fleet().await?;
-        Ok(ErrorStore { store })
+        let was_joined = store.open_fleet().await?.was_joined;
+        Ok(ErrorStore { store, was_joined })
+    }
+
+    /// Had a member ever joined this fleet when the store was opened? If not, its name may be wrong.
+    pub fn was_joined(&self) -> bool {
+        self.was_joined
     }
 
     /// How many are stored, those being taken included.

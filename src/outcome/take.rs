@@ -222,7 +222,9 @@ impl Taker {
         while self.pending.is_none() {
             let Some((choice, cursor)) = &mut self.choice else { return Ok(None) };
             let mut ahead = cursor.clone();
-            let page = ErrorStore { store: self.store.clone() }.page(&mut ahead, PAGE).await?;
+            let page = ErrorStore { store: self.store.clone(), was_joined: true }
+                .page(&mut ahead, PAGE)
+                .await?;
             if page.is_empty() {
                 self.tried = drains(&self.store).await?;
                 return Ok(None);

@@ -449,7 +449,10 @@ impl Sender {
                 Err(error) if error.is_unheard() => {
                     tracing::debug!(%error, "a name was not made known");
                     let redis = self.store.address().to_owned();
-                    let reason = format!("no answer within {:?}", budget.timeout);
+                    let reason = match self.store.work.is_refused() {
+                        true => format!("nobody is there, tried for {:?}", budget.timeout),
+                        false => format!("no answer within {:?}", budget.timeout),
+                    };
                     return Err(Error::Unreachable { redis, reason });
                 }
                 Err(error) => return Err(self.store.explain(error)),

@@ -154,6 +154,10 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
         taken => format!(", {taken} of them being taken by somebody"),
     };
     match last {
+        _ if stored == 0 && !store.was_joined() => printer::remark(&format!(
+            "no failed message is stored: nobody ever joined fleet {:?} (`artel fleets` shows those there are)",
+            place.fleet
+        )),
         _ if stored == 0 => printer::remark("no failed message is stored"),
         None => printer::remark(&format!("none matches; {stored} are stored{taken}")),
         Some(position) => {

@@ -68,8 +68,11 @@ pub(crate) fn books(status: &Status) -> Vec<String> {
 }
 
 /// What is wrong, and what to try.
-fn words(trouble: Trouble) -> [&'static str; 2] {
+fn words(trouble: Trouble, was_joined: bool) -> [&'static str; 2] {
     match trouble {
+        Trouble::NoMember if !was_joined => {
+            ["nobody ever joined this fleet", "`artel fleets` shows those there are"]
+        }
         Trouble::NoMember => ["no member is here", "start one: `artel run` or `artel work`"],
         Trouble::NoLeader => ["nobody leads", "a member could, for longer than a lease now"],
         Trouble::NoWorker => ["messages wait and nobody works", "start one: `artel work`"],
@@ -97,7 +100,8 @@ fn page(status: &Status, screen: Screen) -> String {
         None => vec!["generator: none, no member can lead".to_owned()],
     }));
     if let Some(trouble) = status.trouble() {
-        let [what, hint] = words(trouble);
+        // A fleet has a lease once somebody has joined it.
+        let [what, hint] = words(trouble, status.lease_ms > 0);
         let trouble = screen.flow(&[format!("trouble: {what}"), hint.to_owned()]);
         let _ = writeln!(text, "{}", screen.trouble(trouble.trim_end()));
     }

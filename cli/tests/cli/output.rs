@@ -22,7 +22,7 @@ fn an_empty_fleet_is_unhealthy_and_says_so() {
         lines,
         [
             "generator: none, no member can lead",
-            "trouble: no member is here · start one: `artel run` or `artel work`",
+            "trouble: nobody ever joined this fleet · `artel fleets` shows those there are",
             "generated 0 · waiting 0 · claimed 0 · done 0 · failed 0 · balance 0",
             "errors stored 0",
             "no members",

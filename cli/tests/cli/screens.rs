@@ -73,7 +73,7 @@ fn a_fleet_fits_on_the_screen() {
     let url = server.url();
     let status = ["status", "--redis", &url];
     shows(&status, true, |screen, _| {
-        assert!(screen.contains("trouble: no member is here"), "{screen}");
+        assert!(screen.contains("trouble: nobody ever joined this fleet"), "{screen}");
     });
     let label = "a-rather-long-label-";
     let names: Vec<String> = [10, 9, 1].iter().map(|n| format!("{label}{n}")).collect();
@@ -170,6 +170,18 @@ fn failed_messages_are_listed_newest_first_with_a_total() {
     shows(&["errors", "list", "--limit", "3", "--redis", &url], false, |screen, _| {
         assert!(screen.contains(" ago)") && screen.contains("kind order"), "{screen}");
     });
+    let newest = list(&["--limit", "1", "--json"]);
+    let newest: serde_json::Value = serde_json::from_slice(&newest.stdout).expect("a record");
+    let id = newest["id"].as_str().expect("an id");
+    shows(&["show", id, "--redis", &url], false, |screen, _| {
+        assert!(
+            screen.starts_with("failed\n")
+                && screen.contains("reason   exit code 1: no message 25"),
+            "{screen}"
+        );
+    });
+    let one = list(&["--id", id]);
+    assert_eq!(payloads(&one), ["25"], "by its id");
     // Dropped: asked first, then counted.
     let drop = |stdin: &[u8], more: &[&str]| {
         let mut args = vec!["errors", "drop", "--kind", "order", "--redis", &url];

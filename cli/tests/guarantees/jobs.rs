@@ -125,7 +125,7 @@ fn nobody_at_all_is_trouble() {
     let server = Server::any();
     let (page, code) = run(&server, &["status"]);
     assert_eq!(code, Some(6));
-    assert!(page.contains("trouble: no member is here"), "{page}");
+    assert!(page.contains("trouble: nobody ever joined this fleet"), "{page}");
     // Killed and not yet reaped is as good as nobody.
     let mut worker = start(&server, &["work", "--lease", "1s"]);
     worker.says("joined the fleet");
