@@ -26,9 +26,10 @@ use crate::worker::{DynHandle, Mode, Worker};
 
 /// Pause of the adopter after Redis refused it.
 const ADOPT_RETRY: Duration = Duration::from_millis(500);
-/// How often a leader looks whether somebody works: soon if something hangs on it, else now and then.
-const ATTEND_SOON: Duration = Duration::from_secs(1);
-const ATTEND_LATER: Duration = Duration::from_secs(10);
+/// How often a leader checks whether any member works: soon if it may have to work itself or to report, else
+/// rarely.
+const CHECK_SOON: Duration = Duration::from_secs(1);
+const CHECK_LATER: Duration = Duration::from_secs(10);
 /// A leader that has seen nobody work for this long says so.
 const NO_WORKER_AFTER: Duration = Duration::from_secs(1);
 
@@ -137,7 +138,7 @@ impl Crew {
                 lease = elector.elect() => lease,
             };
             let Some(lease) = lease else { break };
-            let attend = Attend {
+            let check = WorkerCheck {
                 store: &self.store,
                 session,
                 board: &self.board,
@@ -146,14 +147,14 @@ impl Crew {
                 mode,
             };
             // Until it is known who else works, it counts who else is here.
-            attend.follow(session.standing().borrow().members > 1);
+            check.follow(session.standing().borrow().members > 1);
             self.role.send_replace(Role::Generator);
             self.board.publish(Notice::BecameGenerator { term: lease.term });
             let ending = tokio::select! {
                 ending = runner.lead(&lease, &self.stop.token) => ending,
                 // A runner that waits for an answer must not hold up a stop for ever.
                 () = self.stop.overdue() => Ending::Stopped,
-                never = attend.run() => match never {},
+                never = check.run() => match never {},
             };
             session.set_exercise(Exercise::Idle);
             self.role.send_replace(self.resting);
@@ -190,8 +191,8 @@ fn leader_mode(policy: LeaderWorks, others: bool) -> Mode {
     }
 }
 
-/// What a leader does beside generating: it looks whether somebody works.
-struct Attend<'a> {
+/// A leader's check whether any other member works.
+struct WorkerCheck<'a> {
     store: &'a Store,
     session: &'a Session,
     board: &'a Board,
@@ -200,7 +201,7 @@ struct Attend<'a> {
     mode: &'a watch::Sender<Mode>,
 }
 
-impl Attend<'_> {
+impl WorkerCheck<'_> {
     /// Works or rests; does it work now?
     fn follow(&self, others: bool) -> bool {
         let wanted = leader_mode(self.policy, others);
@@ -223,9 +224,9 @@ impl Attend<'_> {
                     }
                     soon |= nobody && !told;
                 }
-                Err(error) => tracing::debug!(%error, "looking whether somebody works"),
+                Err(error) => tracing::debug!(%error, "checking for workers"),
             }
-            tokio::time::sleep(if soon { ATTEND_SOON } else { ATTEND_LATER }).await;
+            tokio::time::sleep(if soon { CHECK_SOON } else { CHECK_LATER }).await;
         }
     }
 

@@ -49,7 +49,7 @@ pub enum Error {
     },
 
     /// Members are in the fleet, so it was not removed, or only a part of it was.
-    #[error("fleet {fleet:?} has {members} members")]
+    #[error("fleet {fleet:?} is in use: members in it: {members}")]
     InUse {
         /// The fleet's name.
         fleet: String,

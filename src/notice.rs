@@ -48,7 +48,8 @@ pub enum Notice {
     },
     /// This process leads and nobody works: messages only pile up. Told once per term.
     NoWorker,
-    /// The backlog bound is reached or Redis is out of memory: generating waits, nothing is dropped.
+    /// Too many messages wait or are stored as failed, Redis is out of memory, or it denies a write: generating
+    /// waits, nothing is dropped.
     Full {
         /// What Redis said.
         reason: String,

@@ -83,7 +83,7 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
         return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
     }
     let private = private(global)?;
-    // Once is enough for whoever sits at a terminal.
+    // On a terminal once is enough.
     let say = |text: &str| {
         if global.verbose > 0 || (!global.quiet && !private.was_said(text)) {
             printer::remark(text);

@@ -28,7 +28,7 @@ pub struct Tick {
     pub seq: u64,
     /// Which tick of this term it is: 1, 2, …
     pub count: u64,
-    /// Redis time, in milliseconds since 1970: the same clock for whoever leads.
+    /// Redis time, in milliseconds since 1970: the same clock in every process.
     pub time_ms: u64,
     state: Arc<[u8]>,
 }
@@ -48,7 +48,7 @@ impl Tick {
 
 /// What a generator makes in one tick.
 ///
-/// A state is kept by Redis in the same step as the messages, so that whoever leads next goes on exactly
+/// A state is kept by Redis in the same step as the messages, so that the next leader goes on exactly
 /// where this one stopped: nothing is left out, nothing is made twice.
 ///
 /// ```

@@ -153,7 +153,7 @@ impl Runner {
             let reason = match batch {
                 Ok(Ok(batch)) => match self.refuse(lease, &batch) {
                     None => {
-                        at.is_over = !made.take_in(batch, room, &mut at.state);
+                        at.is_over = !made.add(batch, room, &mut at.state);
                         continue;
                     }
                     Some(error) => error,
@@ -194,7 +194,7 @@ impl Runner {
 impl Made {
     /// Adds what a tick made, as much as there is room for, and moves the state on. Messages that keep a state
     /// are added all or not at all: false if there is no room for them.
-    fn take_in(&mut self, batch: Batch, room: usize, state: &mut Arc<[u8]>) -> bool {
+    fn add(&mut self, batch: Batch, room: usize, state: &mut Arc<[u8]>) -> bool {
         let begin = self.messages.len();
         if batch.state.is_some() && begin + batch.messages.len() > room {
             return false;
@@ -388,7 +388,7 @@ mod tests {
     fn made(ticks: Vec<Batch>) -> Made {
         let mut made = Made::default();
         for tick in ticks {
-            assert!(made.take_in(tick, usize::MAX, &mut Arc::from([])));
+            assert!(made.add(tick, usize::MAX, &mut Arc::from([])));
         }
         made
     }
@@ -430,9 +430,9 @@ mod tests {
     #[test]
     fn messages_of_a_tick_with_a_state_that_have_no_room_are_not_added() {
         let (mut made, mut state) = (Made::default(), Arc::from([]));
-        assert!(!made.take_in(Batch::new(["a", "b", "c"]).with_state("all three"), 2, &mut state));
+        assert!(!made.add(Batch::new(["a", "b", "c"]).with_state("all three"), 2, &mut state));
         assert_eq!((made.messages.len(), made.stated.len(), state.len()), (0, 0, 0));
-        assert!(made.take_in(Batch::new(["a", "b", "c"]), 2, &mut state));
+        assert!(made.add(Batch::new(["a", "b", "c"]), 2, &mut state));
         assert_eq!(made.messages.len(), 2);
     }
 }

@@ -4,7 +4,7 @@
 -- ARGV    id, from where on ('' = the newest; of a list: how many were looked at; of a stream: the position behind
 --         which nothing is left to look at), how many to look at
 -- Returns 'end' (nothing is left), {'more', from where on to go on, bytes that were looked at},
---         {'found', envelope, how many are in front of it, position} in a list,
+--         {'found', envelope, how many are in front of it} in a list,
 --         {'found', position, fields …} in a stream
 -- Why from the tail: messages leave a list at its head and come in at its tail, so nothing that stays is overlooked.
 local kind = redis.call('TYPE', KEYS[1]).ok
@@ -16,8 +16,7 @@ if kind == 'list' then
   for i = #items, 1, -1 do
     bytes = bytes + #items[i]
     if string.match(items[i], '^...|([^|]+)|') == id then
-      local at = string.format('%.0f', length - from - #items + i - 1)
-      return {'found', items[i], at, at}
+      return {'found', items[i], string.format('%.0f', length - from - #items + i - 1)}
     end
   end
   return {'more', string.format('%.0f', from + #items), bytes}

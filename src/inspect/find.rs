@@ -1,7 +1,7 @@
 //! Where one message is.
 //!
 //! **Invariant:** a message that stays where it is is found there. One that moves meanwhile may be missed
-//! once, so everything is looked through twice before it counts as gone.
+//! once, so the search runs twice before the message counts as gone.
 
 use crate::Error;
 use crate::membership::{Card, MemberId};
@@ -13,9 +13,9 @@ use crate::term::Term;
 
 static FIND: Script = Script::new("find", include_str!("find.lua"));
 
-/// What is looked at in one call, at most.
+/// Messages that one call reads, at most.
 const PIECE_MAX: usize = 1000;
-/// Bytes that one call looks at, about.
+/// Bytes that one call reads, about.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A line in which a message waits.
@@ -122,6 +122,19 @@ impl Redis {
             }
         };
         found.await.map_err(|error| self.store.explain(error))
+    }
+
+    /// Redis time in milliseconds since 1970, to say how long ago something was.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn now_ms(&self) -> Result<u64, Error> {
+        self.store.time_ms().await.map_err(|error| self.store.explain(error))
     }
 
     async fn look_for(&self, id: &MessageId) -> Result<Option<MessageState>, StoreError> {

@@ -27,7 +27,7 @@ use super::gauge::Gauge;
 pub(crate) struct Client {
     info: ConnectionInfo,
     tls: Option<Arc<ClientConfig>>,
-    /// A connection was made once, so the address is right, and nothing is looked into any more.
+    /// A connection was made once, so the address is right and is not probed any more.
     connected: Arc<AtomicBool>,
 }
 
@@ -68,8 +68,8 @@ impl Client {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whoever hung up on us without a word may expect TLS. Whom it trusts does not matter here: an answer that
-    /// is TLS is enough.
+    /// A server that closes the connection without an answer may expect TLS. Any TLS answer proves it, whatever its
+    /// certificate is.
     async fn speaks_tls(&self) -> bool {
         let ConnectionAddr::Tcp(host, port) = self.info.addr() else { return false };
         let Ok(name) = ServerName::try_from(host.clone()) else { return false };
@@ -160,8 +160,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// What is said when one side speaks TLS and the other does not.
 const PLAIN: &str = "what answers there does not speak TLS";
 const TLS: &str = "what answers there speaks TLS";
-/// How long a handshake may take before it is looked whether the other side knows TLS at all, and how long
-/// that may take.
+/// How long a TLS handshake may take before the server is probed for a plain answer, and how long a probe may
+/// take.
 const HANDSHAKE: Duration = Duration::from_millis(400);
 const PROBE: Duration = Duration::from_millis(400);
 
@@ -205,7 +205,7 @@ fn not_redis(bytes: &[u8]) -> Option<io::Error> {
 /// A stream that ends with a reply that is too large.
 struct Bounded {
     inner: Box<dyn Stream>,
-    /// Something was heard; the second tells whoever made the stream.
+    /// Something was received; the second tells the maker of the stream.
     begun: bool,
     heard: Arc<AtomicBool>,
     gauge: Gauge,

@@ -6,7 +6,7 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`, `errors_max`: fleet-wide; `born`, the id of the first member |
+//! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`, `errors_max`: fleet-wide; `born`, the id of the first member; `removing`, the name of a removal that is under way |
 //! | `artel:{f}:members` | zset | member → session deadline, Redis ms. **In this set = may lead, claim, settle** |
 //! | `artel:{f}:member:<id>` | hash, TTL | label, host, pid, counters: display only |
 //! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over |
@@ -20,7 +20,7 @@
 //! | `artel:{f}:token` | string | highest token granted, of all locks |
 //! | `artel:{f}:locks:<member>` | hash | name → `token:attempt` of the locks it holds |
 //! | `artel:{f}:waiters:<name>` | zset | member → its place in the queue for that lock |
-//! | `artel:{f}:event:<name>` | hash | `flag`, `gen`, `until`, `by` of an event |
+//! | `artel:{f}:event:<name>` | hash | `flag`, `gen`, `until`, `by` of an event, and `taken`: which generation was taken by whom |
 //! | `artel:{f}:lane:<name>` | list | waiting messages |
 //! | `artel:{f}:blocks:<member>` | hash | `n → left:stamp` of open blocks, and `hi`, the highest number opened |
 //! | `artel:{f}:block:<member>:<n>` | list | messages of that block; settled = blank, given back = `-` |
@@ -33,7 +33,7 @@
 //! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash | who holds, counted, arrived |
 //! | `artel:{f}:gather` | hash | the event that asks everybody for numbers |
 //! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
-//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, pushed_ms |
+//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, pushed_ms |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
 //!

@@ -81,6 +81,15 @@ impl Server {
         client.get_connection().expect("a connection")
     }
 
+    /// One command whose answer does not matter.
+    pub fn say(&self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(*word);
+        }
+        command.query::<redis::Value>(&mut self.connect()).expect("the server answers");
+    }
+
     /// A folder that goes with it.
     pub fn dir(&self) -> &std::path::Path {
         self.dir.path()

@@ -112,14 +112,7 @@ async fn a_message_is_found_wherever_it_is() {
 async fn what_a_dead_worker_held_is_found() {
     let server = Server::any();
     let redis = Redis::open(server.url(), NAME).expect("an address");
-    let mut connection = server.connect();
-    let mut set = |words: &[&str]| {
-        let mut command = redis::cmd(words[0]);
-        for word in &words[1..] {
-            command.arg(*word);
-        }
-        command.query::<redis::Value>(&mut connection).expect("answers");
-    };
+    let set = |words: &[&str]| server.say(words);
     let key = |name: &str| format!("artel:{{{NAME}}}:{name}");
     set(&["SADD", &key("orphans"), "deadbeef"]);
     set(&["HSET", &key("blocks:deadbeef"), "7", "1:x", "hi", "7"]);

@@ -8,7 +8,8 @@ use artel_testkit::Kind;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::lab::{Lab, Late, NOBODY, Rules};
+use crate::lab::{Lab, Late, NOBODY};
+use crate::rules::Rules;
 
 const LOCKS: [&str; 2] = ["l", "m"];
 const STEPS_PER_WORLD: u64 = 200;

@@ -1,12 +1,13 @@
-//! A server, the scripts as they are (or with one rule switched off), and one function per script.
+//! A server and one function per script.
 //! Key names are spelled out here a second time on purpose: the library must not be its own witness.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use artel_testkit::{Kind, Server};
 use redis::{Connection, Value};
+
+use crate::rules::Rules;
 
 pub const LEASE: u64 = 60_000;
 /// No block is held.
@@ -14,77 +15,6 @@ pub const NOBODY: &str = "0";
 pub const PROTOCOL: &str = "2";
 /// The lanes by urgency.
 pub const LANES: [&str; 4] = ["lane:high", "lane:generated", "lane:normal", "lane:low"];
-
-macro_rules! sources {
-    ($($name:literal => $path:literal),* $(,)?) => {
-        [$(($name, include_str!(concat!("../../src/", $path)))),*]
-    };
-}
-
-/// Every script of the library.
-pub const SOURCES: [(&str, &str); 36] = sources! {
-    "join" => "membership/join.lua",
-    "heartbeat" => "membership/heartbeat.lua",
-    "look" => "membership/look.lua",
-    "leave" => "membership/leave.lua",
-    "resign" => "membership/resign.lua",
-    "acquire" => "election/acquire.lua",
-    "push" => "queue/push.lua",
-    "send" => "queue/send.lua",
-    "enroll" => "queue/enroll.lua",
-    "unread" => "queue/unread.lua",
-    "open" => "store/open.lua",
-    "fetch" => "queue/fetch.lua",
-    "give_back" => "queue/give_back.lua",
-    "adopt" => "queue/adopt.lua",
-    "disown" => "queue/disown.lua",
-    "settle" => "outcome/settle.lua",
-    "take" => "outcome/take.lua",
-    "pick" => "outcome/pick.lua",
-    "restore" => "outcome/restore.lua",
-    "confirm" => "outcome/confirm.lua",
-    "requeue" => "outcome/requeue.lua",
-    "drop" => "outcome/drop.lua",
-    "remove" => "inspect/remove.lua",
-    "find" => "inspect/find.lua",
-    "event_take" => "sync/event_take.lua",
-    "event_set" => "sync/event_set.lua",
-    "event_clear" => "sync/event_clear.lua",
-    "event_read" => "sync/event_read.lua",
-    "guarded" => "sync/guarded.lua",
-    "permit_take" => "sync/permit_take.lua",
-    "permit_back" => "sync/permit_back.lua",
-    "latch_set" => "sync/latch_set.lua",
-    "latch_down" => "sync/latch_down.lua",
-    "arrive" => "sync/arrive.lua",
-    "withdraw" => "sync/withdraw.lua",
-    "answer" => "stats/answer.lua",
-};
-
-/// The scripts, possibly with a rule switched off.
-#[derive(Clone)]
-pub struct Rules(BTreeMap<&'static str, String>);
-
-impl Rules {
-    pub fn all() -> Rules {
-        let mut rules: BTreeMap<_, _> =
-            SOURCES.iter().map(|(name, source)| (*name, (*source).to_owned())).collect();
-        // It is only the beginning of a user's script.
-        rules.entry("guarded").and_modify(|source| {
-            source.push_str("return {'ok', redis.call('RPUSH', KEYS[1], ARGV[1])}");
-        });
-        Rules(rules)
-    }
-
-    /// Switches a rule off: `rule` must stand in the script exactly once.
-    pub fn without(mut self, script: &'static str, rule: &str, instead: &str) -> Rules {
-        let source = &self.0[script];
-        assert_eq!(source.matches(rule).count(), 1, "{script}.lua has the rule {rule:?} once");
-        let source = source.replace(rule, instead);
-        self.0.insert(script, source);
-        self
-    }
-}
 
 /// What a script answered: its tag and the rest, all as text.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -155,7 +85,7 @@ impl Lab {
     }
 
     pub fn try_send(&mut self, late: &Late) -> redis::RedisResult<Answer> {
-        let script = redis::Script::new(&self.rules.0[late.script]);
+        let script = redis::Script::new(self.rules.source(late.script));
         let mut call = script.prepare_invoke();
         for key in &late.keys {
             call.key(key);

@@ -15,6 +15,7 @@ mod queue; // accepted once, claimed by one
 mod recipes; // permits, latches, barriers: repeats and late copies
 mod repeats; // every script: the reply lost, a late copy
 mod rights; // locks end with their session, events have generations
+mod rules; // the scripts, possibly with one rule switched off
 mod schedule; // all of it at random, checked after every step
 mod sending; // sent once, put back once
 mod state; // what a generator keeps, and the end of a fleet

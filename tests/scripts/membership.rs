@@ -16,7 +16,7 @@ fn a_late_heartbeat_does_not_bring_a_dead_session_back() {
     on_each_server(|lab| assert!(holds(lab)));
     // Both halves of the rule at once: the check, and XX.
     on_each_server(|lab| {
-        lab.rules = crate::lab::Rules::all()
+        lab.rules = crate::rules::Rules::all()
             .without(
                 "heartbeat",
                 "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end",

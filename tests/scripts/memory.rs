@@ -1,4 +1,5 @@
-use crate::lab::{Lab, NOBODY, Rules, SOURCES, on_each_server};
+use crate::lab::{Lab, NOBODY, on_each_server};
+use crate::rules::{Rules, SOURCES};
 
 /// ⚑ A full Redis refuses new messages and nothing else: it can still elect, drain and settle.
 #[test]

@@ -213,7 +213,7 @@ fn effects_on_different_keys_and_fields_never_meet() {
 fn a_half_done_call_is_never_repeated() {
     let check = "if kind ~= 'none' and kind ~= rule[1] and op ~= 'SET' then";
     on_each_server(|lab| {
-        lab.rules = crate::lab::Rules::all().without("settle", check, "if false then");
+        lab.rules = crate::rules::Rules::all().without("settle", check, "if false then");
         let stamp = claimed(lab, &["1", "2"]);
         let text = lab.key("data:text");
         let () = lab.redis(&["SET", &text, "x"]);

@@ -8,7 +8,8 @@ use artel_testkit::Kind;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::lab::{Answer, Lab, Late, Rules};
+use crate::lab::{Answer, Lab, Late};
+use crate::rules::Rules;
 
 /// Seeds that once showed a fault, or a fault of the adversary itself.
 const SEEDS: [u64; 3] = [1, 42, 20_261_115];

@@ -102,6 +102,23 @@ fn a_full_error_store_takes_no_new_messages() {
     });
 }
 
+/// What is dropped is counted: without the right to count nothing is dropped.
+#[test]
+fn nothing_is_dropped_that_cannot_be_counted() {
+    let rule = "if not redis.acl_check_cmd('HINCRBY', KEYS[2], 'dropped', '1') then";
+    proves("drop", rule, "if false then", |lab| {
+        let errors = lab.key("errors");
+        let at: String = lab.redis(&["XADD", &errors, "*", "m", "1g-|9-9|1|9|x", "e", "{}"]);
+        let drop = lab.late("drop", &["errors", "counts"], &[&at]);
+        let () =
+            lab.redis(&["ACL", "SETUSER", "u", "on", "nopass", "+@all", "-hincrby", "~*", "&*"]);
+        let () = lab.redis(&["AUTH", "u", "x"]);
+        assert!(lab.try_send(&drop).is_err());
+        let () = lab.redis(&["AUTH", "default", ""]);
+        lab.redis::<u64>(&["XLEN", &errors]) == 1
+    });
+}
+
 fn begins(lab: &mut Lab, name: &str, born: &str) -> crate::lab::Late {
     let until = (lab.now_ms() + 10_000).to_string();
     lab.late("remove", &["members", "config"], &["begin", name, "4294967295", born, &until])

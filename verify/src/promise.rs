@@ -12,7 +12,7 @@ pub enum Invariant {
     TrustBounded,
     /// The numbers within a term have no gaps.
     DenseSequences,
-    /// What a generator keeps goes with its messages: whoever leads next begins where the last one stopped.
+    /// What a generator keeps goes with its messages: the next leader begins where the last one stopped.
     StateKept,
     /// No message has two outcomes.
     SettledOnce,

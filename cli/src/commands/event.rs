@@ -11,7 +11,7 @@ use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table, times};
 
-/// How long it may take to take an event that is set, for whoever does not want to wait.
+/// With `--timeout 0`: how long it may take to clear an event that is set.
 const TAKE_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, Failure> {

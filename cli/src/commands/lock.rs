@@ -25,7 +25,7 @@ const NO_COMMAND: u8 = 127;
 const NO_START: u8 = 126;
 /// How long it may take to find out who has a lock that could not be had.
 const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long a lock is waited for before that is said, and how often to look who has it.
+/// When to log for whom the process waits, and how often to check who holds the lock.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// How long a command whose lock is lost may take to end by itself.

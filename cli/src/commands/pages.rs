@@ -49,7 +49,7 @@ fn paged(words: &[&str], text: &[u8]) -> bool {
         Command::new(program).args(rest).stdin(Stdio::piped()).stderr(Stdio::null()).spawn();
     let Ok(mut child) = child else { return false };
     if let Some(mut stdin) = child.stdin.take() {
-        // Whoever quits early has read enough.
+        // A reader that quits early has read enough.
         let _ = stdin.write_all(text);
     }
     child.wait().is_ok_and(|status| status.success())

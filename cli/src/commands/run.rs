@@ -85,7 +85,7 @@ impl<'a> Start<'a> {
 
     /// What a newcomer may not expect of these parts.
     fn remark(&self) -> Option<String> {
-        // Whoever has neither wants to see what it does.
+        // With neither command the built-in ones are what the user wants to see.
         let plain = self.make.is_some_and(|make| make.generator.is_none());
         (!plain && self.member.handler.is_none()).then(|| {
             let share = self.member.error_rate * 100.0;
@@ -95,7 +95,7 @@ impl<'a> Start<'a> {
 }
 
 /// The user's commands, or the built-in generator and handler. Random text is generated only when there
-/// is neither command: whoever has a handler and no generator wants the messages that are sent.
+/// is neither command: a handler without a generator is for messages that are sent.
 pub(crate) fn parts(
     make: Option<&MakeArgs>,
     args: &MemberArgs,

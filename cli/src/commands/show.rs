@@ -24,7 +24,7 @@ pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Fail
              (`artel run --ledger 100000`)",
         ));
     }
-    let now_ms = redis.status().await?.time_ms;
+    let now_ms = redis.now_ms().await?;
     printer::data(&words(&state, now_ms))?;
     Ok(OK)
 }

@@ -74,7 +74,7 @@ fn words(trouble: Trouble, was_joined: bool) -> [&'static str; 2] {
             ["nobody ever joined this fleet", "`artel fleets` shows those there are"]
         }
         Trouble::NoMember => ["no member is here", "start one: `artel run` or `artel work`"],
-        Trouble::NoLeader => ["nobody leads", "a member could, for longer than a lease now"],
+        Trouble::NoLeader => ["nobody has led for longer than a lease", "a member could"],
         Trouble::NoWorker => ["messages wait and nobody works", "start one: `artel work`"],
         _ => ["a number in Redis cannot grow any more", ""],
     }

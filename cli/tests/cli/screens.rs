@@ -326,14 +326,7 @@ fn commands_as_flags_take_yes_and_no() {
 fn effects_can_be_read_from_a_shell() {
     let server = any_server(&[]);
     let url = server.url();
-    let mut connection = server.connect();
-    let mut set = |words: &[&str]| {
-        let mut command = redis::cmd(words[0]);
-        for word in &words[1..] {
-            command.arg(*word);
-        }
-        command.query::<redis::Value>(&mut connection).expect("answers");
-    };
+    let set = |words: &[&str]| server.say(words);
     let key = |name: &str| format!("artel:{{artel}}:data:{name}");
     set(&["SET", &key("count"), "7"]);
     set(&["HSET", &key("by name"), "b", "2", "a", "1"]);
