@@ -19,7 +19,7 @@ pub(super) fn before(dir: &Path, remark: &str) -> bool {
 }
 
 fn remember(dir: &Path, remark: &str) -> io::Result<bool> {
-    let session = rustix::process::getsid(None)?.as_raw_nonzero().get();
+    let session = session().ok_or(io::ErrorKind::NotFound)?;
     let began = began(session).ok_or(io::ErrorKind::NotFound)?;
     let line = format!("{session} {began} {remark}");
     folder::check(dir).map_err(|(problem, _)| io::Error::other(problem))?;
@@ -36,4 +36,31 @@ fn remember(dir: &Path, remark: &str) -> io::Result<bool> {
     file.set_len(0)?;
     file.write_all((lines.join("\n") + "\n").as_bytes())?;
     Ok(false)
+}
+
+/// The terminal session of this process. `None` if the process that began it is not visible from here, as in some
+/// containers: then the system gives no number for it.
+fn session() -> Option<i32> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    session_in(&stat)
+}
+
+fn session_in(stat: &str) -> Option<i32> {
+    // The name of the process stands in parentheses and may have anything in it.
+    let fields = stat.rsplit_once(')')?.1;
+    let session = fields.split_whitespace().nth(3)?.parse().ok()?;
+    (session > 0).then_some(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_is_not_visible_has_no_number() {
+        assert_eq!(session_in("7 (a) b) S 1 7 5 34816 7"), Some(5));
+        assert_eq!(session_in("7 (sh) S 0 0 0 34816 7"), None);
+        assert_eq!(session_in(""), None);
+        let _ = session();
+    }
 }

@@ -1,7 +1,7 @@
 //! One run of the program, and what it must say, to the letter.
 
 use std::io::{Read, Write};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use artel_testkit::{Kind, Server, clean_command};
 
@@ -49,9 +49,13 @@ pub fn any_server(args: &[&str]) -> Server {
 
 /// Runs it on a terminal of so many columns, with colour or without; all that is on the screen then.
 pub fn on_terminal(args: &[&str], columns: u16, coloured: bool) -> String {
+    screen_of(clean_command(env!("CARGO_BIN_EXE_artel"), args), columns, coloured)
+}
+
+/// What a command leaves on a terminal.
+pub fn screen_of(mut command: Command, columns: u16, coloured: bool) -> String {
     let size = nix::pty::Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
-    let mut command = clean_command(env!("CARGO_BIN_EXE_artel"), args);
     command
         .env("XDG_DATA_HOME", "/nonexistent")
         .env("TERM", "xterm")
@@ -61,17 +65,27 @@ pub fn on_terminal(args: &[&str], columns: u16, coloured: bool) -> String {
         true => command.env_remove("NO_COLOR"),
         false => command.env("NO_COLOR", "1"),
     };
-    let slave = || Stdio::from(terminal.slave.try_clone().expect("another handle"));
-    command.stdout(slave()).stderr(slave());
+    let side = || terminal.slave.try_clone().expect("another handle");
+    command.stdout(Stdio::from(side())).stderr(Stdio::from(side()));
     let mut child = command.spawn().expect("it runs");
-    drop(command);
-    drop(terminal.slave);
-    let (mut screen, mut master) = (Vec::new(), std::fs::File::from(terminal.master));
-    // The last of its users gone, a terminal is an error to read.
-    let _ = master.read_to_end(&mut screen);
+    let mut master = std::fs::File::from(terminal.master);
+    let reader = std::thread::spawn(move || {
+        let (mut screen, mut chunk) = (Vec::new(), [0; 4096]);
+        while !screen.ends_with(END) {
+            let bytes = master.read(&mut chunk).expect("this process has it open, too");
+            screen.extend_from_slice(&chunk[..bytes]);
+        }
+        screen.truncate(screen.len() - END.len());
+        screen
+    });
     child.wait().expect("its end");
+    std::fs::File::from(side()).write_all(END).expect("written");
+    let screen = reader.join().expect("the screen");
     String::from_utf8_lossy(&screen).into_owned()
 }
+
+/// Ends a screen. Whether a terminal still shows what was written after its last user left differs by system.
+const END: &[u8] = b"\0the end of the screen\0";
 
 /// A server with a fleet that somebody has joined once.
 pub fn joined_server() -> Server {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use artel_testkit::{Program, Server, clean_command, eventually};
 
-use crate::screen::{any_server, artel, on_terminal, text, with};
+use crate::screen::{any_server, artel, on_terminal, screen_of, text, with};
 
 const RED: &str = "\u{1b}[31m";
 
@@ -399,10 +399,19 @@ fn where_redis_is_is_said_once_in_a_session() {
     worker.says("joined the fleet");
     let look = ["event", "list", "--data-dir", &data];
     let said = "no Redis configured: using the private server";
-    assert!(on_terminal(&look, 80, false).contains(said), "for the first time");
-    assert!(!on_terminal(&look, 80, false).contains("no Redis configured"), "once is enough");
-    let verbose = ["event", "list", "--data-dir", &data, "-v"];
-    assert!(on_terminal(&verbose, 80, false).contains(said), "with -v");
+    let count = |screen: &str| screen.matches(said).count();
+    // A session of its own, whose first process lives as long as the test looks.
+    let in_session = |script: &str| {
+        let args = ["--wait", "sh", "-c", script, env!("CARGO_BIN_EXE_artel"), &data];
+        screen_of(clean_command("setsid", &args), 80, false)
+    };
+    let twice = "\"$0\" event list --data-dir \"$1\"; \"$0\" event list --data-dir \"$1\"";
+    for session in ["first", "second"] {
+        let screen = in_session(twice);
+        assert_eq!(count(&screen), 1, "{session}: {screen}");
+    }
+    let screen = in_session(&format!("{twice} -v"));
+    assert_eq!(count(&screen), 2, "with -v: {screen}");
     for _ in 0..2 {
         assert!(text(&artel(&look).stderr).contains(said), "a log has no session");
     }
