@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::queue::MessageId;
+use crate::id::MessageId;
 
 /// What did not happen, and why.
 #[derive(Debug, thiserror::Error)]

@@ -14,34 +14,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::config::{Config, check_fleet_name};
-use crate::crew::Crew;
-use crate::generator::{DynGenerate, Generate, Outlet, Runner};
+use crate::duties::{Duties, Means, adopt_all};
+use crate::generator::{DynGenerate, Generate, Runner};
+use crate::id::MemberId;
 use crate::inspect::Data;
-use crate::membership::{Keeper, MemberId, Profile, Session};
+use crate::membership::{AskError, Profile, Session, SessionHandle};
 use crate::notice::{Board, Notice, Notices, Relay};
 use crate::outcome::{Status, read_status};
-use crate::queue::{NewMessage, PutBack, Sender, Sent, adopt_all, disown_strays};
+use crate::queue::{NewMessage, PutBack, Sender, Sent, disown_strays};
+use crate::role::Role;
 use crate::shutdown::Shutdown;
-use crate::stats::Reporter;
+use crate::stages::Stages;
 use crate::store::{Address, Opened, Store};
-use crate::sync::{Barrier, DistributedEvent, Lock, Locksmith, Redis, Semaphore};
+use crate::sync::{Barrier, DistributedEvent, Lock, Redis, Semaphore, SyncContext};
 use crate::worker::{DynHandle, Handle};
-
-/// What a process does in its fleet at this moment.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Role {
-    /// It has no session, and joins anew.
-    Outside,
-    /// It handles messages.
-    Worker,
-    /// It leads, and generates them.
-    Generator,
-    /// It can lead and has no handler: it waits for its turn.
-    Standby,
-    /// It neither generates nor handles: it is here for locks, events or to look.
-    Observer,
-}
 
 /// Collects the parts of a member. Made by [`Fleet::builder`].
 pub struct FleetBuilder {
@@ -123,73 +109,43 @@ impl FleetBuilder {
         let store = Store::open(&self.redis, &self.name)?;
         store.check().await?;
         let board = Board::new();
-        let notices = board.listen();
+        let notices = Some(board.listen());
         let topic = notice_topic(&self.name);
         let relay = self.hub.as_ref().map(|hub| board.relay(hub, &topic));
-        let (can_lead, handles) = (self.generate.is_some(), self.handle.is_some());
-        let observes = !can_lead && !handles;
-        let profile = Profile {
-            label: self.config.label.clone(),
-            host: host(),
-            settings: self.config.fleet_wide(),
-            interval: self.config.interval,
-            can_lead,
-            handles,
-        };
-        let keeper = Keeper::start(store.clone(), profile, board.clone()).await?;
+        let handle = SessionHandle::start(store.clone(), self.profile(), board.clone()).await?;
+        let observes = self.generate.is_none() && self.handle.is_none();
         if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
             tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
         }
-        let sessions = keeper.sessions();
+        let sessions = handle.sessions();
         let redis = Redis::of_member(store.clone());
-        let locksmith = Locksmith::new(redis.clone(), sessions.clone())?;
-        let resting = match (can_lead, handles) {
-            (_, true) => Role::Worker,
-            (true, false) => Role::Standby,
-            (false, false) => Role::Observer,
-        };
-        let (role, roles) = watch::channel(resting);
-        let ear = store.ear()?;
-        let reporter = Reporter {
+        let sync = SyncContext::new(redis.clone(), sessions.clone())?;
+        let (role, roles) = watch::channel(self.resting());
+        let duties = Duties::start(&Means {
             store: store.clone(),
-            flag: redis.flag(&store.keys.gather())?,
+            board: board.clone(),
             sessions: sessions.clone(),
             roles: roles.clone(),
+            question: redis.watch(&store.keys.gather())?,
             label: self.config.label.clone(),
             host: host(),
             began: Instant::now(),
-            link: ear.link.clone(),
-        };
-        let stop = Shutdown::new(self.config.stop_grace);
-        let runner = self.generate.map(|generate| {
-            let (store, config, board) = (store.clone(), self.config.clone(), board.clone());
-            Runner { generate, outlet: Outlet { store, config, board } }
-        });
-        let crew = Crew {
-            store: store.clone(),
-            config: self.config,
-            board: board.clone(),
-            runner,
-            handle: self.handle,
-            role,
-            resting,
-            reporter: ear.spawn(reporter.run()),
-            stop: stop.clone(),
-        };
+        })?;
         let backlog_max = sessions.borrow().as_ref().map(|session| session.backlog_max);
-        let backlog_max = backlog_max.ok_or(Error::Stopping)?;
-        let opened = Opened { backlog_max, was_joined: true };
-        let sender = Sender::on(store.clone(), &crew.config, opened);
-        let task = tokio::spawn(crew.run(keeper));
-        let notices = Some(notices);
-        let hub = self.hub.map_or_else(OnceLock::new, OnceLock::from);
+        let opened = Opened { backlog_max: backlog_max.ok_or(Error::Stopping)?, was_joined: true };
+        let sender = Sender::on(store.clone(), &self.config, opened);
+        let stop = Shutdown::new(self.config.stop_grace);
+        let hub = self.hub.take().map_or_else(OnceLock::new, OnceLock::from);
+        let stages = self.stages(&store, &board, role, &stop);
+        let task = tokio::spawn(stages.run(handle, duties));
+        let relay = Mutex::new(relay);
         Ok(Fleet {
             topic,
             hub,
-            relay: Mutex::new(relay),
+            relay,
             store,
             redis,
-            locksmith,
+            sync,
             sender,
             board,
             notices,
@@ -198,6 +154,48 @@ impl FleetBuilder {
             stop,
             task,
         })
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            label: self.config.label.clone(),
+            host: host(),
+            settings: self.config.fleet_wide(),
+            interval: self.config.interval,
+            can_lead: self.generate.is_some(),
+            handles: self.handle.is_some(),
+        }
+    }
+
+    /// Its role while it does not lead.
+    fn resting(&self) -> Role {
+        match (self.generate.is_some(), self.handle.is_some()) {
+            (_, true) => Role::Worker,
+            (true, false) => Role::Standby,
+            (false, false) => Role::Observer,
+        }
+    }
+
+    fn stages(
+        self,
+        store: &Store,
+        board: &Board,
+        role: watch::Sender<Role>,
+        stop: &Shutdown,
+    ) -> Stages {
+        let resting = self.resting();
+        let runner =
+            self.generate.map(|generate| Runner::new(generate, store, &self.config, board));
+        Stages {
+            store: store.clone(),
+            config: self.config,
+            board: board.clone(),
+            runner,
+            handle: self.handle,
+            role,
+            resting,
+            stop: stop.clone(),
+        }
     }
 }
 
@@ -223,7 +221,7 @@ impl FleetBuilder {
 pub struct Fleet {
     store: Store,
     redis: Redis,
-    locksmith: Arc<Locksmith>,
+    sync: Arc<SyncContext>,
     sender: Sender,
     board: Board,
     notices: Option<Notices>,
@@ -359,7 +357,7 @@ impl Fleet {
     ///
     /// If the name is empty, longer than 200 bytes, or has braces or control characters.
     pub fn lock(&self, name: &str) -> Result<Lock, Error> {
-        Lock::new(&self.locksmith, name)
+        Lock::new(&self.sync, name)
     }
 
     /// A semaphore of this fleet, with so many permits.
@@ -368,7 +366,7 @@ impl Fleet {
     ///
     /// As [`lock`](Self::lock), and if there are not between 1 and 10,000 permits.
     pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore, Error> {
-        Semaphore::new(&self.locksmith, name, permits)
+        Semaphore::new(&self.sync, name, permits)
     }
 
     /// A barrier of this fleet, at which so many are waited for.
@@ -377,7 +375,7 @@ impl Fleet {
     ///
     /// As [`lock`](Self::lock), and if there are not between 1 and 10,000 parties.
     pub fn barrier(&self, name: &str, parties: u32) -> Result<Barrier, Error> {
-        Barrier::new(&self.locksmith, name, parties)
+        Barrier::new(&self.sync, name, parties)
     }
 
     /// What happens from now on; the first call also gets what happened since the start.
@@ -430,7 +428,7 @@ impl Fleet {
     /// Safe: whatever was not put back is put back by any member.
     pub async fn clean(&self) -> Result<PutBack, Error> {
         let session = self.sessions.borrow().clone().ok_or(Error::Stopping)?;
-        let explain = |error| self.store.explain(error);
+        let explain = |error: AskError| self.store.explain(error.into_store());
         disown_strays(&self.store, &session).await.map_err(explain)?;
         adopt_all(&self.store, &session, &self.board).await.map_err(explain)
     }
@@ -468,7 +466,7 @@ impl Readiness {
         match &*self.sessions.borrow() {
             _ if self.stop.is_cancelled() => Some("it is stopping"),
             None => Some("it has no session: it is joining anew, or Redis is away"),
-            Some(session) if !session.trusted() => Some("Redis does not answer"),
+            Some(session) if !session.trust.holds() => Some("Redis does not answer"),
             Some(_) => None,
         }
     }

@@ -55,13 +55,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cause;
 mod clock;
 mod config;
-mod crew;
+mod duties;
 mod election;
 mod error;
 mod fleet;
 mod generator;
+mod id;
 mod inspect;
 mod membership;
 mod mutant;
@@ -69,10 +71,13 @@ mod notice;
 mod outcome;
 mod panic;
 mod queue;
+mod role;
 mod shutdown;
+mod stages;
 mod stats;
 mod store;
 mod sync;
+mod tenure;
 mod term;
 mod timings;
 mod worker;
@@ -84,18 +89,20 @@ pub mod design {}
 
 /// The hub inside the process, on which a member publishes its notices: a crate of its own.
 pub use artel_hub as hub;
+pub use cause::Cause;
 pub use config::{Config, Durability, LaneWeights, LeaderWorks, Ledger};
 pub use error::Error;
-pub use fleet::{Fleet, FleetBuilder, Readiness, Role};
+pub use fleet::{Fleet, FleetBuilder, Readiness};
 pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
+pub use id::{MemberId, MessageId};
 pub use inspect::{Data, MessageState, WaitingIn};
-pub use membership::MemberId;
 pub use notice::{Notice, Notices};
 pub use outcome::{
-    Books, Cause, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
+    Books, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
     MessageCounts, Outcome, Requeued, Requeuer, Status, Taker, Trouble,
 };
-pub use queue::{Lane, Message, MessageId, NewMessage, PutBack, Sender, Sent};
+pub use queue::{Lane, Message, NewMessage, PutBack, Sender, Sent};
+pub use role::Role;
 pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;
 pub use sync::{

@@ -1,17 +1,14 @@
-//! Rules switched off, for the test of the tests: `artel verify` must catch each of them.
+//! Rules disabled, for the test of the tests: `artel verify` must catch each of them.
 //!
 //! Built with the feature `mutants` only, which no release has. `MUTANT_OF_ARTEL` says what is switched
 //! off, a line each: the name of a rule that is written in Rust, or an edit of a script, which is its name, a piece
 //! of its text and what stands there instead, between unit separators.
 
-#[cfg(feature = "mutants")]
-use std::borrow::Cow;
-
-/// The variable that says what is switched off.
+/// The variable that says what is disabled.
 #[cfg(feature = "mutants")]
 const VARIABLE: &str = "MUTANT_OF_ARTEL";
 
-/// A rule written in Rust that can be switched off.
+/// A rule written in Rust that can be disabled.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "mutants"), allow(dead_code))]
 pub(crate) enum Rule {
@@ -36,15 +33,15 @@ const RULES: [Rule; 5] = [
     Rule::ForgottenIsDoubt,
 ];
 
-/// Is this rule switched off?
+/// Is this rule disabled?
 #[cfg(not(feature = "mutants"))]
-pub(crate) const fn off(_: Rule) -> bool {
+pub(crate) const fn disabled(_: Rule) -> bool {
     false
 }
 
-/// Is this rule switched off?
+/// Is this rule disabled?
 #[cfg(feature = "mutants")]
-pub(crate) fn off(rule: Rule) -> bool {
+pub(crate) fn disabled(rule: Rule) -> bool {
     use std::sync::LazyLock;
     static OFF: LazyLock<String> = LazyLock::new(|| std::env::var(VARIABLE).unwrap_or_default());
     !OFF.is_empty() && OFF.lines().any(|line| line == format!("{rule:?}"))
@@ -56,9 +53,9 @@ pub(crate) fn off(rule: Rule) -> bool {
 ///
 /// If an edit of this script does not fit: a mutant that is none would be caught by nobody.
 #[cfg(feature = "mutants")]
-pub(crate) fn script(name: &str, source: Cow<'static, str>) -> Cow<'static, str> {
+pub(crate) fn script(name: &str, source: String) -> String {
     let Ok(edits) = std::env::var(VARIABLE) else { return source };
-    let mut text = source.into_owned();
+    let mut text = source;
     for edit in edits.lines() {
         let parts: Vec<&str> = edit.split('\u{1f}').collect();
         let [script, rule, instead] = parts[..] else {
@@ -70,5 +67,5 @@ pub(crate) fn script(name: &str, source: Cow<'static, str>) -> Cow<'static, str>
             text = text.replace(rule, instead);
         }
     }
-    Cow::Owned(text)
+    text
 }

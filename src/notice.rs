@@ -11,9 +11,9 @@ use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::membership::MemberId;
-use crate::outcome::Cause;
-use crate::queue::MessageId;
+use crate::cause::Cause;
+use crate::id::MemberId;
+use crate::id::MessageId;
 use crate::term::Term;
 
 /// How many notices a slow listener may be behind before it misses some.

@@ -1,24 +1,69 @@
-//! Proves the house rules that a compiler cannot see: which stage may know which, what a script
-//! must say about itself, and how long a file may be.
+//! Proves the house rules that a compiler cannot see: which room may know which, what a script
+//! must say about itself, how long a file and a function may be, which names are not used.
 #![allow(missing_docs)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Which modules of the crate each module may import. Everything is allowed what is nobody's stage:
-/// `clock`, `config`, `error`, `mutant`, `notice`, `panic`, `term`, `timings`.
-const ALLOWED: [(&str, &[&str]); 8] = [
-    ("store", &["membership::MemberId"]),
-    ("membership", &["store"]),
-    ("election", &["store", "membership"]),
-    ("generator", &["store", "membership", "election", "queue"]),
+/// Which rooms of the library each room may import. Every room is listed.
+const ROOMS: [(&str, &[&str]); 18] = [
+    ("store", &[]),
+    ("tenure", &["store"]),
+    ("membership", &["store", "tenure"]),
+    ("election", &["store", "membership", "tenure"]),
     ("queue", &["store", "membership", "election"]),
-    ("worker", &["store", "membership", "queue", "outcome"]),
+    ("generator", &["store", "election", "queue"]),
     ("outcome", &["store", "membership", "queue"]),
-    ("sync", &["store", "membership", "election"]),
+    ("worker", &["store", "membership", "queue", "outcome"]),
+    ("sync", &["store", "membership", "tenure"]),
+    ("stats", &["store", "membership", "outcome", "sync"]),
+    ("inspect", &["store", "membership", "queue", "outcome", "sync"]),
+    ("duties", &["store", "membership", "tenure", "queue", "sync", "stats"]),
+    ("role", &[]),
+    ("shutdown", &[]),
+    (
+        "stages",
+        &[
+            "store",
+            "membership",
+            "tenure",
+            "election",
+            "generator",
+            "queue",
+            "worker",
+            "duties",
+            "role",
+            "shutdown",
+        ],
+    ),
+    (
+        "fleet",
+        &[
+            "store",
+            "membership",
+            "generator",
+            "queue",
+            "worker",
+            "outcome",
+            "sync",
+            "inspect",
+            "duties",
+            "stages",
+            "role",
+            "shutdown",
+        ],
+    ),
+    ("mutant", &[]),
+    ("lib", &[]),
 ];
-const COMMON: [&str; 9] =
-    ["clock", "config", "Error", "mutant", "notice", "panic", "term", "timings", "error"];
+/// What belongs to no stage and may be imported from anywhere.
+const COMMON: [&str; 11] = [
+    "cause", "clock", "config", "error", "id", "mutant", "notice", "panic", "role", "term",
+    "timings",
+];
+
+/// The crates of this project that have a `src` folder.
+const CRATES: [&str; 5] = ["src", "cli/src", "hub/src", "testkit/src", "verify/src"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -46,21 +91,66 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).expect("a text")
 }
 
+/// The room of a file of the library: its folder, or itself.
+fn room(path: &Path) -> String {
+    let within = path.strip_prefix(root().join("src")).expect("below src");
+    let first = within.components().next().expect("a name").as_os_str().to_string_lossy();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// Every `crate::…` in the code of a file: the first word behind it.
+fn imports(text: &str) -> BTreeSet<String> {
+    let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let mut found = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        let word: String =
+            rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        assert!(!word.is_empty(), "an import this test cannot read: crate::{:.40}", rest);
+        // `crate::Error` is the library's own name for it.
+        found.insert(if word == "Error" { "error".to_owned() } else { word });
+    }
+    found
+}
+
+/// Which room imports which.
+fn graph() -> BTreeMap<String, BTreeSet<String>> {
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in files("src", "rs") {
+        let room = room(&path);
+        let mut imports = imports(&read(&path));
+        imports.remove(&room);
+        graph.entry(room).or_default().extend(imports);
+    }
+    graph
+}
+
 #[test]
 fn data_goes_one_way_through_the_house() {
-    let allowed: BTreeMap<_, _> = ALLOWED.into_iter().collect();
-    for path in files("src", "rs") {
-        let within = path.strip_prefix(root().join("src")).expect("below src");
-        let stage =
-            within.components().next().expect("a name").as_os_str().to_string_lossy().into_owned();
-        let Some(may) = allowed.get(stage.as_str()) else { continue };
-        for line in read(&path).lines().filter(|line| !line.trim_start().starts_with("//")) {
-            for import in line.split("crate::").skip(1) {
-                let known = |module: &&str| import.starts_with(*module);
-                let fine = import.starts_with(&stage)
-                    || may.iter().any(&known)
-                    || COMMON.iter().any(known);
-                assert!(fine, "{}: {stage} must not know crate::{import}", within.display());
+    let allowed: BTreeMap<_, _> = ROOMS.into_iter().collect();
+    for (room, imports) in graph() {
+        if COMMON.contains(&room.as_str()) {
+            continue; // `no_room_needs_itself` checks these
+        }
+        let may = allowed.get(room.as_str());
+        let may = may.unwrap_or_else(|| panic!("the room {room:?} is not listed in this test"));
+        for import in imports {
+            let fine = may.contains(&import.as_str()) || COMMON.contains(&import.as_str());
+            assert!(fine, "{room} must not know crate::{import}");
+        }
+    }
+}
+
+#[test]
+fn no_room_needs_itself() {
+    let graph = graph();
+    for start in graph.keys().filter(|room| *room != "lib") {
+        let (mut open, mut seen) = (vec![start], BTreeSet::new());
+        while let Some(room) = open.pop() {
+            for import in graph.get(room).into_iter().flatten() {
+                assert_ne!(import, start, "{start} imports itself by way of {room}");
+                if seen.insert(import) {
+                    open.push(import);
+                }
             }
         }
     }
@@ -68,57 +158,131 @@ fn data_goes_one_way_through_the_house() {
 
 #[test]
 fn every_module_opens_with_what_it_is_for() {
-    for below in ["src", "cli/src", "hub/src", "testkit/src", "verify/src"] {
-        for path in files(below, "rs") {
-            assert!(read(&path).starts_with("//!"), "{} has no head", path.display());
-        }
+    for path in CRATES.into_iter().flat_map(|below| files(below, "rs")) {
+        assert!(read(&path).starts_with("//!"), "{} has no head", path.display());
     }
+}
+
+/// Every script of the library; not what is put before them.
+fn scripts() -> Vec<(String, String)> {
+    let name = |path: &Path| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    let all = files("src", "lua").into_iter().map(|path| (name(&path), read(&path)));
+    all.filter(|(name, _)| !["prelude", "control"].contains(&name.as_str())).collect()
 }
 
 #[test]
 fn every_script_says_what_it_takes_and_returns() {
-    for path in files("src", "lua") {
-        let text = read(&path);
+    for (name, text) in scripts() {
         let head: Vec<&str> = text.lines().take(12).collect();
-        assert!(head[0].starts_with("#!lua"), "{}", path.display());
+        assert!(head[0].starts_with("#!lua"), "{name}.lua");
         for word in ["-- KEYS[1]", "-- ARGV", "-- Returns"] {
             let there = head.iter().any(|line| line.starts_with(word));
-            assert!(there, "{}: no {word} in its head", path.display());
+            assert!(there, "{name}.lua: no {word} in its head");
         }
+    }
+}
+
+/// A script names exactly those shared functions that it calls.
+#[test]
+fn every_script_names_the_functions_it_uses() {
+    let shared =
+        read(&root().join("src/store/prelude.lua")) + &read(&root().join("src/store/control.lua"));
+    let functions: Vec<String> = shared
+        .lines()
+        .filter_map(|line| line.strip_prefix("local function ")?.split_once('('))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert!(functions.len() > 10, "{functions:?}");
+    for (name, text) in scripts() {
+        let uses = text.lines().find_map(|line| line.strip_prefix("-- Uses    ")).unwrap_or("");
+        let uses: BTreeSet<&str> = uses.split(", ").filter(|name| !name.is_empty()).collect();
+        let code: Vec<&str> = text.lines().filter(|line| !line.starts_with("--")).collect();
+        let code = code.join("\n");
+        let calls = |function: &str| {
+            code.match_indices(&format!("{function}(")).any(|(at, _)| {
+                let before = code[..at].chars().next_back().unwrap_or(' ');
+                !before.is_ascii_alphanumeric() && !"_.".contains(before)
+            })
+        };
+        let called: BTreeSet<&str> =
+            functions.iter().map(String::as_str).filter(|function| calls(function)).collect();
+        assert_eq!(uses, called, "{name}.lua");
     }
 }
 
 /// Numbers go through Lua as strings or by %.0f: `tostring` prints 1.79e+15.
 #[test]
 fn no_script_prints_a_number_its_own_way() {
-    for path in files("src", "lua") {
-        for line in read(&path).lines().filter(|line| !line.trim_start().starts_with("--")) {
+    for (name, text) in scripts() {
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
             let small = line.contains("tostring(i - 1)"); // a position in a block
-            assert!(!line.contains("tostring(") || small, "{}: {line}", path.display());
+            assert!(!line.contains("tostring(") || small, "{name}.lua: {line}");
         }
     }
 }
 
 #[test]
 fn files_stay_readable() {
-    for below in ["src", "cli/src", "hub/src", "testkit/src", "verify/src"] {
-        for path in files(below, "rs") {
-            let lines = read(&path).lines().count();
-            assert!(lines <= 500, "{} has {lines} lines: split it by noun", path.display());
-            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-            assert!(!["utils", "helpers", "common", "misc"].contains(&name.as_str()));
+    for path in CRATES.into_iter().flat_map(|below| files(below, "rs")) {
+        let lines = read(&path).lines().count();
+        assert!(lines <= 500, "{} has {lines} lines: split it by noun", path.display());
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        assert!(!["utils", "helpers", "common", "misc"].contains(&name.as_str()));
+    }
+}
+
+/// Lines of a function, from its name to its closing brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
+#[test]
+fn functions_stay_readable() {
+    let mut long = Vec::new();
+    for path in CRATES.into_iter().flat_map(|below| files(below, "rs")) {
+        let text = read(&path);
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let is_function = line.trim_start().split('"').next().is_some_and(|code| {
+                ["fn ", "pub fn ", "async fn "].iter().any(|head| code.starts_with(head))
+                    || (code.starts_with("pub") && code.contains(" fn "))
+            });
+            if !is_function || line.trim_end().ends_with([';', '}']) {
+                continue;
+            }
+            let close = format!("{}}}", " ".repeat(indent));
+            let length = lines[at..].iter().position(|line| line.trim_end() == close);
+            let length = length.unwrap_or(0) + 1;
+            if length > FUNCTION_LINES_MAX {
+                long.push(format!("{}:{} has {length} lines", path.display(), at + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "split these by what they do:\n{}", long.join("\n"));
+}
+
+/// No type of the Redis client is part of the public API, or of any room but the store.
+#[test]
+fn the_client_library_stays_inside() {
+    for path in files("src", "rs") {
+        let in_store = room(&path) == "store";
+        for line in read(&path).lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let named = line.contains("redis::") || line.contains("use redis");
+            let public = line.trim_start().starts_with("pub ") && named;
+            assert!(!public && (in_store || !named), "{}: {line}", path.display());
         }
     }
 }
 
-/// No type of the Redis client is part of the public API.
+/// One way to make a call in the name of a session: nobody else looks for `gone`.
 #[test]
-fn the_client_library_stays_inside() {
+fn only_one_place_ends_a_session_that_is_gone() {
     for path in files("src", "rs") {
-        for line in read(&path).lines() {
-            let public = line.trim_start().starts_with("pub ") && line.contains("redis::");
-            assert!(!public, "{}: {line}", path.display());
-        }
+        let text = read(&path);
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let knows = text.contains("session.end(End::Gone)");
+        let may = ["ask.rs", "heartbeat.rs"].contains(&name.as_str());
+        assert!(!knows || may, "{} ends a session: use Session::ask", path.display());
     }
 }
 

@@ -46,35 +46,7 @@ impl From<artel::Error> for Failure {
         use artel::Error;
         let text = error.to_string();
         match error {
-            Error::Config { field, ref problem } => {
-                let hint = match field {
-                    "fleet" => "try `--fleet orders`",
-                    "redis" if problem.contains("rediss://") => {
-                        "write rediss:// instead of redis://"
-                    }
-                    "redis" if problem.contains("#insecure") => {
-                        "pass the certificate to trust with `--tls-ca <FILE>`"
-                    }
-                    "redis" if problem.contains('#') => "`%23` stands for #",
-                    "redis" => "try `--redis redis://127.0.0.1:6379`",
-                    "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
-                    "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
-                    "event" => "try a name such as `new-prices`",
-                    "lock" => "try a name such as `nightly-report`",
-                    "consumer_timeout" | "ttl" => "`artel event --help` shows what is allowed",
-                    "id" => "`artel send` prints the id of each message that it is given as an argument",
-                    "timeout" => "try `--timeout 5s`",
-                    "cursor" => "`artel errors list` says where the next page begins",
-                    _ => "`artel run --help` shows the defaults",
-                };
-                let name = match field {
-                    // Arguments, not options.
-                    "event" | "lock" => format!("the name of the {field}"),
-                    "id" => "the id".to_owned(),
-                    _ => crate::layers::name_of(&field.replace('_', "-")),
-                };
-                Failure::new(USAGE, format!("{name} {problem}")).hint(hint)
-            }
+            Error::Config { field, ref problem } => misconfigured(field, problem),
             Error::Unreachable { ref reason, .. } => {
                 Failure::new(UNREACHABLE, text).hint(unreachable_hint(reason))
             }
@@ -117,18 +89,7 @@ impl From<artel::Error> for Failure {
                 "set Redis's clock right; if that is not enough, stop all members and lower the \
                  number by hand (README, \"Clocks\")",
             ),
-            Error::Unfit { ref reason, .. } => {
-                let hint = if reason.contains("policy") {
-                    "`redis-cli config set maxmemory-policy noeviction`"
-                } else if reason.contains("older") {
-                    "Artel needs Redis 7.0 or Valkey 7.2, or later"
-                } else if reason.contains("something else") {
-                    "use another name, or another `--fleet`"
-                } else {
-                    "use another `--fleet` name or another `--db`"
-                };
-                Failure::new(FAILURE, text).hint(hint)
-            }
+            Error::Unfit { ref reason, .. } => Failure::new(FAILURE, text).hint(unfit_hint(reason)),
             Error::LockLost { .. } => {
                 Failure::new(NOT_FOUND, text).hint("`artel lock status` shows who holds it now")
             }
@@ -136,6 +97,48 @@ impl From<artel::Error> for Failure {
                 .hint("more workers, or more memory for Redis; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),
         }
+    }
+}
+
+/// A setting that is out of range, by the name that the user knows.
+fn misconfigured(field: &str, problem: &str) -> Failure {
+    let hint = match field {
+        "fleet" => "try `--fleet orders`",
+        "redis" if problem.contains("rediss://") => "write rediss:// instead of redis://",
+        "redis" if problem.contains("#insecure") => {
+            "pass the certificate to trust with `--tls-ca <FILE>`"
+        }
+        "redis" if problem.contains('#') => "`%23` stands for #",
+        "redis" => "try `--redis redis://127.0.0.1:6379`",
+        "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
+        "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
+        "event" => "try a name such as `new-prices`",
+        "lock" => "try a name such as `nightly-report`",
+        "consumer_timeout" | "ttl" => "`artel event --help` shows what is allowed",
+        "id" => "`artel send` prints the id of each message that it is given as an argument",
+        "timeout" => "try `--timeout 5s`",
+        "cursor" => "`artel errors list` says where the next page begins",
+        _ => "`artel run --help` shows the defaults",
+    };
+    let name = match field {
+        // Arguments, not options.
+        "event" | "lock" => format!("the name of the {field}"),
+        "id" => "the id".to_owned(),
+        _ => crate::layers::name_of(&field.replace('_', "-")),
+    };
+    Failure::new(USAGE, format!("{name} {problem}")).hint(hint)
+}
+
+/// What to try with a server that cannot keep the promise.
+fn unfit_hint(reason: &str) -> &'static str {
+    if reason.contains("policy") {
+        "`redis-cli config set maxmemory-policy noeviction`"
+    } else if reason.contains("older") {
+        "Artel needs Redis 7.0 or Valkey 7.2, or later"
+    } else if reason.contains("something else") {
+        "use another name, or another `--fleet`"
+    } else {
+        "use another `--fleet` name or another `--db`"
     }
 }
 

@@ -14,10 +14,8 @@
 //! two thirds of a lease after the last answered call was sent, before anybody else can be elected
 //! by deadline. Ranks and timers only decide who tries first; a wrong one costs time, never safety.
 
-mod acquire;
 mod elector;
 mod lease;
 
-pub(crate) use acquire::lock_call;
 pub(crate) use elector::Elector;
 pub(crate) use lease::Lease;

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use crate::queue::NewMessage;
 use crate::term::Term;
 
-pub(crate) use runner::{Ending, Outlet, Runner};
+pub(crate) use runner::Runner;
 
 /// An error of user code.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,7 +1,7 @@
 //! What effects wrote.
 
 use crate::Error;
-use crate::store::{Call, list, number, text};
+use crate::store::{Call, Reply};
 use crate::sync::Redis;
 
 /// Elements of one name that are read at once; more are refused, not cut.
@@ -47,8 +47,8 @@ impl Redis {
         self.compare().await?;
         let key = self.store.keys.data(name);
         let explain = |error| self.store.explain(error);
-        let kind = self.store.repeat_raw(&Call::plain("TYPE").arg(&key)).await;
-        let kind = kind.and_then(|kind| text(&kind)).map_err(explain)?;
+        let kind = Call::plain("TYPE").arg(&key).reading(Reply::into_text);
+        let kind = self.store.try_repeat(&kind).await.map_err(explain)?;
         let (length, read) = match kind.as_str() {
             "none" => return Ok(None),
             "string" => (None, Call::plain("GET").arg(&key)),
@@ -61,8 +61,8 @@ impl Redis {
             }
         };
         if let Some(length) = length {
-            let count = self.store.repeat_raw(&Call::plain(length).arg(&key)).await;
-            let count = count.and_then(|count| number(&count)).map_err(explain)?;
+            let count = Call::plain(length).arg(&key).reading(Reply::into_number);
+            let count = self.store.try_repeat(&count).await.map_err(explain)?;
             if count > ELEMENTS_MAX {
                 let reason = format!(
                     "data {name:?} has {count} elements, more than {ELEMENTS_MAX}: read the {kind} {key} \
@@ -71,21 +71,13 @@ impl Redis {
                 return Err(Error::Refused { reason });
             }
         }
-        let value = self.store.repeat_raw(&read.answering(BYTES_MAX)).await.map_err(explain)?;
+        let value = self.store.try_repeat(&read.answering(BYTES_MAX)).await.map_err(explain)?;
         if let "string" = kind.as_str() {
-            return Ok(match value {
-                redis::Value::BulkString(bytes) => Some(Data::Text(bytes)),
-                _ => None, // it was removed meanwhile
-            });
+            return Ok(value.into_bytes().ok().map(Data::Text)); // or it was removed meanwhile
         }
-        let items = list(value).map_err(explain)?;
-        let mut items: Vec<Vec<u8>> = items
-            .into_iter()
-            .map(|item| match item {
-                redis::Value::BulkString(bytes) => bytes,
-                other => text(&other).unwrap_or_default().into_bytes(),
-            })
-            .collect();
+        let items = value.into_list().map_err(explain)?;
+        let items: Result<Vec<_>, _> = items.into_iter().map(Reply::into_bytes).collect();
+        let mut items = items.map_err(explain)?;
         Ok(Some(match kind.as_str() {
             "hash" => {
                 let mut pairs: Vec<_> =

@@ -6,6 +6,7 @@
 -- Returns 'end' (nothing is left), {'more', from where on to go on, bytes that were looked at},
 --         {'found', envelope, how many are in front of it} in a list,
 --         {'found', position, fields …} in a stream
+-- Uses    whole
 -- Why from the tail: messages leave a list at its head and come in at its tail, so nothing that stays is overlooked.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local id, bytes = ARGV[1], 0
@@ -16,10 +17,10 @@ if kind == 'list' then
   for i = #items, 1, -1 do
     bytes = bytes + #items[i]
     if string.match(items[i], '^...|([^|]+)|') == id then
-      return {'found', items[i], string.format('%.0f', length - from - #items + i - 1)}
+      return {'found', items[i], whole(length - from - #items + i - 1)}
     end
   end
-  return {'more', string.format('%.0f', from + #items), bytes}
+  return {'more', whole(from + #items), bytes}
 end
 if kind ~= 'stream' then return 'end' end
 local entries = redis.call('XREVRANGE', KEYS[1], ARGV[2] == '' and '+' or '(' .. ARGV[2], '-', 'COUNT', ARGV[3])

@@ -4,10 +4,11 @@
 //! once, so the search runs twice before the message counts as gone.
 
 use crate::Error;
-use crate::membership::{Card, MemberId};
-use crate::outcome::{ErrorRecord, drains, read_record};
-use crate::queue::{Lane, Message, MessageId};
-use crate::store::{Call, Reply, Script, StoreError, list, text};
+use crate::id::{MemberId, MessageId, is_id};
+use crate::membership::MemberInfo;
+use crate::outcome::{ErrorRecord, drains, record_of};
+use crate::queue::{Lane, Message};
+use crate::store::{Call, Reply, Script, StoreError};
 use crate::sync::Redis;
 use crate::term::Term;
 
@@ -160,21 +161,17 @@ impl Redis {
         stored.extend(tokens.iter().map(|token| (keys.drain(token), true)));
         for (stream, is_being_taken) in stored {
             if let Some(found) = self.look_in(&stream, id).await? {
-                let mut items = found.items.into_iter();
-                let position = items.next().unwrap_or(redis::Value::Nil);
-                let fields = redis::Value::Array(items.collect());
-                let record = read_record(redis::Value::Array(vec![position, fields]))?;
-                let record = Box::new(record);
+                let (position, fields) = entry(found)?;
+                let record = Box::new(record_of(position, fields)?);
                 return Ok(Some(MessageState::Failed { record, is_being_taken }));
             }
         }
         let Some(found) = self.look_in(&keys.ledger(), id).await? else { return Ok(None) };
-        let at_ms = found.text(0)?.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
-        let field = |name: &str| {
-            let pair = found.items[1..]
-                .chunks_exact(2)
-                .find(|pair| text(&pair[0]).ok().as_deref() == Some(name));
-            pair.and_then(|pair| text(&pair[1]).ok()).unwrap_or_default()
+        let (position, fields) = entry(found)?;
+        let at_ms = position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+        let field = |wanted: &str| {
+            let value = fields.iter().find(|(name, _)| name == wanted);
+            value.and_then(|(_, value)| value.clone().into_text().ok()).unwrap_or_default()
         };
         Ok(Some(match field("outcome").as_str() {
             "failed" => MessageState::FailedAndGone { at_ms },
@@ -191,8 +188,7 @@ impl Redis {
             true => Call::plain("SMEMBERS").arg(key),
             false => Call::plain("ZRANGE").arg(key).arg(0).arg(-1),
         };
-        let ids = list(self.store.repeat_raw(&call).await?)?;
-        let ids: Vec<String> = ids.iter().map(text).collect::<Result<_, _>>()?;
+        let ids = self.store.try_repeat(&call.reading(Reply::into_texts)).await?;
         Ok(ids.iter().filter_map(|id| MemberId::from_redis(id)).collect())
     }
 
@@ -203,13 +199,13 @@ impl Redis {
         id: &MessageId,
     ) -> Result<Option<MessageState>, StoreError> {
         let keys = &self.store.keys;
-        let call = Call::plain("HKEYS").arg(keys.blocks(member));
-        for number in list(self.store.repeat_raw(&call).await?)? {
-            let Ok(number) = text(&number)?.parse::<u64>() else { continue }; // `hi`
+        let call = Call::plain("HKEYS").arg(keys.blocks(member)).reading(Reply::into_texts);
+        for number in self.store.try_repeat(&call).await? {
+            let Ok(number) = number.parse::<u64>() else { continue }; // `hi`
             if let Some(found) = self.look_in(&keys.block(member, number), id).await? {
                 let (attempt, _) = head(&found)?;
                 let timeout = crate::store::ONCE_TIMEOUT;
-                let card = Card::read(&self.store.work, keys, member, timeout).await?;
+                let card = MemberInfo::read(&self.store.work, keys, member, timeout).await?;
                 let process = format!("{}:{}", card.host, card.pid);
                 let (member, label) = (member.to_string(), card.label);
                 return Ok(Some(MessageState::Claimed {
@@ -229,8 +225,8 @@ impl Redis {
         let (mut from, mut count) = (String::new(), 1);
         loop {
             let call = FIND.call(&[key.to_owned()]).arg(id.as_str()).arg(&from).arg(count);
-            let reply = Reply::parse(self.store.repeat_raw(&call.answering(PIECE_BYTES)).await?)?;
-            match reply.tag.as_str() {
+            let reply = self.store.try_repeat(&call.answering(PIECE_BYTES)).await?;
+            match reply.tag() {
                 "end" => return Ok(None),
                 "found" => return Ok(Some(reply)),
                 "more" => {
@@ -247,8 +243,8 @@ impl Redis {
     async fn all_are_done(&self) -> Result<bool, StoreError> {
         let call = Call::plain("HMGET").arg(self.store.keys.counts());
         let call = call.arg("taken").arg("requeued").arg("dropped").arg("duplicates");
-        let counts = list(self.store.repeat_raw(&call).await?)?;
-        Ok(!counts.iter().any(|count| text(count).is_ok_and(|count| count != "0")))
+        let counts = self.store.try_repeat(&call.reading(Reply::into_list)).await?;
+        Ok(!counts.into_iter().any(|count| count.into_text().is_ok_and(|count| count != "0")))
     }
 
     /// Was this number ever used, as far as Redis remembers?
@@ -258,18 +254,18 @@ impl Redis {
         let Ok(seq) = seq.parse::<i64>() else { return Ok(Used::No) };
         let last = match Term::parse(maker) {
             Some(_) => {
-                let last = self.store.repeat_raw(&Call::plain("GET").arg(keys.last())).await?;
-                let last = text(&last).unwrap_or_default();
+                let last = self.store.try_repeat(&Call::plain("GET").arg(keys.last())).await?;
+                let last = last.into_text().unwrap_or_default();
                 let of_term = last.strip_prefix(maker).and_then(|rest| rest.strip_prefix('-'));
                 of_term.and_then(|seq| seq.parse().ok())
             }
             None => {
                 let key = keys.sent(maker.trim_start_matches('s'));
-                let last = self.store.repeat_raw(&Call::plain("GET").arg(key)).await?;
-                let last = text(&last).unwrap_or_default();
+                let last = self.store.try_repeat(&Call::plain("GET").arg(key)).await?;
+                let last = last.into_text().unwrap_or_default();
                 let (last, of) = last.split_once('|').unwrap_or((&last, ""));
                 let last = last.parse().ok();
-                if last == Some(seq) && crate::store::is_id(of) {
+                if last == Some(seq) && is_id(of) {
                     return Ok(Used::ByDuplicate(of.to_owned()));
                 }
                 last
@@ -292,4 +288,15 @@ fn head(found: &Reply) -> Result<(u32, u64), StoreError> {
     let message = Message::parse(found.bytes(0)?);
     let message = message.map_err(|_| StoreError::odd("a message of another version"))?;
     Ok((message.attempt(), message.generated_ms()))
+}
+
+/// The position of an entry of a stream, and its fields.
+fn entry(found: Reply) -> Result<(String, Vec<(String, Reply)>), StoreError> {
+    let mut parts = found.into_parts().into_iter();
+    let position = parts.next().ok_or_else(|| StoreError::odd("an entry that is too short"))?;
+    let mut fields = Vec::new();
+    while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+        fields.push((name.into_text()?, value));
+    }
+    Ok((position.into_text()?, fields))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::config::check_fleet_name;
-use crate::store::{Call, REMOVING, Reply, Script, nonce, text};
+use crate::store::{Call, REMOVING, Reply, Script, nonce};
 use crate::sync::Redis;
 
 /// A removal that begins later than this does not begin: the fleet may be another one by then.
@@ -81,11 +81,11 @@ impl Redis {
         let explain = |error| self.store.explain(error);
         let keys = &self.store.keys;
         let born = self.store.once(&Call::plain("HGET").arg(keys.config()).arg("born")).await?;
-        let born = text(&born).unwrap_or_default();
+        let born = born.into_text().unwrap_or_default();
         let until = self.store.time_ms().await.map_err(explain)? + BEGIN_WITHIN.as_millis() as u64;
         let call = REMOVE.call(&[keys.members(), keys.config()]).arg("begin").arg(nonce());
         let reply = self.store.repeat(&call.arg(REMOVING).arg(born).arg(until)).await?;
-        match reply.tag.as_str() {
+        match reply.tag() {
             "ok" => reply.text(0).map_err(explain),
             "busy" => Err(self.in_use(&reply)),
             "over" => {
@@ -101,7 +101,7 @@ impl Redis {
         let mut all = vec![keys.members(), keys.config()];
         all.extend_from_slice(found);
         let reply = self.store.repeat(&REMOVE.call(&all).arg(what).arg(name)).await?;
-        match reply.tag.as_str() {
+        match reply.tag() {
             "ok" => Ok(reply.number(0).map_err(|error| self.store.explain(error))? as u64),
             // Somebody else has finished it.
             "over" => Ok(0),

@@ -5,6 +5,7 @@
 --         removed, `born` as the caller saw it ('' = none), and the ms until which this call counts
 -- Returns {'ok', how many were removed} ({'ok', the name of the removal} to begin: that of an earlier one that was not
 --         finished, if there is one), {'busy', how many members are in it}, 'over' (this removal is finished, or never began)
+-- Uses    clock
 -- Why the protocol: somebody who joined, or sent, between two calls would find half a fleet.
 -- Why a name, and an end to begin with: a late copy must not remove a fleet that was made since.
 local here = redis.call('ZCARD', KEYS[1])
@@ -12,8 +13,7 @@ if here > 0 then return {'busy', here} end
 local config = redis.call('HMGET', KEYS[2], 'removing', 'born')
 if ARGV[1] == 'begin' then
   if config[1] then return {'ok', config[1]} end
-  local t = redis.call('TIME')
-  if (config[2] or '') ~= ARGV[4] or t[1] * 1000 + math.floor(t[2] / 1000) > tonumber(ARGV[5]) then return 'over' end
+  if (config[2] or '') ~= ARGV[4] or clock() > tonumber(ARGV[5]) then return 'over' end
   redis.call('HSET', KEYS[2], 'protocol', ARGV[3], 'removing', ARGV[2])
   return {'ok', ARGV[2]}
 end

@@ -8,18 +8,18 @@
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
 --         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
 --         what can be granted no more (see acquire): '', 'term', 'token' or both with a blank between, lease_ms, grace_ms, its locks as name, `token:attempt` …}
+-- Uses    clock, deadline_of, grow, refresh, whole
 -- Why the lease from config: it may change while only observers are here, and there must be one at a time.
 -- Why a number is enough for held: see fetch.
 local me = ARGV[1]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if not deadline_of(KEYS[1], me) then return 'gone' end
+local now, now_us = clock()
 local config = redis.call('HMGET', KEYS[10], 'lease_ms', 'grace_ms')
 local lease_ms = config[1] or ARGV[2]
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + lease_ms), me)
+refresh(KEYS[1], me, now, lease_ms)
 local lease, left = redis.call('GET', KEYS[2]), 0
 if lease then
-  local deadline = redis.call('ZSCORE', KEYS[1], string.match(lease, '^[^|]+'))
+  local deadline = deadline_of(KEYS[1], string.match(lease, '^[^|]+'))
   if deadline then left = deadline - now else lease = false end
 end
 local looked = redis.call('HGET', KEYS[3], 'looked')
@@ -33,13 +33,10 @@ if #ARGV > 5 then
   redis.call('HSET', KEYS[5], unpack(ARGV, 6))
   redis.call('PEXPIRE', KEYS[5], ARGV[5])
 end
-local LIMIT = 4503599627370496
-local function is_spent(key)
-  return math.max((tonumber(redis.call('GET', key) or '0') or 0) + 1, t[1] * 1000000 + t[2]) > LIMIT
-end
 local spent = {}
-if is_spent(KEYS[8]) then spent[#spent + 1] = 'term' end
-if is_spent(KEYS[9]) then spent[#spent + 1] = 'token' end
-return {'ok', lease or '', string.format('%.0f', left), string.format('%.0f', now - (looked or 0)),
+for _, one in ipairs({{'term', KEYS[8]}, {'token', KEYS[9]}}) do
+  if not grow(tonumber(redis.call('GET', one[2]) or '0') or 0, now_us) then spent[#spent + 1] = one[1] end
+end
+return {'ok', lease or '', whole(left), whole(now - (looked or 0)),
   redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray, table.concat(spent, ' '),
   lease_ms, config[2] or '300', redis.call('HGETALL', KEYS[7])}

@@ -10,13 +10,13 @@
 --         {'protocol', theirs, wait_ms} or {'config', field, stored, wanted, wait_ms}: nothing was written;
 --         wait_ms > 0 = all members are overdue: ask again until that much time has passed,
 --         'taken' (the id has a session already: a late copy)
+-- Uses    clock, deadline_of, reap, tell_dead, tell_joined, whole
 -- Why born: the id of the fleet's first member ever; another one than before means that Redis forgot the fleet.
 -- Why blind: a member whose presence cannot be seen (behind a proxy) must be judged by its deadline only.
 -- Why the overdue are reaped before a setting changes: one that was only frozen would go on with the old lease.
 local me = ARGV[1]
-if redis.call('ZSCORE', KEYS[1], me) then return 'taken' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if deadline_of(KEYS[1], me) then return 'taken' end
+local now = clock()
 local here = redis.call('ZRANGE', KEYS[1], 0, -1)
 local works = false -- observers (`o…`) follow whatever is in config, and pin nothing; see below
 for _, id in ipairs(here) do
@@ -41,27 +41,24 @@ for i = 6, last, 3 do
   set[#set + 1] = wanted ~= '' and wanted or stored or ARGV[i + 2]
 end
 if conflict then
-  local overdue = not newer and redis.call('ZCOUNT', KEYS[1], string.format('%.0f', now), '+inf') == 0
+  local overdue = not newer and redis.call('ZCOUNT', KEYS[1], whole(now), '+inf') == 0
   if not overdue or ARGV[4] ~= '1' then
     conflict[#conflict + 1] = overdue and redis.call('HGET', KEYS[5], 'lease_ms') or '0'
     return conflict
   end
   for _, id in ipairs(here) do
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('HDEL', KEYS[7], id)
-    redis.call('SREM', KEYS[4], id)
-    redis.call('SADD', KEYS[8], id)
-    redis.call('SPUBLISH', KEYS[10], 'dead|' .. id)
+    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], id)
+    tell_dead(KEYS[10], id)
   end
 end
 if redis.call('ZCARD', KEYS[1]) == 0 then
   -- The first member opens the watch: there is nobody yet whom it could judge wrongly.
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-  redis.call('HSET', KEYS[3], 'run_id', run, 'looked', string.format('%.0f', now), 'calm', '0')
+  redis.call('HSET', KEYS[3], 'run_id', run, 'looked', whole(now), 'calm', '0')
 end
 redis.call('HSET', KEYS[5], 'protocol', ARGV[3], unpack(set))
 redis.call('HSETNX', KEYS[5], 'born', me)
-redis.call('ZADD', KEYS[1], string.format('%.0f', now + redis.call('HGET', KEYS[5], 'lease_ms')), me)
+redis.call('ZADD', KEYS[1], whole(now + redis.call('HGET', KEYS[5], 'lease_ms')), me)
 local blind = 0
 if redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[9])[2] == 0 then
   blind = 1
@@ -71,7 +68,7 @@ if #ARGV > last then
   redis.call('HSET', KEYS[2], unpack(ARGV, last + 1))
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
-redis.call('SPUBLISH', KEYS[10], 'joined|' .. me)
+tell_joined(KEYS[10], me)
 local reply = {'ok', redis.call('GET', KEYS[6]) or '0', blind, redis.call('HGET', KEYS[5], 'born')}
 for i = 2, #set, 2 do reply[#reply + 1] = set[i] end
 return reply

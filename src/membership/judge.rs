@@ -16,7 +16,7 @@ const WATCHERS: usize = 2;
 
 /// What a session sends next.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Pulse {
+pub(super) enum Beat {
     /// Its reply refreshes the session.
     Heartbeat,
     /// Read-only: "am I still a member?".
@@ -24,14 +24,14 @@ pub(super) enum Pulse {
 }
 
 /// Heartbeat while trusted, or once after a fresh answer to the question; otherwise only ask.
-pub(super) fn pulse(
+pub(super) fn beat(
     now: Moment,
     trusted_until: Moment,
     confirmed: Option<Moment>,
-    beat: Duration,
-) -> Pulse {
-    let fresh = confirmed.is_some_and(|sent| now.since(sent) <= beat);
-    if now < trusted_until || fresh { Pulse::Heartbeat } else { Pulse::Question }
+    every: Duration,
+) -> Beat {
+    let fresh = confirmed.is_some_and(|sent| now.since(sent) <= every);
+    if now < trusted_until || fresh { Beat::Heartbeat } else { Beat::Question }
 }
 
 /// Is this member one of those that look every [`LOOK_EVERY`]?
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn past_trust_only_the_question_is_sent() {
-        assert_eq!(pulse(at(1999), at(2000), None, BEAT), Pulse::Heartbeat);
-        assert_eq!(pulse(at(2000), at(2000), None, BEAT), Pulse::Question);
+        assert_eq!(beat(at(1999), at(2000), None, BEAT), Beat::Heartbeat);
+        assert_eq!(beat(at(2000), at(2000), None, BEAT), Beat::Question);
     }
 
     #[test]
     fn a_fresh_answer_allows_one_heartbeat_and_an_old_one_none() {
-        assert_eq!(pulse(at(9000), at(2000), Some(at(8900)), BEAT), Pulse::Heartbeat);
-        assert_eq!(pulse(at(9000), at(2000), Some(at(8400)), BEAT), Pulse::Question);
+        assert_eq!(beat(at(9000), at(2000), Some(at(8900)), BEAT), Beat::Heartbeat);
+        assert_eq!(beat(at(9000), at(2000), Some(at(8400)), BEAT), Beat::Question);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 -- KEYS[9] locks:<id> HASH
 -- ARGV    me
 -- Returns {'ok', blocks and locks left behind}, 'gone' (no session: nothing to end)
+-- Uses    tell_dead, tell_free, tell_left
 local me = ARGV[1]
 if redis.call('ZREM', KEYS[1], me) == 0 then return 'gone' end
 redis.call('HDEL', KEYS[2], me)
@@ -17,7 +18,7 @@ if open > 0 then redis.call('SADD', KEYS[4], me) end
 local lease = redis.call('GET', KEYS[5])
 if lease and string.match(lease, '^[^|]+') == me then
   redis.call('DEL', KEYS[5])
-  redis.call('SPUBLISH', KEYS[8], 'free|' .. me)
+  tell_free(KEYS[8], me)
 end
-redis.call('SPUBLISH', KEYS[8], (open > 0 and 'dead|' or 'left|') .. me)
+if open > 0 then tell_dead(KEYS[8], me) else tell_left(KEYS[8], me) end
 return {'ok', open}

@@ -5,14 +5,13 @@
 -- KEYS[8] config HASH: lease_ms, grace_ms
 -- ARGV    me, ranked (number of members for which the caller knows its rank)
 -- Returns 'gone', {'early', members, rank}, or {'ok', members, rank, reaped ids …}; rank -1 = unchanged
+-- Uses    clock, deadline_of, reap, tell_dead, whole
 -- Why ranks are counted by id among the living: the set's own order puts the dead first.
 local me = ARGV[1]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+if not deadline_of(KEYS[1], me) then return 'gone' end
 local config = redis.call('HMGET', KEYS[8], 'lease_ms', 'grace_ms')
 local lease, grace = tonumber(config[1] or '3000'), tonumber(config[2] or '300')
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local function ms(x) return string.format('%.0f', x) end
+local now = clock()
 local watch = redis.call('HMGET', KEYS[2], 'run_id', 'looked', 'calm')
 local looked, calm = tonumber(watch[2]), tonumber(watch[3]) or 0
 local count = redis.call('ZCARD', KEYS[1])
@@ -20,7 +19,7 @@ local count = redis.call('ZCARD', KEYS[1])
 local function rank()
   if redis.call('ZCARD', KEYS[1]) == tonumber(ARGV[2]) then return -1 end
   local below = 0
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], ms(now), '+inf')) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], whole(now), '+inf')) do
     if id < me and redis.call('HEXISTS', KEYS[3], id) == 0 then below = below + 1 end
   end
   return below
@@ -37,13 +36,13 @@ local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 if run ~= watch[1] or not looked or now < looked or now - looked > lease / 2 then
   redis.call('DEL', KEYS[3])
   calm = now + lease
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ms(now + lease), '+inf')) do
-    redis.call('ZADD', KEYS[1], 'XX', ms(now + lease), id)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(now + lease), '+inf')) do
+    redis.call('ZADD', KEYS[1], 'XX', whole(now + lease), id)
   end
 elseif now - looked > 1000 then
   redis.call('DEL', KEYS[3]) -- suspicion holds only under continuous looks
 end
-redis.call('HSET', KEYS[2], 'run_id', run, 'looked', ms(now), 'calm', ms(calm))
+redis.call('HSET', KEYS[2], 'run_id', run, 'looked', whole(now), 'calm', whole(calm))
 
 -- Who of these (id, deadline …) is present, in the same order.
 local function presence(members)
@@ -70,7 +69,7 @@ local function stalest_here()
   return true
 end
 local quick = redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[6])[2] == count - redis.call('SCARD', KEYS[4])
-  and redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. ms(now)) == 0
+  and redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. whole(now)) == 0
   and redis.call('EXISTS', KEYS[3]) == 0
   and stalest_here()
 if quick then return {'ok', count, rank()} end
@@ -81,23 +80,20 @@ local present = presence(all)
 local reply = {'ok', count, -1}
 for i = 1, #all, 2 do
   local id, deadline = all[i], tonumber(all[i + 1])
-  local reap = deadline < now
+  local is_dead = deadline < now
   if present[(i + 1) / 2] or redis.call('SISMEMBER', KEYS[4], id) == 1 then
     redis.call('HDEL', KEYS[3], id)
   else
     local since = tonumber(redis.call('HGET', KEYS[3], id))
     if not since or deadline - lease >= since then
-      redis.call('HSET', KEYS[3], id, ms(now)) -- new, or refreshed since: suspicion starts anew
+      redis.call('HSET', KEYS[3], id, whole(now)) -- new, or refreshed since: suspicion starts anew
     elseif now - since >= grace then
-      reap = true
+      is_dead = true
     end
   end
-  if reap and now >= calm and #reply < 131 then
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('HDEL', KEYS[3], id)
-    redis.call('SREM', KEYS[4], id)
-    redis.call('SADD', KEYS[5], id)
-    redis.call('SPUBLISH', KEYS[7], 'dead|' .. id)
+  if is_dead and now >= calm and #reply < 131 then
+    reap(KEYS[1], KEYS[3], KEYS[4], KEYS[5], id)
+    tell_dead(KEYS[7], id)
     reply[#reply + 1] = id
   end
 end

@@ -20,74 +20,35 @@
 //! frozen past the lease (gone on waking: everything claimed belongs to somebody else by now);
 //! presence lost but Redis reachable (refreshes ten times a second until it is visible again).
 
-mod card;
+mod ask;
+mod heartbeat;
+mod held_blocks;
 mod judge;
-mod keeper;
-mod pulse;
-mod right;
+mod look;
+mod member_info;
 mod session;
-mod watch;
+mod session_task;
+mod tally;
+mod trust;
+mod view;
 
-use std::fmt;
+pub(crate) use ask::{AskError, Instead, Part, Patience};
+pub(crate) use held_blocks::HeldBlocks;
+pub(crate) use member_info::{MemberInfo, another_handles, somebody_idle};
+pub(crate) use session::{End, Session};
+pub(crate) use session_task::{Profile, SessionHandle};
+pub(crate) use tally::Tally;
+pub(crate) use trust::Trust;
+pub(crate) use view::{FleetView, Holder, Views};
 
 use crate::Error;
-use crate::store::{ONCE_TIMEOUT, Store, is_id};
-
-pub(crate) use card::{Card, another_handles, somebody_idle};
-pub(crate) use keeper::{Keeper, Profile};
-pub(crate) use right::{Rights, held_locks, release_call, resign_call};
-pub(crate) use session::{End, Exercise, Holder, Session, Standing};
-
-/// How the ids of members begin that neither work nor lead.
-const OBSERVER: char = 'o';
-
-/// A session's name: random, and new for every session, so that an id is itself a claim token.
-///
-/// Ranks count by id, and the ids of observers begin with a letter behind all others: however many
-/// there are, none of them delays an election or keeps watch while somebody else can.
-#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd, serde::Serialize)]
-pub struct MemberId(String);
-
-impl MemberId {
-    pub(crate) fn new(observes: bool) -> MemberId {
-        let random = rand::random::<u128>();
-        match observes {
-            true => MemberId(format!("{OBSERVER}{:023x}", random >> 36)),
-            false => MemberId(format!("{:024x}", random >> 32)),
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn random() -> MemberId {
-        MemberId::new(false)
-    }
-
-    /// Is it the id of a member that neither works nor leads?
-    pub fn is_observer(&self) -> bool {
-        self.0.starts_with(OBSERVER)
-    }
-
-    /// What stands in Redis, if it is an id.
-    pub(crate) fn from_redis(text: &str) -> Option<MemberId> {
-        is_id(text).then(|| MemberId(text.to_owned()))
-    }
-
-    /// The id as it stands in Redis.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+use crate::id::MemberId;
+use crate::store::{ONCE_TIMEOUT, Store};
 
 impl Store {
     /// What a member tells about itself.
-    pub(crate) async fn card(&self, id: &MemberId) -> Result<Card, Error> {
-        let card = Card::read(&self.work, &self.keys, id, ONCE_TIMEOUT).await;
-        card.map_err(|error| self.explain(error))
-    }
-}
-
-impl fmt::Display for MemberId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+    pub(crate) async fn member_info(&self, id: &MemberId) -> Result<MemberInfo, Error> {
+        let info = MemberInfo::read(&self.work, &self.keys, id, ONCE_TIMEOUT).await;
+        info.map_err(|error| self.explain(error))
     }
 }

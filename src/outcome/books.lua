@@ -8,8 +8,8 @@
 -- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
 --         message or '', stored errors, members as id, deadline_ms …, number of orphans, config as field, value …,
 --         highest term, highest token, now in microseconds}
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+-- Uses    clock, deadline_of, whole
+local now, now_us = clock()
 local lanes, oldest = {}, false
 for i = 5, 9 do
   lanes[#lanes + 1] = redis.call('LLEN', KEYS[i])
@@ -20,8 +20,8 @@ end
 local stored = redis.call('XLEN', KEYS[4])
 for i = 14, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
 local lease = redis.call('GET', KEYS[2])
-if lease and not redis.call('ZSCORE', KEYS[1], string.match(lease, '^[^|]+')) then lease = false end
-return {string.format('%.0f', now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,
-  oldest and string.format('%.0f', oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'),
+if lease and not deadline_of(KEYS[1], string.match(lease, '^[^|]+')) then lease = false end
+return {whole(now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,
+  oldest and whole(oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'),
   redis.call('SCARD', KEYS[10]), redis.call('HGETALL', KEYS[11]), redis.call('GET', KEYS[12]) or '0',
-  redis.call('GET', KEYS[13]) or '0', string.format('%.0f', t[1] * 1000000 + t[2])}
+  redis.call('GET', KEYS[13]) or '0', whole(now_us)}

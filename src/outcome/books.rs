@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::error_store::drains;
 use crate::Error;
-use crate::membership::MemberId;
+use crate::id::MemberId;
 use crate::queue::Lane;
-use crate::store::{Address, PROTOCOL, Script, Store, StoreError, list, number, text};
+use crate::store::{Address, PROTOCOL, Reply, Script, Store, StoreError};
 
 /// No term or token is granted past this: see `acquire.lua`.
 const NUMBER_MAX: u64 = 1 << 52;
@@ -222,6 +222,30 @@ impl Status {
 
 pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
     let server = store.server().await?;
+    let raw = read_raw(store).await?;
+    let (members, leaderless_ms) = raw.members(store).await?;
+    let generator = raw.generator(&members);
+    Ok(Status {
+        v: 1,
+        time: rfc3339(raw.now_ms as u64),
+        time_ms: raw.now_ms as u64,
+        fleet: store.fleet().to_owned(),
+        lease_ms: raw.lease_ms() as u64,
+        redis: RedisStatus { server: server.name, version: server.version, rtt_ms: server.rtt_ms },
+        leaderless_ms: if generator.is_some() { 0 } else { leaderless_ms },
+        generator,
+        members,
+        orphans: raw.orphans,
+        messages: raw.messages,
+        lanes: raw.lanes,
+        oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
+        errors: raw.errors,
+        exhausted: raw.exhausted(store),
+    })
+}
+
+/// Reads the books; an error if they are kept with another protocol.
+async fn read_raw(store: &Store) -> Result<Raw, Error> {
     let keys = &store.keys;
     let mut all = vec![
         keys.members(),
@@ -239,78 +263,14 @@ pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
         keys.token(),
     ];
     all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));
-    let raw = parse(store.once(&BOOKS.call(&all)).await?).map_err(|error| store.explain(error))?;
-    let lease_ms = raw.config.get("lease_ms").and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let raw = store.once(&BOOKS.call(&all).reading(Raw::read)).await?;
     let protocol = raw.config.get("protocol").map_or("1", String::as_str);
     let newer = protocol.parse::<u32>().is_ok_and(|theirs| theirs > PROTOCOL);
     let other = !raw.config.is_empty() && protocol != PROTOCOL.to_string();
     if other && (newer || !raw.members.is_empty()) {
         return Err(store.other_protocol(protocol));
     }
-    let is_spent = |highest: u64| (highest + 1).max(raw.now_us) > NUMBER_MAX;
-    let numbers = [(keys.term(), raw.term), (keys.token(), raw.token)];
-    let exhausted = numbers.into_iter().filter(|(_, highest)| is_spent(*highest));
-    let exhausted = exhausted.map(|(key, _)| key).collect();
-    let (mut members, mut leaderless_ms) = (Vec::new(), 0);
-    for (id, deadline) in &raw.members {
-        let card = store.card(id).await?;
-        let leads = raw.lease.as_ref().is_some_and(|(holder, _)| holder == id);
-        if card.can_lead && *deadline > raw.now_ms {
-            leaderless_ms = leaderless_ms.max(card.leaderless_ms);
-        }
-        members.push(MemberStatus {
-            id: id.to_string(),
-            label: card.label,
-            role: match leads {
-                _ if *deadline <= raw.now_ms => "overdue",
-                true => "generator",
-                false if id.is_observer() => "observer",
-                false if !card.handles => "standby",
-                false => "worker",
-            },
-            can_lead: card.can_lead,
-            works: card.handles && (!leads || card.works),
-            host: card.host,
-            pid: card.pid,
-            done: card.done,
-            failed: card.failed,
-            in_flight: card.in_flight,
-            claimed: card.claimed,
-            seen_ms: (raw.now_ms - (deadline - lease_ms)).max(0) as u64,
-            left_ms: deadline - raw.now_ms,
-        });
-    }
-    // Past its deadline nobody leads, even if nobody is there to judge.
-    let generator = raw.lease.and_then(|(member, term)| {
-        let deadline = raw.members.iter().find(|(id, _)| *id == member).map_or(0, |(_, at)| *at);
-        if deadline <= raw.now_ms {
-            return None;
-        }
-        let label = members.iter().find(|other| other.id == member.as_str());
-        Some(GeneratorStatus {
-            label: label.map_or_else(String::new, |member| member.label.clone()),
-            member: member.to_string(),
-            term,
-            lease_ms: deadline - raw.now_ms,
-        })
-    });
-    Ok(Status {
-        v: 1,
-        time: rfc3339(raw.now_ms as u64),
-        time_ms: raw.now_ms as u64,
-        fleet: store.fleet().to_owned(),
-        lease_ms: lease_ms as u64,
-        redis: RedisStatus { server: server.name, version: server.version, rtt_ms: server.rtt_ms },
-        leaderless_ms: if generator.is_some() { 0 } else { leaderless_ms },
-        generator,
-        members,
-        orphans: raw.orphans,
-        messages: raw.messages,
-        lanes: raw.lanes,
-        oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
-        errors: raw.errors,
-        exhausted,
-    })
+    Ok(raw)
 }
 
 struct Raw {
@@ -329,69 +289,133 @@ struct Raw {
     now_us: u64,
 }
 
-fn map(value: redis::Value) -> Result<HashMap<String, String>, StoreError> {
-    let items = list(value)?;
-    items.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?))).collect()
+fn map(reply: Reply) -> Result<HashMap<String, String>, StoreError> {
+    let pairs = reply.into_pairs()?.into_iter();
+    pairs.map(|(name, value)| Ok((name, value.into_text()?))).collect()
 }
 
-fn parse(value: redis::Value) -> Result<Raw, StoreError> {
-    let mut items = list(value)?.into_iter();
-    let mut next = || items.next().ok_or_else(|| StoreError::odd("the books are too short"));
-    let now_ms = number(&next()?)?;
-    let lease = text(&next()?)?;
-    let lease = lease
-        .split_once('|')
-        .and_then(|(member, term)| Some((MemberId::from_redis(member)?, term.parse().ok()?)));
-    let counts = map(next()?)?;
-    let lanes: Vec<u64> =
-        list(next()?)?.iter().map(|n| number(n).map(|n| n as u64)).collect::<Result<_, _>>()?;
-    let [returned, high, generated_lane, normal, low] = lanes[..] else {
-        return Err(StoreError::odd("the books have other lanes"));
-    };
-    let oldest_ms = number(&next()?).ok();
-    let stored = number(&next()?)? as u64;
-    let mut members = Vec::new();
-    for pair in list(next()?)?.chunks_exact(2) {
-        let (id, deadline) = (text(&pair[0])?, number(&pair[1])?);
-        members.extend(MemberId::from_redis(&id).map(|id| (id, deadline)));
+impl Raw {
+    fn lease_ms(&self) -> i64 {
+        self.config.get("lease_ms").and_then(|ms| ms.parse().ok()).unwrap_or(0)
     }
-    let orphans = number(&next()?)? as u64;
-    let config = map(next()?)?;
-    let (term, token) = (number(&next()?)? as u64, number(&next()?)? as u64);
-    let now_us = number(&next()?)? as u64;
-    let signed = |name: &str| counts.get(name).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
-    let waiting = returned + high + generated_lane + normal + low;
-    let (generated, sent) = (signed("generated"), signed("sent"));
-    let (claimed, done, failed) = (signed("claimed"), signed("done"), signed("failed"));
-    let messages = MessageCounts {
-        generated: generated as u64,
-        sent: sent as u64,
-        waiting,
-        scheduled: 0,
-        claimed: claimed.max(0) as u64,
-        done: done as u64,
-        failed: failed as u64,
-        balance: generated + sent - (waiting as i64 + claimed + done + failed),
-        returned: signed("returned") as u64,
-    };
-    let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
-    let count = |name: &str| signed(name).max(0) as u64;
-    let (taken, requeued, dropped) = (count("taken"), count("requeued"), count("dropped"));
-    let errors = ErrorsStatus { stored, taken, requeued, dropped };
-    Ok(Raw {
-        now_ms,
-        lease,
-        messages,
-        lanes,
-        oldest_ms,
-        errors,
-        members,
-        orphans,
-        config,
-        term,
-        token,
-        now_us,
-    })
+
+    /// Keys whose number cannot grow any more.
+    fn exhausted(&self, store: &Store) -> Vec<String> {
+        let is_spent = |highest: u64| (highest + 1).max(self.now_us) > NUMBER_MAX;
+        let numbers = [(store.keys.term(), self.term), (store.keys.token(), self.token)];
+        let spent = numbers.into_iter().filter(|(_, highest)| is_spent(*highest));
+        spent.map(|(key, _)| key).collect()
+    }
+
+    /// The members, and for how long those that could lead have seen nobody lead.
+    async fn members(&self, store: &Store) -> Result<(Vec<MemberStatus>, u64), Error> {
+        let (mut members, mut leaderless_ms) = (Vec::new(), 0);
+        for (id, deadline) in &self.members {
+            let info = store.member_info(id).await?;
+            let leads = self.lease.as_ref().is_some_and(|(holder, _)| holder == id);
+            if info.can_lead && *deadline > self.now_ms {
+                leaderless_ms = leaderless_ms.max(info.leaderless_ms);
+            }
+            members.push(MemberStatus {
+                id: id.to_string(),
+                label: info.label,
+                role: match leads {
+                    _ if *deadline <= self.now_ms => "overdue",
+                    true => "generator",
+                    false if id.is_observer() => "observer",
+                    false if !info.handles => "standby",
+                    false => "worker",
+                },
+                can_lead: info.can_lead,
+                works: info.handles && (!leads || info.works),
+                host: info.host,
+                pid: info.pid,
+                done: info.done,
+                failed: info.failed,
+                in_flight: info.in_flight,
+                claimed: info.claimed,
+                seen_ms: (self.now_ms - (deadline - self.lease_ms())).max(0) as u64,
+                left_ms: deadline - self.now_ms,
+            });
+        }
+        Ok((members, leaderless_ms))
+    }
+
+    /// Who leads. Past its deadline nobody does, even if nobody is there to judge.
+    fn generator(&self, members: &[MemberStatus]) -> Option<GeneratorStatus> {
+        let (member, term) = self.lease.as_ref()?;
+        let deadline = self.members.iter().find(|(id, _)| id == member).map_or(0, |(_, at)| *at);
+        let label = members.iter().find(|other| other.id == member.as_str());
+        (deadline > self.now_ms).then(|| GeneratorStatus {
+            label: label.map_or_else(String::new, |member| member.label.clone()),
+            member: member.to_string(),
+            term: *term,
+            lease_ms: deadline - self.now_ms,
+        })
+    }
+
+    fn read(reply: Reply) -> Result<Raw, StoreError> {
+        let mut items = reply.into_list()?.into_iter();
+        let mut next = || items.next().ok_or_else(|| StoreError::odd("the books are too short"));
+        let now_ms = next()?.into_number()?;
+        let lease = next()?.into_text()?;
+        let lease = lease
+            .split_once('|')
+            .and_then(|(member, term)| Some((MemberId::from_redis(member)?, term.parse().ok()?)));
+        let counts = map(next()?)?;
+        let lanes: Vec<u64> = next()?
+            .into_list()?
+            .into_iter()
+            .map(|n| n.into_number().map(|n| n as u64))
+            .collect::<Result<_, _>>()?;
+        let [returned, high, generated_lane, normal, low] = lanes[..] else {
+            return Err(StoreError::odd("the books have other lanes"));
+        };
+        let oldest_ms = next()?.into_number().ok();
+        let stored = next()?.into_number()? as u64;
+        let mut members = Vec::new();
+        for (id, deadline) in next()?.into_pairs()? {
+            let deadline = deadline.into_number()?;
+            members.extend(MemberId::from_redis(&id).map(|id| (id, deadline)));
+        }
+        let orphans = next()?.into_number()? as u64;
+        let config = map(next()?)?;
+        let (term, token) = (next()?.into_number()? as u64, next()?.into_number()? as u64);
+        let now_us = next()?.into_number()? as u64;
+        let signed = |name: &str| counts.get(name).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
+        let waiting = returned + high + generated_lane + normal + low;
+        let (generated, sent) = (signed("generated"), signed("sent"));
+        let (claimed, done, failed) = (signed("claimed"), signed("done"), signed("failed"));
+        let messages = MessageCounts {
+            generated: generated as u64,
+            sent: sent as u64,
+            waiting,
+            scheduled: 0,
+            claimed: claimed.max(0) as u64,
+            done: done as u64,
+            failed: failed as u64,
+            balance: generated + sent - (waiting as i64 + claimed + done + failed),
+            returned: signed("returned") as u64,
+        };
+        let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
+        let count = |name: &str| signed(name).max(0) as u64;
+        let (taken, requeued, dropped) = (count("taken"), count("requeued"), count("dropped"));
+        let errors = ErrorsStatus { stored, taken, requeued, dropped };
+        Ok(Raw {
+            now_ms,
+            lease,
+            messages,
+            lanes,
+            oldest_ms,
+            errors,
+            members,
+            orphans,
+            config,
+            term,
+            token,
+            now_us,
+        })
+    }
 }
 
 /// Milliseconds since 1970 as RFC 3339 in UTC.

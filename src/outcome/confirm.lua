@@ -3,6 +3,7 @@
 -- KEYS[1] drains HASH token -> `owner|deadline_ms`   KEYS[2] drain:<token> STREAM   KEYS[3] counts HASH
 -- ARGV    token, owner, life_ms, then ids
 -- Returns {'ok', records left}, 'gone' (another taker inherited the drain: it prints the rest)
+-- Uses    clock, whole
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 'gone' end
 local taken = 0
 if #ARGV > 3 then taken = redis.call('XDEL', KEYS[2], unpack(ARGV, 4)) end
@@ -12,8 +13,6 @@ if left == 0 then
   redis.call('DEL', KEYS[2])
   redis.call('HDEL', KEYS[1], ARGV[1])
 else
-  local t = redis.call('TIME')
-  local now = t[1] * 1000 + math.floor(t[2] / 1000)
-  redis.call('HSET', KEYS[1], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. '|' .. whole(clock() + ARGV[3]))
 end
 return {'ok', left}

@@ -8,7 +8,7 @@ use super::record::{ErrorRecord, record};
 use super::take::{Taker, restore_dead};
 use crate::Error;
 use crate::queue::Lane;
-use crate::store::{Address, Call, PROTOCOL, Script, Store, list, nonce, number, text};
+use crate::store::{Address, Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 static DROP: Script = Script::new("drop", include_str!("drop.lua"));
 static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
@@ -192,12 +192,11 @@ impl ErrorStore {
         let keys = [self.store.keys.errors(), self.store.keys.counts()];
         let mut dropped = 0;
         for some in records.chunks(PAGE) {
-            let mut call = DROP.call(&keys);
+            let mut call = DROP.call(&keys).reading(|reply: Reply| reply.number(0));
             for record in some {
                 call.push_arg(&record.position);
             }
-            let reply = self.store.repeat(&call).await?;
-            dropped += reply.number(0).map_err(|error| self.store.explain(error))? as u64;
+            dropped += self.store.repeat(&call).await? as u64;
         }
         Ok(dropped)
     }
@@ -224,8 +223,8 @@ impl ErrorStore {
     }
 
     async fn len(&self, key: String) -> Result<u64, Error> {
-        let length = self.store.once(&Call::plain("XLEN").arg(key)).await?;
-        number(&length).map(|length| length as u64).map_err(|error| self.store.explain(error))
+        let call = Call::plain("XLEN").arg(key).reading(Reply::into_number);
+        Ok(self.store.once(&call).await? as u64)
     }
 }
 
@@ -261,9 +260,10 @@ pub(super) async fn read_page(
         let command = if span.newest_first { "XREVRANGE" } else { "XRANGE" };
         let call = Call::plain(command).arg(&stream).arg(&span.from).arg(&span.to);
         let call = call.arg("COUNT").arg(few);
-        let entries = store.once(&call.answering(CHUNK_BYTES_MAX * few.min(4))).await?;
-        let records = list(entries).and_then(|entries| entries.into_iter().map(record).collect());
-        let records: Vec<ErrorRecord> = records.map_err(|error| store.explain(error))?;
+        let call = call.answering(CHUNK_BYTES_MAX * few.min(4)).reading(|entries: Reply| {
+            entries.into_list()?.into_iter().map(record).collect::<Result<Vec<_>, _>>()
+        });
+        let records = store.once(&call).await?;
         let Some(last) = records.last() else { break };
         span.from = format!("({}", last.position);
         bytes += records.iter().map(ErrorRecord::bytes).sum::<usize>();
@@ -273,9 +273,7 @@ pub(super) async fn read_page(
 }
 
 pub(crate) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
-    let tokens = store.once(&Call::plain("HKEYS").arg(store.keys.drains())).await?;
-    let tokens = list(tokens).and_then(|tokens| tokens.iter().map(text).collect());
-    tokens.map_err(|error| store.explain(error))
+    store.once(&Call::plain("HKEYS").arg(store.keys.drains()).reading(Reply::into_texts)).await
 }
 
 /// Puts failed messages back to work: each as a new message, with the old id as its `origin`.
@@ -335,29 +333,22 @@ impl Requeuer {
                 }
                 reply => reply?,
             };
-            match reply.tag.as_str() {
-                "ok" | "already" => {
-                    let count = |at| reply.number(at).map_err(|error| self.store.explain(error));
-                    let (messages, unreadable) = (count(0)? as u64, count(1)? as u64);
+            match reply {
+                Answer::Moved { messages, unreadable, looked } => {
                     self.next += messages;
                     self.in_doubt = false;
-                    return Ok((Requeued { messages, unreadable }, count(2)? as usize));
+                    return Ok((Requeued { messages, unreadable }, looked));
                 }
-                "full" => {
-                    let max = reply.text(0).map_err(|error| self.store.explain(error))?;
+                Answer::Full(max) => {
                     return Err(Error::Full { reason: format!("{max} messages wait already") });
                 }
-                "protocol" => {
-                    let theirs = reply.text(0).map_err(|error| self.store.explain(error))?;
-                    return Err(self.store.other_protocol(&theirs));
-                }
-                "gap" => {} // the numbers were forgotten: again, under another name
-                _ => return Err(self.store.explain(reply.unexpected())),
+                Answer::Protocol(theirs) => return Err(self.store.other_protocol(&theirs)),
+                Answer::Forgotten => {} // again, under another name
             }
         }
     }
 
-    fn call(&self, records: &[ErrorRecord]) -> Call {
+    fn call(&self, records: &[ErrorRecord]) -> Call<Answer> {
         let keys = &self.store.keys;
         let mut call = REQUEUE
             .call(&[
@@ -378,6 +369,37 @@ impl Requeuer {
         for record in records {
             call.push_arg(&record.position);
         }
-        call
+        call.reading(Answer::read)
+    }
+}
+
+/// What Redis answered to a call that puts records back to work.
+enum Answer {
+    Moved {
+        messages: u64,
+        unreadable: u64,
+        /// Records that were looked at: the others are for another call.
+        looked: usize,
+    },
+    /// As many messages wait already.
+    Full(String),
+    Protocol(String),
+    /// The numbers were forgotten.
+    Forgotten,
+}
+
+impl Answer {
+    fn read(reply: Reply) -> Result<Answer, StoreError> {
+        match reply.tag() {
+            "ok" | "already" => Ok(Answer::Moved {
+                messages: reply.number(0)? as u64,
+                unreadable: reply.number(1)? as u64,
+                looked: reply.number(2)? as usize,
+            }),
+            "full" => Ok(Answer::Full(reply.text(0)?)),
+            "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
+            "gap" => Ok(Answer::Forgotten),
+            _ => Err(reply.unexpected()),
+        }
     }
 }

@@ -16,10 +16,12 @@ pub(crate) use books::{read_status, rfc3339};
 pub use effect::Effect;
 pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
-pub(crate) use record::record as read_record;
-pub use record::{Cause, ErrorRecord};
-pub(crate) use settlement::{Ended, Report, Settled, Settlement, Signature, settled};
+pub use record::ErrorRecord;
+pub(crate) use record::record_of;
+pub(crate) use settlement::{Ended, Report, Settled, SettledBy, Settlement};
 pub use take::Taker;
+
+use crate::cause::Cause;
 
 /// How a message ended.
 ///

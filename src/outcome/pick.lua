@@ -3,6 +3,7 @@
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
 -- ARGV    token (new for every call), owner, life_ms, bytes_max, then positions, rising
 -- Returns {'ok', moved, positions that were looked at: the rest is for another call}
+-- Uses    clock, whole
 -- Why it is safe to repeat: what was moved is in the error store no more. A late copy that finds records which were
 -- put back meanwhile moves them into a drain that nobody refreshes: they come back once more.
 local moved, bytes, looked = 0, 0, 0
@@ -18,8 +19,6 @@ for i = 5, #ARGV do
   end
 end
 if moved > 0 then
-  local t = redis.call('TIME')
-  local now = t[1] * 1000 + math.floor(t[2] / 1000)
-  redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', ARGV[2], now + ARGV[3]))
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. '|' .. whole(clock() + ARGV[3]))
 end
 return {'ok', moved, looked}

@@ -3,59 +3,13 @@
 //! **Invariant:** a record is stored as the message's envelope and a reason; the documented JSON is
 //! what readers get. Fields of later versions are ignored.
 
-use std::str::FromStr;
-
 use base64::Engine;
 use serde::{Deserialize, Serialize};
 
+use crate::cause::Cause;
+use crate::id::is_id;
 use crate::queue::Message;
-use crate::store::{StoreError, is_id, list, text};
-
-/// Why a message failed.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Cause {
-    /// The handler said so, or panicked.
-    Handler,
-    /// Too many workers died while they held it.
-    Attempts,
-    /// It could not be read.
-    Decode,
-    /// The handler ran too long.
-    Timeout,
-    /// Several workers could not read it over their links.
-    Unread,
-}
-
-impl Cause {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Cause::Handler => "handler",
-            Cause::Attempts => "attempts",
-            Cause::Decode => "decode",
-            Cause::Timeout => "timeout",
-            Cause::Unread => "unread",
-        }
-    }
-}
-
-impl FromStr for Cause {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Cause, String> {
-        use Cause::{Attempts, Decode, Handler, Timeout, Unread};
-        let all = [Handler, Attempts, Decode, Timeout, Unread];
-        let found = all.into_iter().find(|cause| cause.as_str() == text);
-        found.ok_or_else(|| "must be handler, attempts, decode, timeout or unread".to_owned())
-    }
-}
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
+use crate::store::{Reply, StoreError};
 
 /// A failed message as it is kept.
 ///
@@ -158,19 +112,24 @@ struct Info {
     label: String,
 }
 
-pub(crate) fn record(entry: redis::Value) -> Result<ErrorRecord, StoreError> {
-    let mut entry = list(entry)?.into_iter();
-    let position = text(&entry.next().unwrap_or(redis::Value::Nil))?;
-    let fields = list(entry.next().unwrap_or(redis::Value::Nil))?;
+pub(crate) fn record(entry: Reply) -> Result<ErrorRecord, StoreError> {
+    let mut entry = entry.into_list()?.into_iter();
+    let mut part = || entry.next().ok_or_else(|| StoreError::odd("a record that is too short"));
+    let (position, fields) = (part()?.into_text()?, part()?.into_pairs()?);
+    record_of(position, fields)
+}
+
+/// A record at this position with these fields.
+pub(crate) fn record_of(
+    position: String,
+    fields: Vec<(String, Reply)>,
+) -> Result<ErrorRecord, StoreError> {
     let (mut envelope, mut info, mut failed_ms) = (Vec::new(), Info::default(), None);
-    let mut fields = fields.into_iter();
-    while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-        match (text(&name)?.as_str(), value) {
-            ("m", redis::Value::BulkString(bytes)) => envelope = bytes,
-            ("e", redis::Value::BulkString(bytes)) => {
-                info = serde_json::from_slice(&bytes).unwrap_or_default();
-            }
-            ("t", value) => failed_ms = text(&value)?.parse().ok(),
+    for (name, value) in fields {
+        match name.as_str() {
+            "m" => envelope = value.into_bytes()?,
+            "e" => info = serde_json::from_slice(&value.into_bytes()?).unwrap_or_default(),
+            "t" => failed_ms = value.into_text()?.parse().ok(),
             _ => {}
         }
     }

@@ -8,6 +8,7 @@
 -- Returns {'ok', requeued, unreadable, positions that were looked at: the rest is for another call},
 --         {'already', the same three} (a repeat), {'full', backlog_max} (no room: nothing was moved),
 --         'gap' (the numbers were forgotten: begin anew under another name), {'protocol', theirs}
+-- Uses    clock, denied, wake, whole
 -- Why numbers: removing a record is safe to repeat; they tell a repeat how many it was.
 local from = tonumber(ARGV[2])
 local config = redis.call('HMGET', KEYS[8], 'protocol', 'backlog_max')
@@ -22,8 +23,7 @@ if last >= from then
 end
 if last ~= from - 1 then return 'gap' end
 local lanes = {h = KEYS[5], n = KEYS[6], l = KEYS[7]}
-local t = redis.call('TIME')
-local now = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
+local now = whole((clock()))
 
 -- Adds the origin to headers without reading the rest: numbers and fields of later versions stay as they are.
 local function with_origin(json, id)
@@ -68,12 +68,9 @@ for i = 6, #ARGV do
 end
 if #moves == 0 then return {'ok', 0, unreadable, looked} end
 redis.call('HGET', KEYS[3], 'sent')
-for _, write in ipairs({{'XDEL', KEYS[1], '0-1'}, {'RPUSH', KEYS[6], ''}, {'SET', KEYS[2], ''},
-    {'HINCRBY', KEYS[3], 'sent', '1'}}) do
-  if not redis.acl_check_cmd(unpack(write)) then
-    return redis.error_reply('NOPERM this user may not ' .. write[1] .. ' ' .. write[2])
-  end
-end
+local refusal = denied({{'XDEL', KEYS[1], '0-1'}, {'RPUSH', KEYS[6], ''}, {'SET', KEYS[2], ''},
+  {'HINCRBY', KEYS[3], 'sent', '1'}})
+if refusal then return refusal end
 for _, move in ipairs(moves) do
   redis.call('XDEL', KEYS[1], move[1])
   redis.call('RPUSH', lanes[move[2]], move[3])
@@ -81,5 +78,5 @@ end
 redis.call('SET', KEYS[2], string.format('%.0f|%.0f|%.0f', from + #moves - 1, unreadable, looked), 'PX', 3600000)
 redis.call('HINCRBY', KEYS[3], 'sent', #moves)
 redis.call('HINCRBY', KEYS[3], 'requeued', #moves)
-if redis.call('EXISTS', KEYS[4]) == 0 then redis.pcall('RPUSH', KEYS[4], '1') end
+wake(KEYS[4])
 return {'ok', #moves, unreadable, looked}

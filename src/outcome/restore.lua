@@ -4,11 +4,11 @@
 -- ARGV    token, '1' if it is the caller's own, chunk, life_ms (a deadline further off is cut to that: see take),
 --         bytes_max
 -- Returns {'ok', records left}, 'alive' (its taker still refreshes it), 'gone' (there is no such drain)
+-- Uses    clock
 -- Why a field `t`: a record that joins others gets a new position; when it failed must not be lost with the old one.
 local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then return 'gone' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local now = clock()
 local taker, ends = string.match(held, '^(.*)|(%d+)$')
 ends = tonumber(ends or 0) -- what no taker wrote has ended
 if ARGV[2] ~= '1' and ends > now then

@@ -8,13 +8,13 @@
 --         then for each effect: position, op, index of its key from KEYS[9], two arguments
 -- Returns {'ok', lost positions …}, 'already' (the block is closed), 'gone',
 --         'gap' (number, stamp or rest do not fit: Redis lost data), {'effect', position, why it cannot be applied}
+-- Uses    clock, deadline_of, enter, refresh, whole
 -- Why rest is a number: if it differs from what is left, somebody settled what the caller thinks it holds.
 -- Why an effect that fails after all fails its message: were the call refused, it would be repeated, and with it the
 -- effects that came before.
 local me, n = ARGV[1], ARGV[2]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-local t = redis.call('TIME')
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
+if not deadline_of(KEYS[1], me) then return 'gone' end
+refresh(KEYS[1], me, clock(), ARGV[4])
 local block = redis.call('HGET', KEYS[2], n)
 if not block then
   if tonumber(n) <= tonumber(redis.call('HGET', KEYS[2], 'hi') or '0') then return 'already' end
@@ -47,7 +47,7 @@ local OPS = { -- op -> type of the key it needs, may the arguments overflow
   SADD = {'set'}, RPUSH = {'list'},
 }
 -- As Redis reads whole numbers: no leading zero, no -0. Whatever it would refuse must be refused here.
-local function whole(text) return text == '0' or string.match(text, '^-?[1-9]%d*$') end
+local function is_whole(text) return text == '0' or string.match(text, '^-?[1-9]%d*$') end
 local types, numbers, effects = {}, {}, {}
 for i = 7 + 3 * k, #ARGV, 5 do
   local at, op, key, a, b = ARGV[i], ARGV[i + 1], KEYS[8 + tonumber(ARGV[i + 2])], ARGV[i + 3], ARGV[i + 4]
@@ -71,14 +71,14 @@ for i = 7 + 3 * k, #ARGV, 5 do
       if now == nil then
         now = rule[2] == 1 and redis.call('GET', key) or rule[2] == 2 and redis.call('HGET', key, a) or '0'
       end
-      if not whole(now) or not whole(add) then
+      if not is_whole(now) or not is_whole(add) then
         return {'effect', at, key .. ' is not a whole number'}
       end
       local sum = tonumber(now) + tonumber(add)
       if math.abs(tonumber(now)) >= 2 ^ 53 or math.abs(sum) >= 2 ^ 53 then
         return {'effect', at, key .. ' would reach 2^53, where whole numbers end'}
       end
-      known[slot] = string.format('%.0f', sum)
+      known[slot] = whole(sum)
     end
     effects[#effects + 1] = {at, call}
   end
@@ -98,12 +98,7 @@ local keep = redis.call('HGET', KEYS[7], 'ledger') or '0'
 local function ledger(message, outcome)
   local id, attempt = string.match(message, '^...|([^|]+)|(%d+)|')
   if not id then id, attempt = 'unreadable', '1' end
-  if keep == '-1' then
-    redis.call('XADD', KEYS[6], '*', 'id', id, 'outcome', outcome, 'member', me, 'attempt', attempt)
-  else
-    redis.call('XADD', KEYS[6], 'MAXLEN', '~', keep, '*',
-      'id', id, 'outcome', outcome, 'member', me, 'attempt', attempt)
-  end
+  enter(KEYS[6], keep, id, outcome, me, attempt)
 end
 -- What was hard to read is settled: forget who could not.
 if redis.call('EXISTS', KEYS[8]) == 1 then
@@ -139,7 +134,7 @@ elseif settled > 0 then
   redis.call('HSET', KEYS[2], n, string.format('%.0f:%s', left, stamp))
 end
 if settled > 0 then
-  redis.call('HINCRBY', KEYS[4], 'claimed', string.format('%.0f', -settled))
+  redis.call('HINCRBY', KEYS[4], 'claimed', whole(-settled))
   if settled > failed then redis.call('HINCRBY', KEYS[4], 'done', settled - failed) end
   if failed > 0 then redis.call('HINCRBY', KEYS[4], 'failed', failed) end
 end

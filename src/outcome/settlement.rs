@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
+use crate::id::MessageId;
 use crate::membership::Session;
-use crate::queue::{Claim, MessageId};
+use crate::queue::Claim;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::Outcome;
-use super::record::Cause;
+use crate::cause::Cause;
 
 static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
 
@@ -39,6 +40,13 @@ pub(crate) struct Ended {
     pub(crate) report: Report,
 }
 
+impl Ended {
+    /// A closing call must name it: it is not simply done.
+    fn is_named(&self) -> bool {
+        self.outcome.failure.is_some() || !self.outcome.effects.is_empty()
+    }
+}
+
 /// One open block, seen from its end.
 #[derive(Debug)]
 pub(crate) struct Settlement {
@@ -57,7 +65,6 @@ pub(crate) struct Settlement {
 pub(crate) enum Settled {
     /// Recorded, now or by an earlier copy of the call; these positions were not ours.
     Recorded(Vec<u32>),
-    Gone,
     DataLoss,
     /// An effect of the message at this position cannot be applied; nothing was recorded.
     BadEffect(u32, String),
@@ -114,28 +121,30 @@ impl Settlement {
         self.pending.into_iter().map(|ended| ended.claim.id)
     }
 
+    /// How many outcomes the next call carries: as many as fit, one at least. It closes the block if these are all,
+    /// and then those that are simply done need not be named.
+    fn next_batch(&self) -> (usize, bool) {
+        let (mut named, mut effects, mut bytes) = (0, 0, 0);
+        let fits = self.pending.iter().take_while(|ended| {
+            named += usize::from(ended.is_named());
+            effects += ended.outcome.effects.len();
+            bytes += ended.outcome.bytes();
+            named <= NAMED_MAX && effects <= CALL_EFFECTS_MAX && bytes <= CALL_BYTES_MAX
+        });
+        let fits = fits.count().max(1).min(self.pending.len());
+        let closing = self.open == 0 && fits == self.pending.len();
+        (if closing { fits } else { fits.min(NAMED_MAX) }, closing)
+    }
+
     /// The next call. It closes the block if every claim has its outcome.
     pub(crate) fn call(
         &mut self,
         store: &Store,
         session: &Session,
-        signature: &Signature<'_>,
-    ) -> Call {
+        settled_by: &SettledBy<'_>,
+    ) -> Call<Settled> {
         let (keys, me) = (&store.keys, &session.id);
-        let named =
-            |ended: &&Ended| ended.outcome.failure.is_some() || !ended.outcome.effects.is_empty();
-        // As many as fit, one at least; the call closes the block if these are all, and then those that
-        // are simply done need not be named.
-        let (mut special, mut effects, mut bytes) = (0, 0, 0);
-        let fits = self.pending.iter().take_while(|entry| {
-            special += usize::from(named(entry));
-            effects += entry.outcome.effects.len();
-            bytes += entry.outcome.bytes();
-            special <= NAMED_MAX && effects <= CALL_EFFECTS_MAX && bytes <= CALL_BYTES_MAX
-        });
-        let fits = fits.count().max(1).min(self.pending.len());
-        let closing = self.open == 0 && fits == self.pending.len();
-        let count = if closing { fits } else { fits.min(NAMED_MAX) };
+        let (count, closing) = self.next_batch();
         self.sent = Some((count, closing));
         let batch = &self.pending[..count];
 
@@ -162,8 +171,8 @@ impl Settlement {
             .arg(me.as_str())
             .arg(self.n)
             .arg(&self.stamp)
-            .arg(session.lease().as_millis() as u64);
-        let names: Vec<_> = batch.iter().filter(|entry| !closing || named(entry)).collect();
+            .arg(session.trust.lease_ms());
+        let names: Vec<_> = batch.iter().filter(|ended| !closing || ended.is_named()).collect();
         if closing {
             call.push_arg(count - names.len());
         } else {
@@ -172,7 +181,7 @@ impl Settlement {
         call = call.arg(names.len());
         for Ended { claim, outcome, .. } in &names {
             let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
-                signature.info(failure.cause, &failure.reason, session)
+                settled_by.info(failure.cause, &failure.reason, session)
             });
             let word = if outcome.failure.is_some() { "f" } else { "d" };
             call = call.arg(claim.position).arg(word).arg(info);
@@ -184,10 +193,10 @@ impl Settlement {
                 call = call.arg(&effect.first[..]).arg(&effect.second[..]);
             }
         }
-        call
+        call.refreshing(&["ok", "already", "gap", "effect"]).reading(Settled::read)
     }
 
-    /// Takes in the answer to the call in flight, and hands out what it settled.
+    /// Applies the answer to the call in flight, and hands out what it settled.
     pub(crate) fn answered(&mut self, answer: &Settled) -> Vec<Ended> {
         let Some((count, _)) = self.sent.take() else { return Vec::new() };
         match answer {
@@ -207,17 +216,17 @@ impl Settlement {
                 }
                 Vec::new()
             }
-            Settled::Gone | Settled::DataLoss => Vec::new(),
+            Settled::DataLoss => Vec::new(),
         }
     }
 }
 
 /// Who settles: what error records say beside the outcome.
-pub(crate) struct Signature<'a> {
+pub(crate) struct SettledBy<'a> {
     pub(crate) label: &'a str,
 }
 
-impl Signature<'_> {
+impl SettledBy<'_> {
     fn info(&self, cause: Cause, reason: &str, session: &Session) -> String {
         serde_json::json!({
             "v": 1,
@@ -230,21 +239,17 @@ impl Signature<'_> {
     }
 }
 
-/// Reads the answer to a settle.
-pub(crate) fn settled(value: redis::Value) -> Result<Settled, StoreError> {
-    let reply = Reply::parse(value)?;
-    match reply.tag.as_str() {
-        "ok" => {
-            let mut lost = Vec::new();
-            for index in 0..reply.items.len() {
-                lost.push(reply.number(index)? as u32);
+impl Settled {
+    fn read(reply: Reply) -> Result<Settled, StoreError> {
+        match reply.tag() {
+            "ok" => {
+                let lost = (0..reply.len()).map(|at| Ok(reply.number(at)? as u32));
+                Ok(Settled::Recorded(lost.collect::<Result<_, StoreError>>()?))
             }
-            Ok(Settled::Recorded(lost))
+            "already" => Ok(Settled::Recorded(Vec::new())),
+            "gap" => Ok(Settled::DataLoss),
+            "effect" => Ok(Settled::BadEffect(reply.number(0)? as u32, reply.text(1)?)),
+            _ => Err(reply.unexpected()),
         }
-        "already" => Ok(Settled::Recorded(Vec::new())),
-        "gone" => Ok(Settled::Gone),
-        "gap" => Ok(Settled::DataLoss),
-        "effect" => Ok(Settled::BadEffect(reply.number(0)? as u32, reply.text(1)?)),
-        _ => Err(reply.unexpected()),
     }
 }

@@ -5,12 +5,12 @@
 -- ARGV    token, owner, life_ms, token to inherit from ('' = take from the error store)
 -- Returns 'ok', 'same' (the drain is the caller's already: a repeat), 'empty' (nothing to take),
 --         'alive' (its taker still refreshes it)
+-- Uses    clock
 -- Why a deadline is cut that is further off than any taker puts it: the clock of Redis was set back, and a dead taker
 -- would be called alive until its old time has come again.
 -- Why same: RENAME would put newer errors over the ones the caller has not printed yet.
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return 'same' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local now = clock()
 local from = KEYS[1]
 if ARGV[4] ~= '' then
   local held = redis.call('HGET', KEYS[2], ARGV[4])

@@ -47,7 +47,7 @@ async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
     loop {
         let reply = store.repeat(&call).await?;
         let left = reply.number(0).unwrap_or(0);
-        if reply.tag != "ok" || left == 0 {
+        if reply.tag() != "ok" || left == 0 {
             return Ok(());
         }
     }
@@ -178,7 +178,7 @@ impl Taker {
         // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
         let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
         let call = self.confirm_call(&token, ids);
-        let gone = self.store.repeat(&call).await?.tag == "gone";
+        let gone = self.store.repeat(&call).await?.tag() == "gone";
         if gone {
             self.token = None;
         }
@@ -270,7 +270,7 @@ impl Taker {
             .arg(&self.owner)
             .arg(DRAIN_LIFE.as_millis() as u64)
             .arg(from);
-        match self.store.repeat(&call).await?.tag.as_str() {
+        match self.store.repeat(&call).await?.tag() {
             "ok" | "same" => Ok(Some(token)),
             "alive" => {
                 self.tried.push(from.to_owned());

@@ -2,34 +2,28 @@
 -- Puts back what a dead member held: a chunk from the tails of the blocks named, attempt + 1, in order.
 -- KEYS[1] members ZSET     KEYS[2] orphans SET     KEYS[3] blocks:<dead> HASH  KEYS[4] lane:returned LIST
 -- KEYS[5] errors STREAM    KEYS[6] counts HASH     KEYS[7] wake LIST           KEYS[8] ledger STREAM
--- KEYS[9] locks:<dead> HASH, emptied before        KEYS[10] config HASH        KEYS[11] unread HASH
--- KEYS[12…] block:<dead>:<n> LIST
--- ARGV    me, dead, chunk, bytes_max, then the numbers n of KEYS[12…], falling
--- Returns {'ok', returned, failed, blocks that are emptied, 1 if the orphan is done with}, 'already' (not an orphan),
---         'gone'
+-- KEYS[9] config HASH      KEYS[10] unread HASH    KEYS[11…] block:<dead>:<n> LIST
+-- ARGV    me, dead, chunk, bytes_max, then the numbers n of KEYS[11…], falling
+-- Returns {'ok', returned, failed, blocks that are emptied}, 'already' (not an orphan), 'gone'
+-- Uses    deadline_of, enter, wake, whole
 local me, dead = ARGV[1], ARGV[2]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-if redis.call('SISMEMBER', KEYS[2], dead) == 0 or redis.call('ZSCORE', KEYS[1], dead) then return 'already' end
-local config = redis.call('HMGET', KEYS[10], 'attempts_max', 'ledger')
-local attempts_max, ledger = config[1] or '5', config[2] or '0'
+if not deadline_of(KEYS[1], me) then return 'gone' end
+if redis.call('SISMEMBER', KEYS[2], dead) == 0 or deadline_of(KEYS[1], dead) then return 'already' end
+local config = redis.call('HMGET', KEYS[9], 'attempts_max', 'ledger')
+local attempts_max, keep = config[1] or '5', config[2] or '0'
 local returned, failed, emptied = 0, 0, 0
 
 local function fail(message, id, attempt, cause, reason)
   redis.call('XADD', KEYS[5], '*', 'm', message,
     'e', cjson.encode({v = 1, cause = cause, member = dead, label = '', reason = reason}))
-  if ledger == '-1' then
-    redis.call('XADD', KEYS[8], '*', 'id', id, 'outcome', 'failed', 'member', dead, 'attempt', attempt)
-  elseif ledger ~= '0' then
-    redis.call('XADD', KEYS[8], 'MAXLEN', '~', ledger, '*',
-      'id', id, 'outcome', 'failed', 'member', dead, 'attempt', attempt)
-  end
-  redis.call('HDEL', KEYS[11], id)
+  enter(KEYS[8], keep, id, 'failed', dead, attempt)
+  redis.call('HDEL', KEYS[10], id)
   failed = failed + 1
 end
 
 local moved, bytes = 0, 0
-for i = 12, #KEYS do
-  local n = ARGV[i - 7]
+for i = 11, #KEYS do
+  local n = ARGV[i - 6]
   local block = redis.call('HGET', KEYS[3], n)
   local before = returned + failed
   local message = block and redis.call('LINDEX', KEYS[i], -1)
@@ -60,15 +54,9 @@ for i = 12, #KEYS do
   emptied = emptied + 1
 end
 if returned + failed > 0 then
-  redis.call('HINCRBY', KEYS[6], 'claimed', string.format('%.0f', -(returned + failed)))
+  redis.call('HINCRBY', KEYS[6], 'claimed', whole(-(returned + failed)))
   redis.call('HINCRBY', KEYS[6], 'returned', returned)
   redis.call('HINCRBY', KEYS[6], 'failed', failed)
 end
-if returned > 0 and redis.call('EXISTS', KEYS[7]) == 0 then redis.call('RPUSH', KEYS[7], '1') end
-local done = 0
-if redis.call('HLEN', KEYS[3]) - redis.call('HEXISTS', KEYS[3], 'hi') == 0 and redis.call('EXISTS', KEYS[9]) == 0 then
-  redis.call('DEL', KEYS[3])
-  redis.call('SREM', KEYS[2], dead)
-  done = 1
-end
-return {'ok', returned, failed, emptied, done}
+if returned > 0 then wake(KEYS[7]) end
+return {'ok', returned, failed, emptied}

@@ -5,10 +5,11 @@
 //! [`Claim`] is made by a fetch and by nothing else, is not copied, and is used up by settling or
 //! giving back, so settling twice does not compile.
 
-use crate::membership::{MemberId, Session};
-use crate::store::{Call, Reply, Script, Store, StoreError, number, text};
+use crate::id::{MemberId, MessageId};
+use crate::membership::Session;
+use crate::store::{Call, Reply, Script, Store, StoreError};
 
-use super::message::{Lane, Message, MessageId};
+use super::message::{Lane, Message};
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));
@@ -51,7 +52,6 @@ pub(crate) enum Fetched {
     Burnt,
     /// The number was used and its block is closed: go on with the next.
     Closed,
-    Gone,
     /// Redis lost data: numbers are missing, or a block is open that nobody holds.
     DataLoss,
 }
@@ -98,7 +98,8 @@ impl Fetch {
         (self.n..).take(self.blocks).map(|n| store.keys.block(me, n))
     }
 
-    pub(crate) fn call(&self, store: &Store, session: &Session) -> Call {
+    pub(crate) fn call(&self, store: &Store, session: &Session) -> Call<Fetched> {
+        let first = self.n;
         let mut keys = between(store, &session.id, self.lanes);
         keys.extend(self.block_keys(store, &session.id));
         FETCH
@@ -106,15 +107,17 @@ impl Fetch {
             .arg(session.id.as_str())
             .arg(self.n)
             .arg(self.max)
-            .arg(session.lease().as_millis() as u64)
+            .arg(session.trust.lease_ms())
             .arg(self.bytes_max)
             .arg(self.held)
             .arg(ALONE_FROM)
             .arg(&self.known)
+            .refreshing(&["ok", "empty", "burnt", "closed", "gap", "stray"])
+            .reading(move |reply| Fetched::read(reply, first))
     }
 
     /// Gives back whatever this fetch brought and could not be read, and uses its numbers up.
-    pub(crate) fn unread_call(&self, store: &Store, session: &Session) -> Call {
+    pub(crate) fn unread_call(&self, store: &Store, session: &Session) -> Call<Unread> {
         let mut keys = between(store, &session.id, Lane::ALL);
         let fixed = &store.keys;
         keys.extend([fixed.unread(), fixed.errors(), fixed.ledger(), fixed.config()]);
@@ -123,10 +126,12 @@ impl Fetch {
             .call(&keys)
             .arg(session.id.as_str())
             .arg(self.n)
-            .arg(session.lease().as_millis() as u64)
+            .arg(session.trust.lease_ms())
             .arg(String::from_iter(Lane::ALL.map(Lane::letter)))
             .arg(UNREAD_MAX)
             .arg(UNREAD_TRIES)
+            .refreshing(&["ok"])
+            .reading(Unread::read)
     }
 }
 
@@ -142,65 +147,60 @@ pub(crate) struct Unread {
     pub(crate) alone: bool,
 }
 
-/// Reads the answer to [`Fetch::unread_call`]; `None`: the session is gone.
-pub(crate) fn unread(value: redis::Value) -> Result<Option<Unread>, StoreError> {
-    let reply = Reply::parse(value)?;
-    match reply.tag.as_str() {
-        "ok" => {}
-        "gone" => return Ok(None),
-        _ => return Err(reply.unexpected()),
-    }
-    let mut unread =
-        Unread { last: reply.number(0)? as u64, messages: Vec::new(), given_back: 0, alone: false };
-    for at in (1..reply.items.len()).step_by(2) {
-        let (id, what) = (MessageId::from_redis(&reply.text(at)?), reply.text(at + 1)?);
-        unread.given_back += u64::from(what != "failed");
-        unread.alone = what != "many";
-        if what == "back" || what == "failed" {
-            unread.messages.extend(id.map(|id| (id, what == "failed")));
+impl Unread {
+    fn read(reply: Reply) -> Result<Unread, StoreError> {
+        if reply.tag() != "ok" {
+            return Err(reply.unexpected());
         }
+        let (last, messages) = (reply.number(0)? as u64, Vec::new());
+        let mut unread = Unread { last, messages, given_back: 0, alone: false };
+        for at in (1..reply.len()).step_by(2) {
+            let (id, what) = (MessageId::from_redis(&reply.text(at)?), reply.text(at + 1)?);
+            unread.given_back += u64::from(what != "failed");
+            unread.alone = what != "many";
+            if what == "back" || what == "failed" {
+                unread.messages.extend(id.map(|id| (id, what == "failed")));
+            }
+        }
+        Ok(unread)
     }
-    Ok(Some(unread))
 }
 
-/// Reads the answer to the fetch whose first block is `n`.
-pub(crate) fn fetched(value: redis::Value, n: u64) -> Result<Fetched, StoreError> {
-    let redis::Value::Array(items) = value else {
-        return match text(&value)?.as_str() {
-            "empty" => Ok(Fetched::Empty),
-            "burnt" => Ok(Fetched::Burnt),
-            "closed" => Ok(Fetched::Closed),
-            "gone" => Ok(Fetched::Gone),
-            "gap" | "stray" => Ok(Fetched::DataLoss),
-            other => Err(StoreError::odd(format!("unexpected answer {other:?} to a fetch"))),
-        };
-    };
-    let mut items = items.into_iter();
-    let _ok = items.next();
-    let mut head = || items.next().unwrap_or(redis::Value::Nil);
-    let (stamp, count) = (text(&head())?, number(&head())? as usize);
-    let returned = number(&head())? as usize;
-    let mut blocks = Vec::with_capacity(count);
-    if count == 1 {
-        blocks.push(block(n, stamp, items)?);
-    } else {
-        for (n, item) in (n..).zip(items) {
-            blocks.push(block(n, stamp.clone(), std::iter::once(item))?);
+impl Fetched {
+    /// Reads the answer to the fetch whose first block is `n`.
+    fn read(reply: Reply, n: u64) -> Result<Fetched, StoreError> {
+        match reply.tag() {
+            "ok" => {}
+            "empty" => return Ok(Fetched::Empty),
+            "burnt" => return Ok(Fetched::Burnt),
+            "closed" => return Ok(Fetched::Closed),
+            "gap" | "stray" => return Ok(Fetched::DataLoss),
+            _ => return Err(reply.unexpected()),
         }
+        let (stamp, count) = (reply.text(0)?, reply.number(1)? as usize);
+        let returned = reply.number(2)? as usize;
+        let mut envelopes = reply.into_parts().into_iter();
+        envelopes.nth(2);
+        let mut blocks = Vec::with_capacity(count);
+        if count == 1 {
+            blocks.push(block(n, stamp, envelopes)?);
+        } else {
+            for (n, envelope) in (n..).zip(envelopes) {
+                blocks.push(block(n, stamp.clone(), std::iter::once(envelope))?);
+            }
+        }
+        Ok(Fetched::Blocks { blocks, returned })
     }
-    Ok(Fetched::Blocks { blocks, returned })
 }
 
 fn block(
     n: u64,
     stamp: String,
-    envelopes: impl ExactSizeIterator<Item = redis::Value>,
+    envelopes: impl ExactSizeIterator<Item = Reply>,
 ) -> Result<Block, StoreError> {
     let mut messages = Vec::with_capacity(envelopes.len());
     for (position, envelope) in envelopes.enumerate() {
-        let redis::Value::BulkString(envelope) = envelope else {
-            return Err(StoreError::odd("an envelope that is no string"));
-        };
+        let envelope = envelope.into_bytes()?;
         if envelope.is_empty() || envelope == b"-" {
             continue; // settled or given back before the repeat
         }
@@ -219,24 +219,14 @@ fn block(
     Ok(Block { n, stamp, messages })
 }
 
-/// Reads the answer to a give-back: is the session still there?
-pub(crate) fn given_back(value: redis::Value) -> Result<bool, StoreError> {
-    let reply = Reply::parse(value)?;
-    match reply.tag.as_str() {
-        "ok" | "already" => Ok(true),
-        "gone" => Ok(false),
-        _ => Err(reply.unexpected()),
-    }
-}
-
 /// Returns unstarted messages to the head of their lane, uncounted.
-pub(crate) fn give_back_call(
+pub(crate) fn give_back(
     store: &Store,
     session: &Session,
     n: u64,
     stamp: &str,
     positions: &[u32],
-) -> Call {
+) -> Call<()> {
     let mut keys = between(store, &session.id, Lane::ALL);
     keys.push(store.keys.block(&session.id, n));
     let mut call = GIVE_BACK
@@ -244,10 +234,13 @@ pub(crate) fn give_back_call(
         .arg(session.id.as_str())
         .arg(n)
         .arg(stamp)
-        .arg(session.lease().as_millis() as u64)
+        .arg(session.trust.lease_ms())
         .arg(String::from_iter(Lane::ALL.map(Lane::letter)));
     for position in positions {
         call.push_arg(position);
     }
-    call
+    call.refreshing(&["ok", "already", "gap"]).reading(|reply| match reply.tag() {
+        "ok" | "already" => Ok(()),
+        _ => Err(reply.unexpected()),
+    })
 }

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 -- Returns unstarted messages of the caller's block to the head of their lane; no attempt is counted.
+-- Uses    clock, deadline_of, refresh, wake, whole
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] counts HASH   KEYS[4] wake LIST
 -- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes   KEYS[10] block:<me>:<n> LIST
 -- ARGV    me, n, stamp, lease_ms, the lanes' letters in the order of KEYS[6…9], then positions (0-based, rising)
 -- Returns {'ok', given back}, 'already' (the block is closed), 'gone', 'gap' (Redis lost data)
 local me, n = ARGV[1], ARGV[2]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-local t = redis.call('TIME')
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)
+if not deadline_of(KEYS[1], me) then return 'gone' end
+refresh(KEYS[1], me, clock(), ARGV[4])
 local block = redis.call('HGET', KEYS[2], n)
 if not block then
   if tonumber(n) <= tonumber(redis.call('HGET', KEYS[2], 'hi') or '0') then return 'already' end
@@ -39,6 +39,6 @@ if left == 0 then
 else
   redis.call('HSET', KEYS[2], n, string.format('%.0f:%s', left, stamp))
 end
-redis.call('HINCRBY', KEYS[3], 'claimed', string.format('%.0f', -#moves))
-if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
+redis.call('HINCRBY', KEYS[3], 'claimed', whole(-#moves))
+wake(KEYS[4])
 return {'ok', #moves}

@@ -11,14 +11,12 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::store::is_id;
-use crate::term::Term;
+use crate::id::MessageId;
 
 const VERSION: u8 = b'1';
 /// Flag: `<length>:<headers JSON>` stands before the payload.
@@ -84,45 +82,6 @@ impl Lane {
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-/// A message's name: `<term>-<seq>` if it was generated, with `seq` dense within a term;
-/// `s<sender>-<seq>` if it was sent. It stays the same over all attempts, so it serves as an
-/// idempotency key for effects outside Redis.
-#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
-pub struct MessageId(Arc<str>);
-
-impl serde::Serialize for MessageId {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl MessageId {
-    /// The id as it stands in Redis.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    pub(crate) fn sent(sender: &str, seq: u64) -> MessageId {
-        MessageId(format!("s{sender}-{seq}").into())
-    }
-
-    /// What stands in Redis, if it is an id.
-    pub(crate) fn from_redis(text: &str) -> Option<MessageId> {
-        is_id(text).then(|| MessageId(text.into()))
-    }
-
-    /// The term under which the message was generated, if it was.
-    pub fn term(&self) -> Option<Term> {
-        Term::parse(self.0.split_once('-')?.0)
-    }
-}
-
-impl fmt::Display for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 
@@ -347,7 +306,7 @@ impl Message {
 
     /// Stands in for an envelope that could not be read, so that it can be failed and kept.
     pub(crate) fn unreadable(envelope: Vec<u8>) -> Message {
-        let id = MessageId("unreadable".into());
+        let id = MessageId::unreadable();
         let lane = Lane::Normal;
         Message { id, attempt: 1, generated_ms: 0, payload: envelope, lane, headers: None }
     }
@@ -363,7 +322,7 @@ mod tests {
     use super::*;
 
     fn id() -> MessageId {
-        MessageId("1794710083943807-12".into())
+        MessageId::from_redis("1794710083943807-12").expect("an id")
     }
 
     fn envelope(payload: &[u8]) -> Vec<u8> {
@@ -430,6 +389,6 @@ mod tests {
 
     #[test]
     fn a_generated_id_tells_its_term() {
-        assert_eq!(id().term().map(Term::get), Some(1794710083943807));
+        assert_eq!(id().term().map(crate::term::Term::get), Some(1794710083943807));
     }
 }

@@ -18,14 +18,14 @@ mod lanes;
 mod message;
 mod push;
 mod send;
+mod sender_names;
 
 pub use adopt::PutBack;
-pub(crate) use adopt::{adopt_all, disown_strays};
+pub(crate) use adopt::{adopt_messages, disown_strays};
 pub(crate) use block::{
-    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, fetched, give_back_call, given_back,
-    named, unread,
+    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Unread, give_back, named,
 };
 pub(crate) use lanes::Turns;
-pub use message::{Lane, Message, MessageId, NewMessage};
-pub(crate) use push::{Pushed, push_call, pushed};
+pub use message::{Lane, Message, NewMessage};
+pub(crate) use push::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
 pub use send::{Sender, Sent};

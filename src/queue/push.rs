@@ -1,80 +1,147 @@
-//! Adding the generator's messages.
+//! [`Pusher`]: adds the generator's messages.
 //!
 //! **Invariant:** a push adds all of its numbered messages or none, once, however often it is
-//! repeated, and only while its term leads.
+//! repeated, and only while its term leads. A number is sent with the same bytes until it is answered. It is used up
+//! only by an answer that says so; whatever else happens, the term ends and a new one starts at 1.
+//! A state is pushed with all messages of its tick or not at all.
 
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
 use crate::election::Lease;
+use crate::membership::{AskError, End, Patience};
+use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 
 use super::message::{Lane, NewMessage};
 
 static PUSH: Script = Script::new("push", include_str!("push.lua"));
 
-/// What Redis answered to a push.
+/// Pause before a refused push is sent again.
+const RETRY: Duration = Duration::from_millis(50);
+/// A push carries at most this many bytes of payload.
+const PUSH_BYTES_MAX: usize = 1 << 20;
+
+/// What is to be pushed, in order.
+#[derive(Default)]
+pub(crate) struct Unpushed {
+    messages: Vec<NewMessage>,
+    /// The ticks that keep a state.
+    stated: Vec<Stated>,
+}
+
+/// A tick that keeps a state: its messages and the state are one push's.
+struct Stated {
+    messages: Range<usize>,
+    state: Arc<[u8]>,
+}
+
+impl Unpushed {
+    pub(crate) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Adds what a tick made, at most `room` messages in all. Messages that keep a state are added all or not at all:
+    /// false if there is no room for them.
+    pub(crate) fn add(
+        &mut self,
+        messages: Vec<NewMessage>,
+        state: Option<Arc<[u8]>>,
+        room: usize,
+    ) -> bool {
+        let begin = self.messages.len();
+        if state.is_some() && begin + messages.len() > room {
+            return false;
+        }
+        self.messages.extend(messages);
+        self.messages.truncate(room);
+        if let Some(state) = state {
+            self.stated.push(Stated { messages: begin..self.messages.len(), state });
+        }
+        true
+    }
+}
+
+/// What one push carries.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Pushed {
+struct Slice {
+    messages: Range<usize>,
+    /// Which of the states: the last of those it carries.
+    state: Option<usize>,
+}
+
+/// What goes into the next push: as many messages as fit, at least one, and a tick that keeps a state
+/// whole; `None` when nothing is left.
+fn next_slice(all: &Unpushed, from: usize, stated: usize, messages_max: usize) -> Option<Slice> {
+    let (mut end, mut next, mut bytes) = (from, stated, 0);
+    let size = |range: Range<usize>| -> usize {
+        all.messages[range].iter().map(|message| message.payload().len()).sum()
+    };
+    loop {
+        let whole = all.stated.get(next).filter(|stated| stated.messages.start == end);
+        let more = match whole {
+            Some(stated) => stated.messages.clone(),
+            None if end < all.messages.len() => end..end + 1,
+            None => break,
+        };
+        bytes += size(more.clone());
+        let fits = more.end - from <= messages_max && bytes <= PUSH_BYTES_MAX;
+        if !fits && end > from {
+            break;
+        }
+        end = more.end;
+        next += usize::from(whole.is_some());
+    }
+    let state = (next > stated).then(|| next - 1);
+    (end > from || state.is_some()).then_some(Slice { messages: from..end, state })
+}
+
+/// Why a term ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    /// Told to stop: the lease is still ours and can be resigned.
+    Stopped,
+    /// Another term leads, or Redis lost the numbers.
+    Deposed,
+    /// The session is over.
+    Over,
+}
+
+/// How the term of a lease ended that is over.
+pub(crate) fn ending_of(lease: &Lease) -> Ending {
+    if lease.session.over.is_cancelled() { Ending::Over } else { Ending::Deposed }
+}
+
+/// What Redis answered to a push.
+#[derive(Debug)]
+enum Pushed {
     /// They are in the queue, from this call or from an earlier copy of it.
     Accepted,
     /// A bound is reached, as this says; nothing was added and no number used.
     Full(String),
     /// Another term leads.
     Fenced,
-    Gone,
     /// Redis lost data.
     Gap,
     /// The fleet runs with this other protocol.
     Protocol(String),
 }
 
-/// Numbers `messages` from `from` on, adds them, and keeps the generator's state, if there is one: its
-/// number within the term, and itself.
-pub(crate) fn push_call(
-    store: &Store,
-    lease: &Lease,
-    from: u64,
-    messages: &[NewMessage],
-    state: Option<(u64, &[u8])>,
-) -> Call {
-    let keys = &store.keys;
-    let mut call = PUSH
-        .call(&[
-            keys.members(),
-            keys.lease(),
-            keys.last(),
-            keys.lane(Lane::Generated.name()),
-            keys.counts(),
-            keys.wake(),
-            keys.config(),
-            keys.errors(),
-            keys.state(),
-        ])
-        .arg(lease.session.id.as_str())
-        .arg(lease.term.get())
-        .arg(from)
-        .arg(lease.session.lease().as_millis() as u64)
-        .arg(PROTOCOL)
-        .arg(state.map_or(String::new(), |(number, _)| number.to_string()))
-        .arg(state.map_or(&[][..], |(_, state)| state));
-    let (ms, mut envelope) = (lease.redis_ms(), Vec::new());
-    for (seq, message) in (from..).zip(messages) {
-        let id = format_args!("{}-{seq}", lease.term);
-        message.envelope(&mut envelope, Lane::Generated, id, ms);
-        call.push_arg(&envelope[..]);
-    }
-    call
-}
-
-/// Reads the answer to a push.
-pub(crate) fn pushed(value: redis::Value) -> Result<Pushed, StoreError> {
-    let reply = Reply::parse(value)?;
-    match reply.tag.as_str() {
-        "ok" | "already" => Ok(Pushed::Accepted),
-        "full" => Ok(Pushed::Full(full(&reply, Lane::Generated)?)),
-        "fenced" => Ok(Pushed::Fenced),
-        "gone" => Ok(Pushed::Gone),
-        "gap" => Ok(Pushed::Gap),
-        "protocol" => Ok(Pushed::Protocol(reply.text(0)?)),
-        _ => Err(reply.unexpected()),
+impl Pushed {
+    fn read(reply: Reply) -> Result<Pushed, StoreError> {
+        match reply.tag() {
+            "ok" | "already" => Ok(Pushed::Accepted),
+            "full" => Ok(Pushed::Full(full(&reply, Lane::Generated)?)),
+            "fenced" => Ok(Pushed::Fenced),
+            "gap" => Ok(Pushed::Gap),
+            "protocol" => Ok(Pushed::Protocol(reply.text(0)?)),
+            _ => Err(reply.unexpected()),
+        }
     }
 }
 
@@ -85,4 +152,262 @@ pub(super) fn full(reply: &Reply, lane: Lane) -> Result<String, StoreError> {
         "errors" => format!("{max} failed messages are stored already"),
         _ => format!("{max} messages wait in lane {lane} already"),
     })
+}
+
+/// The numbers that were used under one term.
+#[derive(Debug, Default)]
+pub(crate) struct TermNumbers {
+    pub(crate) messages: u64,
+    states: u64,
+}
+
+/// How far everything was cut into pushes.
+struct Cut<'a> {
+    all: &'a Unpushed,
+    messages: usize,
+    states: usize,
+}
+
+/// Adds the generator's messages.
+pub(crate) struct Pusher {
+    store: Store,
+    config: Config,
+    board: Board,
+    /// The last push found no room, and that was reported.
+    is_full: AtomicBool,
+}
+
+impl Pusher {
+    pub(crate) fn new(store: Store, config: Config, board: Board) -> Pusher {
+        Pusher { store, config, board, is_full: AtomicBool::new(false) }
+    }
+
+    /// Pushes everything; how the term ended, if it did. What finds no room when `stop` is cancelled is dropped
+    /// before it was anybody's: the tick is skipped.
+    pub(crate) async fn push_all(
+        &self,
+        lease: &Lease,
+        numbers: &mut TermNumbers,
+        all: &Unpushed,
+        stop: &CancellationToken,
+    ) -> Option<Ending> {
+        let mut cut = Cut { all, messages: 0, states: 0 };
+        let mut next = self.next_call(lease, numbers, &mut cut);
+        while let Some(call) = next {
+            // While Redis works on this push, the next one is put together.
+            let prepare = async { self.next_call(lease, numbers, &mut cut) };
+            let (ending, prepared) = futures_util::join!(self.push(lease, call, stop), prepare);
+            if ending.is_some() {
+                return ending;
+            }
+            next = prepared;
+        }
+        None
+    }
+
+    /// Cuts off the next push and numbers it; `None` when nothing is left.
+    fn next_call(
+        &self,
+        lease: &Lease,
+        numbers: &mut TermNumbers,
+        cut: &mut Cut<'_>,
+    ) -> Option<Call<Pushed>> {
+        let most = self.config.batch_max.min(lease.session.backlog_max);
+        let slice = next_slice(cut.all, cut.messages, cut.states, most)?;
+        let first = numbers.messages + 1;
+        numbers.messages += slice.messages.len() as u64;
+        cut.messages = slice.messages.end;
+        let state = slice.state.map(|index| {
+            cut.states = index + 1;
+            numbers.states += 1;
+            (numbers.states, &cut.all.stated[index].state[..])
+        });
+        Some(self.call(lease, first, &cut.all.messages[slice.messages], state))
+    }
+
+    /// TermNumbers `messages` from `first` on, adds them, and keeps the generator's state, if there is one: its
+    /// number within the term, and itself.
+    fn call(
+        &self,
+        lease: &Lease,
+        first: u64,
+        messages: &[NewMessage],
+        state: Option<(u64, &[u8])>,
+    ) -> Call<Pushed> {
+        let keys = &self.store.keys;
+        let mut call = PUSH
+            .call(&[
+                keys.members(),
+                keys.lease(),
+                keys.last(),
+                keys.lane(Lane::Generated.name()),
+                keys.counts(),
+                keys.wake(),
+                keys.config(),
+                keys.errors(),
+                keys.state(),
+            ])
+            .arg(lease.session.id.as_str())
+            .arg(lease.term.get())
+            .arg(first)
+            .arg(lease.session.trust.lease_ms())
+            .arg(PROTOCOL)
+            .arg(state.map_or(String::new(), |(number, _)| number.to_string()))
+            .arg(state.map_or(&[][..], |(_, state)| state));
+        let (ms, mut envelope) = (lease.redis_ms(), Vec::new());
+        for (seq, message) in (first..).zip(messages) {
+            let id = format_args!("{}-{seq}", lease.term);
+            message.envelope(&mut envelope, Lane::Generated, id, ms);
+            call.push_arg(&envelope[..]);
+        }
+        call.refreshing(&["ok", "already", "full", "fenced", "gap"]).reading(Pushed::read)
+    }
+
+    /// Sends one numbered push until it is in the queue; how the term ended, if it did before.
+    async fn push(
+        &self,
+        lease: &Lease,
+        call: Call<Pushed>,
+        stop: &CancellationToken,
+    ) -> Option<Ending> {
+        let session = &lease.session;
+        let replicas = self.config.durability.replicas();
+        loop {
+            let parts = vec![call.clone().into()];
+            let patience = Patience::UNTIL_ANSWERED;
+            let answer = tokio::select! {
+                answer = session.ask_all(&self.store, patience, parts, |_| replicas) => answer,
+                () = lease.over.cancelled() => return Some(ending_of(lease)),
+            };
+            let refused = match answer.map(|mut answers| answers.pop()) {
+                Ok(Some(Pushed::Full(reason))) => Some(reason),
+                Ok(Some(answer)) => match self.accepted(lease, answer) {
+                    Ok(()) => return None,
+                    Err(ending) => return Some(ending),
+                },
+                Ok(None) => None,
+                Err(AskError::Gone) => {
+                    self.board.publish(Notice::Fenced { term: lease.term });
+                    return Some(Ending::Over);
+                }
+                Err(AskError::Over) => return Some(Ending::Over),
+                Err(AskError::Failed(error)) if error.is_oom() => {
+                    Some("Redis is out of memory".to_owned())
+                }
+                Err(AskError::Failed(error)) if error.is_denied() => {
+                    Some(format!("Redis denies access: {error}"))
+                }
+                Err(AskError::Failed(error)) => {
+                    tracing::debug!(%error, "push refused");
+                    None
+                }
+            };
+            if let Some(reason) = refused {
+                session.tenures.lease.note_progress(); // it works; it is Redis that has no room
+                if !self.is_full.swap(true, Ordering::Relaxed) {
+                    self.board.publish(Notice::Full { reason });
+                }
+            }
+            let is_full = self.is_full.load(Ordering::Relaxed);
+            tokio::select! {
+                () = stop.cancelled(), if is_full => return Some(Ending::Stopped),
+                () = lease.over.cancelled() => return Some(ending_of(lease)),
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    /// Is it in the queue? Else how the term ended.
+    fn accepted(&self, lease: &Lease, answer: Pushed) -> Result<(), Ending> {
+        match answer {
+            Pushed::Accepted | Pushed::Full(_) => {
+                lease.session.tenures.lease.note_progress();
+                if self.is_full.swap(false, Ordering::Relaxed) {
+                    self.board.publish(Notice::Flowing);
+                }
+                Ok(())
+            }
+            Pushed::Fenced => {
+                self.board.publish(Notice::Fenced { term: lease.term });
+                Err(Ending::Deposed)
+            }
+            Pushed::Gap => {
+                self.board.publish(Notice::DataLossSeen { what: "numbers of this term" });
+                Err(Ending::Deposed)
+            }
+            Pushed::Protocol(theirs) => {
+                let reason = self.store.other_protocol(&theirs).to_string();
+                self.board.publish(Notice::Refused { reason });
+                lease.session.end(End::Refused);
+                Err(Ending::Over)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Tick = (Vec<NewMessage>, Option<Arc<[u8]>>);
+
+    fn tick(count: usize, payload: &[u8]) -> Tick {
+        (vec![NewMessage::from(payload.to_vec()); count], None)
+    }
+
+    fn stated(count: usize) -> Tick {
+        (tick(count, b"x").0, Some(Arc::from(*b"s")))
+    }
+
+    fn unpushed(ticks: Vec<Tick>) -> Unpushed {
+        let mut all = Unpushed::default();
+        for (messages, state) in ticks {
+            assert!(all.add(messages, state, usize::MAX));
+        }
+        all
+    }
+
+    /// The pushes of all this: how many messages each, and which state.
+    fn pushes(all: &Unpushed, messages_max: usize) -> Vec<(usize, Option<usize>)> {
+        let (mut from, mut stated, mut pushes) = (0, 0, Vec::new());
+        while let Some(Slice { messages, state }) = next_slice(all, from, stated, messages_max) {
+            from = messages.end;
+            stated = state.map_or(stated, |index| index + 1);
+            pushes.push((messages.len(), state));
+        }
+        pushes
+    }
+
+    #[test]
+    fn a_push_is_bounded_by_count_and_by_bytes() {
+        let small = unpushed(vec![tick(1200, b"x")]);
+        assert_eq!(pushes(&small, 500), [(500, None), (500, None), (200, None)]);
+        let large = unpushed(vec![tick(5, &[0; 400_000])]);
+        assert_eq!(pushes(&large, 500), [(2, None), (2, None), (1, None)]);
+        let huge = unpushed(vec![tick(1, &[0; 2_000_000])]);
+        assert_eq!(pushes(&huge, 500), [(1, None)]);
+        assert_eq!(pushes(&unpushed(vec![tick(0, b"")]), 500), []);
+    }
+
+    #[test]
+    fn a_tick_with_a_state_is_one_push() {
+        // Larger than a push, and still whole; what comes before it goes first.
+        let ticks = unpushed(vec![tick(1, b"a"), stated(1200), tick(600, b"b")]);
+        assert_eq!(pushes(&ticks, 500), [(1, None), (1200, Some(0)), (500, None), (100, None)]);
+        // Several small ones share a push, which keeps the last state.
+        let several = unpushed(vec![stated(2), stated(3), stated(0)]);
+        assert_eq!(pushes(&several, 500), [(5, Some(2))]);
+        // A state without messages is a push, too.
+        assert_eq!(pushes(&unpushed(vec![stated(0)]), 500), [(0, Some(0))]);
+    }
+
+    #[test]
+    fn messages_of_a_tick_with_a_state_that_have_no_room_are_not_added() {
+        let mut all = Unpushed::default();
+        let (messages, state) = stated(3);
+        assert!(!all.add(messages.clone(), state, 2));
+        assert_eq!((all.messages.len(), all.stated.len()), (0, 0));
+        assert!(all.add(messages, None, 2));
+        assert_eq!(all.len(), 2);
+    }
 }

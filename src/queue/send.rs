@@ -5,19 +5,19 @@
 //! for anything else; its sender goes on under a new name. Redis takes numbers only from a name it knows:
 //! a sender enrols first, once per name, so a name that was forgotten is refused and never begins anew.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::Semaphore;
 
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::{Config, Durability, check_fleet_name};
-use crate::mutant::{Rule, off};
+use crate::id::MessageId;
+use crate::mutant::{Rule, disabled};
 use crate::store::{Address, Call, Opened, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
-use super::message::{Lane, MessageId, NewMessage};
+use super::message::{Lane, NewMessage};
 use super::push::full;
+use super::sender_names::{CALLS_MAX, Names, Numbers};
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
 static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
@@ -27,8 +27,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unanswered batch is sent again, the same bytes, unless the sender says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
-/// Calls of one sender that are under way at a time; more of them wait for their turn.
-const CALLS_MAX: usize = 64;
 /// Pause before an unanswered batch is sent again.
 const RETRY: Duration = Duration::from_millis(50);
 /// How long a key is remembered unless the sender says otherwise.
@@ -78,33 +76,6 @@ pub struct Sender {
     was_joined: bool,
     payload_bytes_max: usize,
     durability: Durability,
-}
-
-/// The names under which batches are numbered. A call has one for itself until it is answered; a call
-/// that is dropped or not answered takes its name with it, and nobody numbers under it again.
-struct Names {
-    /// The one that was used last comes first.
-    free: Mutex<Vec<Numbers>>,
-    calls: Semaphore,
-}
-
-impl Names {
-    fn new() -> Names {
-        Names { free: Mutex::default(), calls: Semaphore::new(CALLS_MAX) }
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<Numbers>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A name that Redis knows, and which number comes next under it.
-struct Numbers {
-    name: Arc<str>,
-    next: u64,
-    /// When the name was asked for, on our clock and, a little later, on Redis's. For display only.
-    asked: Moment,
-    now_ms: u64,
 }
 
 /// How long a call may take.
@@ -301,96 +272,68 @@ impl Sender {
         // A copy of this batch went out and was not answered: it may have been added, or be added
         // still, so no refusal of a later copy says that it was not.
         let mut unheard = false;
-        let in_doubt = |numbers: &Numbers| Error::InDoubt {
-            id: MessageId::sent(&numbers.name, numbers.next),
-            messages: messages.len(),
-            after: Moment::now().since(budget.began),
-            under_key: key.is_some(),
-        };
         loop {
-            let epoch = self.store.work.epoch();
-            let answer = self.store.work.call(&call, budget.one_try()).await;
-            let refused = match answer.and_then(Reply::parse) {
-                Ok(reply) => match self.answer(&numbers, &reply)? {
-                    Answer::Sent(sent) => {
-                        if self.replicated(budget, epoch).await {
-                            let seq = numbers.next;
-                            numbers.next += messages.len() as u64;
-                            self.names.free().push(numbers);
-                            return Ok((sent, seq));
-                        }
-                        // The same batch again: already there, and then on the replicas.
-                        unheard = true;
-                        None
-                    }
-                    Answer::Refused(error) => Some((error, true)),
-                    // The numbers were forgotten: after an hour of silence, or by data loss. Whether a
-                    // copy that nobody answered was added is not known any more.
-                    Answer::Gap if unheard && !off(Rule::ForgottenIsDoubt) => {
-                        return Err(in_doubt(&numbers));
-                    }
-                    Answer::Gap => {
-                        numbers = self.enroll(budget).await?;
-                        call = self.call(&numbers, messages, key);
-                        None
-                    }
-                },
-                Err(error) if error.is_unheard() => {
-                    tracing::debug!(%error, "send unanswered, will be repeated");
-                    unheard = true;
-                    None
-                }
-                Err(error) if error.is_passing() && !budget.is_over() => None,
-                Err(error) if error.is_oom() => {
-                    Some((Error::Full { reason: "Redis is out of memory".to_owned() }, true))
-                }
-                Err(error) => {
-                    let known = error.is_passing();
-                    Some((self.store.explain(error), known))
-                }
-            };
-            if let Some((error, known)) = refused
-                && !unheard
-            {
-                // After an error that is none of ours the name is not used again: who knows how far the call got.
-                if known {
+            match self.try_once(&call, &numbers, budget).await {
+                Try::Sent(sent) => {
+                    let seq = numbers.next;
+                    numbers.next += messages.len() as u64;
                     self.names.free().push(numbers);
+                    return Ok((sent, seq));
                 }
-                return Err(error);
+                Try::Refused { error, keeps_name } if !unheard => {
+                    if keeps_name {
+                        self.names.free().push(numbers);
+                    }
+                    return Err(error);
+                }
+                Try::Forgotten if !unheard || disabled(Rule::ForgottenIsDoubt) => {
+                    numbers = self.enroll(budget).await?;
+                    call = self.call(&numbers, messages, key);
+                }
+                // Whether a copy that nobody answered was added is not known any more.
+                Try::Forgotten => return Err(in_doubt(&numbers, messages, key, budget)),
+                Try::Unheard => unheard = true,
+                Try::Refused { .. } | Try::Again => {}
             }
             if budget.is_over() {
-                return Err(in_doubt(&numbers));
+                return Err(in_doubt(&numbers, messages, key, budget));
             }
             tokio::time::sleep(RETRY.min(budget.left())).await;
         }
     }
 
-    /// What an answer says.
-    fn answer(&self, numbers: &Numbers, reply: &Reply) -> Result<Answer, Error> {
-        let text = || reply.text(0).map_err(|error| self.store.explain(error));
-        Ok(match reply.tag.as_str() {
-            "ok" | "already" => {
+    /// Sends a batch once.
+    async fn try_once(&self, call: &Call<Answer>, numbers: &Numbers, budget: Budget) -> Try {
+        let refused = |error, keeps_name| Try::Refused { error, keeps_name };
+        let epoch = self.store.work.epoch();
+        match self.store.work.call(call, budget.one_try()).await {
+            // Too few replicas have it: the same batch again is already there, and then on the replicas.
+            Ok(Answer::Added | Answer::Duplicate(_)) if !self.replicated(budget, epoch).await => {
+                Try::Unheard
+            }
+            Ok(Answer::Added) => {
                 let id = MessageId::sent(&numbers.name, numbers.next);
-                Answer::Sent(Sent { id, is_new: true })
+                Try::Sent(Sent { id, is_new: true })
             }
-            "duplicate" => match MessageId::from_redis(&text()?) {
-                Some(id) => Answer::Sent(Sent { id, is_new: false }),
-                None => {
-                    let odd = StoreError::odd("what stands under this key is no message's id");
-                    return Err(self.store.explain(odd));
-                }
-            },
-            "full" => {
-                let reason = full(reply, self.lane).map_err(|error| self.store.explain(error))?;
-                Answer::Refused(Error::Full { reason })
+            Ok(Answer::Duplicate(id)) => Try::Sent(Sent { id, is_new: false }),
+            Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
+            Ok(Answer::Protocol(theirs)) => refused(self.store.other_protocol(&theirs), true),
+            Ok(Answer::Forgotten) => Try::Forgotten,
+            // How far such a call got is not known, so its name is not used again.
+            Err(error @ StoreError::Odd(_)) => refused(self.store.explain(error), false),
+            Err(error) if error.is_unheard() => {
+                tracing::debug!(%error, "send unanswered, will be repeated");
+                Try::Unheard
             }
-            "protocol" => Answer::Refused(self.store.other_protocol(&text()?)),
-            "gap" => Answer::Gap,
-            other => {
-                let error = StoreError::odd(format!("unexpected answer {other:?}"));
-                return Err(self.store.explain(error));
+            Err(error) if error.is_passing() && !budget.is_over() => Try::Again,
+            Err(error) if error.is_oom() => {
+                refused(Error::Full { reason: "Redis is out of memory".to_owned() }, true)
             }
-        })
+            Err(error) => {
+                let keeps_name = error.is_passing();
+                refused(self.store.explain(error), keeps_name)
+            }
+        }
     }
 
     /// Do as many replicas have it as must? Whatever goes wrong with asking, the batch itself is in.
@@ -400,7 +343,7 @@ impl Sender {
         have.is_ok_and(|have| have >= wanted)
     }
 
-    fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call {
+    fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call<Answer> {
         let Numbers { name, next, asked, now_ms } = numbers;
         let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
         let keys = &self.store.keys;
@@ -420,7 +363,8 @@ impl Sender {
             message.envelope(&mut envelope, self.lane, id, made_ms);
             call.push_arg(&envelope[..]);
         }
-        call
+        let lane = self.lane;
+        call.reading(move |reply| Answer::read(&reply, lane))
     }
 
     /// Makes a new name known to Redis. Once per name: a late copy must not make a name known again
@@ -429,7 +373,7 @@ impl Sender {
         loop {
             let (name, asked) = (nonce(), Moment::now());
             let call = ENROLL.call(&[self.store.keys.sent(&name)]);
-            let answer = self.store.work.call(&call, budget.one_try()).await.and_then(Reply::parse);
+            let answer = self.store.work.call(&call, budget.one_try()).await;
             match answer.and_then(|reply| reply.number(0)) {
                 Ok(now_ms) => {
                     return Ok(Numbers {
@@ -461,12 +405,64 @@ impl Sender {
     }
 }
 
-/// What Redis answered to a batch.
-enum Answer {
+/// Nobody knows whether these messages were added.
+fn in_doubt(
+    numbers: &Numbers,
+    messages: &[NewMessage],
+    key: Option<&str>,
+    budget: Budget,
+) -> Error {
+    Error::InDoubt {
+        id: MessageId::sent(&numbers.name, numbers.next),
+        messages: messages.len(),
+        after: Moment::now().since(budget.began),
+        under_key: key.is_some(),
+    }
+}
+
+/// What came of one try.
+enum Try {
     Sent(Sent),
     /// Nothing was added by this copy.
-    Refused(Error),
-    Gap,
+    Refused {
+        error: Error,
+        /// The name can be used for another batch.
+        keeps_name: bool,
+    },
+    /// It may have been added.
+    Unheard,
+    /// It was not, and may be the next time.
+    Again,
+    /// Redis does not know the name any more: after an hour of silence, or by data loss.
+    Forgotten,
+}
+
+/// What Redis answered to a batch.
+enum Answer {
+    Added,
+    /// A message with this id was sent under the same key before.
+    Duplicate(MessageId),
+    /// A bound is reached, as this says.
+    Full(String),
+    Protocol(String),
+    Forgotten,
+}
+
+impl Answer {
+    fn read(reply: &Reply, lane: Lane) -> Result<Answer, StoreError> {
+        match reply.tag() {
+            "ok" | "already" => Ok(Answer::Added),
+            "duplicate" => {
+                let id = MessageId::from_redis(&reply.text(0)?);
+                let id = id.ok_or_else(|| StoreError::odd("the key holds no message's id"))?;
+                Ok(Answer::Duplicate(id))
+            }
+            "full" => Ok(Answer::Full(full(reply, lane)?)),
+            "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
+            "gap" => Ok(Answer::Forgotten),
+            _ => Err(reply.unexpected()),
+        }
+    }
 }
 
 impl std::fmt::Debug for Sender {

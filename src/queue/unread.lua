@@ -11,18 +11,18 @@
 -- Returns {'ok', the last number of this fetch, then for each message: its id and what became of it}, 'gone':
 --         'many' (it came with others, so nothing is known of it: at the head of its lane again), 'back' (at the end of
 --         its lane, so that others come first), 'again' (the same, and this worker had said so before), 'failed'
+-- Uses    clock, deadline_of, enter, refresh, wake, whole
 -- Why all their numbers are used up: the fetch may still arrive, and must open nothing; and a late copy of this call
 -- must not find a block that was opened since.
 local me, n = ARGV[1], tonumber(ARGV[2])
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-local t = redis.call('TIME')
-redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[3]), me)
+if not deadline_of(KEYS[1], me) then return 'gone' end
+refresh(KEYS[1], me, clock(), ARGV[3])
 local last = n + #KEYS - 14
 local hi = math.max(tonumber(redis.call('HGET', KEYS[2], 'hi') or '0'), last)
-redis.call('HSET', KEYS[2], 'hi', string.format('%.0f', hi))
+redis.call('HSET', KEYS[2], 'hi', whole(hi))
 local found = {}
 for i = 14, #KEYS do
-  local number = string.format('%.0f', n + i - 14)
+  local number = whole(n + i - 14)
   if redis.call('HEXISTS', KEYS[2], number) == 1 then
     for _, message in ipairs(redis.call('LRANGE', KEYS[i], 0, -1)) do
       if message ~= '' and message ~= '-' then found[#found + 1] = message end
@@ -31,8 +31,8 @@ for i = 14, #KEYS do
   redis.call('DEL', KEYS[i])
   redis.call('HDEL', KEYS[2], number)
 end
-local ledger = redis.call('HGET', KEYS[13], 'ledger') or '0'
-local reply, failed = {'ok', string.format('%.0f', last)}, 0
+local keep = redis.call('HGET', KEYS[13], 'ledger') or '0'
+local reply, failed = {'ok', whole(last)}, 0
 
 -- A message that came alone: what becomes of it.
 local function alone(message, id, attempt, lane)
@@ -49,12 +49,7 @@ local function alone(message, id, attempt, lane)
   end
   redis.call('XADD', KEYS[11], '*', 'm', message, 'e', cjson.encode({v = 1, cause = 'unread', member = me, label = '',
     reason = string.format('%.0f bytes, not read in time by %.0f workers in %.0f tries', #message, workers, tries)}))
-  if ledger == '-1' then
-    redis.call('XADD', KEYS[12], '*', 'id', id, 'outcome', 'failed', 'member', me, 'attempt', attempt)
-  elseif ledger ~= '0' then
-    redis.call('XADD', KEYS[12], 'MAXLEN', '~', ledger, '*',
-      'id', id, 'outcome', 'failed', 'member', me, 'attempt', attempt)
-  end
+  enter(KEYS[12], keep, id, 'failed', me, attempt)
   redis.call('HDEL', KEYS[10], id)
   failed = 1
   return 'failed'
@@ -72,7 +67,7 @@ for i = #found, 1, -1 do
     reply[#reply + 1] = 'many'
   end
 end
-if #found > 0 then redis.call('HINCRBY', KEYS[3], 'claimed', string.format('%.0f', -#found)) end
+if #found > 0 then redis.call('HINCRBY', KEYS[3], 'claimed', whole(-#found)) end
 if failed > 0 then redis.call('HINCRBY', KEYS[3], 'failed', failed) end
-if #found > failed and redis.call('EXISTS', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
+if #found > failed then wake(KEYS[4]) end
 return reply

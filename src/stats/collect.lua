@@ -3,6 +3,6 @@
 -- KEYS[1] members ZSET   KEYS[2] stats:<round> HASH
 -- ARGV    none
 -- Returns {now_ms, members as id, deadline_ms …, answers as id, numbers …}
-local t = redis.call('TIME')
-return {string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)),
+-- Uses    clock, whole
+return {whole((clock())),
   redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'), redis.call('HGETALL', KEYS[2])}

@@ -4,20 +4,17 @@
 //! said until then, and the names of those who said nothing. The question is an event, so asking
 //! costs one wake-up per member however many ask at once: they share the round.
 
-mod reporter;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use reporter::Reporter;
-
 use crate::Error;
-use crate::membership::{Card, MemberId};
+use crate::id::MemberId;
+use crate::membership::MemberInfo;
 use crate::outcome::{Status, read_status, rfc3339};
-use crate::store::{Script, StoreError, list, number, text};
+use crate::store::{Reply, Script, StoreError};
 use crate::sync::{Redis, clear_flag, set_flag};
 
 static COLLECT: Script = Script::new("collect", include_str!("collect.lua"));
@@ -169,11 +166,11 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
     let gather = store.keys.gather();
     let round = set_flag(redis, &gather, ROUND_TTL).await?;
     let call = COLLECT.call(&[store.keys.members(), store.keys.stats(round)]);
+    let call = call.reading(Collected::read);
     let mut pause = PAUSE.0;
     let mut asked = BTreeMap::new();
     let mut collected = loop {
-        let value = store.once(&call).await?;
-        let collected = Collected::parse(value).map_err(|error| store.explain(error))?;
+        let collected = store.once(&call).await?;
         if asked.is_empty() {
             asked.clone_from(&collected.members);
         }
@@ -202,11 +199,12 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
     let missing = collected.members.iter().filter(|(id, _)| !collected.answers.contains_key(*id));
     let missing = missing.map(async |(id, deadline)| {
         // For people: without it the id must do.
-        let card = match MemberId::from_redis(id) {
-            Some(id) => store.card(&id).await.unwrap_or_default(),
-            None => Card::default(),
+        let info = match MemberId::from_redis(id) {
+            Some(id) => store.member_info(&id).await.unwrap_or_default(),
+            None => MemberInfo::default(),
         };
-        let (Card { label, host, pid, .. }, left_ms) = (card, deadline - collected.now_ms);
+        let MemberInfo { label, host, pid, .. } = info;
+        let left_ms = deadline - collected.now_ms;
         MissingMember { id: id.clone(), label, host, pid, left_ms }
     });
     stats.missing = join_all(missing).await;
@@ -219,7 +217,7 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
 }
 
 /// Milliseconds, to the microsecond.
-fn millis(took: Duration) -> f64 {
+pub(crate) fn millis(took: Duration) -> f64 {
     took.as_micros() as f64 / 1e3
 }
 
@@ -248,24 +246,21 @@ struct Collected {
 }
 
 impl Collected {
-    fn parse(value: redis::Value) -> Result<Collected, StoreError> {
-        let mut items = list(value)?.into_iter();
+    fn read(reply: Reply) -> Result<Collected, StoreError> {
+        let mut items = reply.into_list()?.into_iter();
         let mut next = || items.next().ok_or_else(|| StoreError::odd("the round is too short"));
-        let now_ms = number(&next()?)?;
+        let now_ms = next()?.into_number()?;
         let mut members = BTreeMap::new();
-        for pair in list(next()?)?.chunks_exact(2) {
-            let (id, deadline) = (text(&pair[0])?, number(&pair[1])?);
+        for (id, deadline) in next()?.into_pairs()? {
+            let deadline = deadline.into_number()?;
             members.extend(MemberId::from_redis(&id).map(|_| (id, deadline)));
         }
         // What a member of another version says, and we do not understand, counts as no answer.
-        let answers = list(next()?)?
-            .chunks_exact(2)
-            .filter_map(|pair| {
-                let id = text(&pair[0]).ok()?;
-                let answer: MemberStats = serde_json::from_str(&text(&pair[1]).ok()?).ok()?;
-                (answer.id == id).then_some((id, answer))
-            })
-            .collect();
+        let answers = next()?.into_pairs()?.into_iter().filter_map(|(id, numbers)| {
+            let answer: MemberStats = serde_json::from_str(&numbers.into_text().ok()?).ok()?;
+            (answer.id == id).then_some((id, answer))
+        });
+        let answers = answers.collect();
         Ok(Collected { now_ms, members, answers })
     }
 
@@ -280,14 +275,14 @@ mod tests {
 
     #[test]
     fn a_round_is_complete_when_every_member_has_answered() {
-        let bulk = |text: &str| redis::Value::BulkString(text.as_bytes().to_vec());
+        let bulk = |text: &str| Reply::from(text);
         let numbers = r#"{"id":"a","label":"","host":"","pid":1,"role":"worker","term":null,
             "done":0,"failed":0,"in_flight":0,"uptime_ms":1,"memory_bytes":null,
             "handler_p50_ms":null,"handler_p99_ms":null,"redis_rtt_ms":0.1,"later":"unknown"}"#;
-        let round = |answers: Vec<redis::Value>| {
+        let round = |answers: Vec<Reply>| {
             let members = ["a", "2", "b", "3"].map(bulk).to_vec();
-            let parts = vec![bulk("1"), redis::Value::Array(members), redis::Value::Array(answers)];
-            Collected::parse(redis::Value::Array(parts)).expect("a round")
+            let parts: Vec<Reply> = vec![bulk("1"), members.into(), answers.into()];
+            Collected::read(parts.into()).expect("a round")
         };
         assert!(!round(vec![bulk("a"), bulk(numbers)]).is_complete());
         assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk("{}")]).is_complete());

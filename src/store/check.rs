@@ -5,10 +5,10 @@
 
 use std::time::Instant;
 
-use super::{Call, PROTOCOL, Reply, Script, Store, StoreError, list, text};
+use super::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 use crate::Error;
 
-static RIGHTS: Script = Script::new("rights", include_str!("rights.lua"));
+static PERMISSIONS: Script = Script::new("permissions", include_str!("permissions.lua"));
 static OPEN: Script = Script::new("open", include_str!("open.lua"));
 
 /// The server a fleet lives on.
@@ -38,8 +38,7 @@ impl Store {
         if major < 7 {
             return Err(unfit(format!("version {} is older than 7.0", server.version)));
         }
-        let memory = text(&self.once(&Call::plain("INFO").arg("memory")).await?)
-            .map_err(|error| self.explain(error))?;
+        let memory = self.info("memory").await?;
         // What is remembered of senders has a time to live, and must not go before its time.
         let bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");
         if let Some(policy) = field(&memory, "maxmemory_policy")
@@ -51,19 +50,14 @@ impl Store {
             )));
         }
         for (key, expected) in self.keys.typed() {
-            let found = text(&self.once(&Call::plain("TYPE").arg(&key)).await?)
-                .map_err(|error| self.explain(error))?;
+            let found = Call::plain("TYPE").arg(&key).reading(Reply::into_text);
+            let found = self.once(&found).await?;
             if found != "none" && found != expected {
                 return Err(unfit(format!("key {key} holds a {found}, Artel needs a {expected}")));
             }
         }
         let keys = [self.keys.counts(), self.keys.ctl()];
-        let missing = list(self.once(&RIGHTS.call(&keys)).await?)
-            .map_err(|error| self.explain(error))?
-            .iter()
-            .map(text)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| self.explain(error))?;
+        let missing = self.once(&PERMISSIONS.call(&keys).reading(Reply::into_texts)).await?;
         if !missing.is_empty() {
             return Err(Error::Denied {
                 redis: self.address().to_owned(),
@@ -82,8 +76,8 @@ impl Store {
     /// As [`open_fleet`](Self::open_fleet); without an answer nothing is known.
     pub(crate) async fn try_open_fleet(&self) -> Result<Result<Opened, String>, StoreError> {
         let call = OPEN.call(&[self.keys.config(), self.keys.members()]).arg(PROTOCOL);
-        let reply = Reply::parse(self.repeat_raw(&call).await?)?;
-        match reply.tag.as_str() {
+        let reply = self.try_repeat(&call).await?;
+        match reply.tag() {
             "ok" => {
                 let (backlog_max, was_joined) = (reply.number(0)? as usize, reply.number(1)? == 1);
                 Ok(Ok(Opened { backlog_max, was_joined }))
@@ -95,15 +89,17 @@ impl Store {
 
     /// Does it keep what it holds when its process dies?
     pub(crate) async fn is_persistent(&self) -> Result<bool, Error> {
-        let info = text(&self.once(&Call::plain("INFO").arg("persistence")).await?)
-            .map_err(|error| self.explain(error))?;
+        let info = self.info("persistence").await?;
         Ok(field(&info, "aof_enabled") != Some("0"))
+    }
+
+    async fn info(&self, section: &str) -> Result<String, Error> {
+        self.once(&Call::plain("INFO").arg(section).reading(Reply::into_text)).await
     }
 
     /// Version and round-trip time of the server.
     pub(crate) async fn server(&self) -> Result<Server, Error> {
-        let info = text(&self.once(&Call::plain("INFO").arg("server")).await?)
-            .map_err(|error| self.explain(error))?;
+        let info = self.info("server").await?;
         let valkey = field(&info, "valkey_version");
         let name = if valkey.is_some() { "Valkey" } else { "Redis" };
         let version = valkey.or_else(|| field(&info, "redis_version")).unwrap_or("0").to_owned();

@@ -20,7 +20,7 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
-use super::gauge::Gauge;
+use super::reply_limit::ReplyLimit;
 
 /// An address that was understood.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ impl Client {
         let connecting = async {
             let (inner, heard) = (self.open().await?, Arc::new(AtomicBool::new(false)));
             let stream =
-                Bounded { inner, begun: false, heard: heard.clone(), gauge: Gauge::default() };
+                Bounded { inner, begun: false, heard: heard.clone(), limit: ReplyLimit::default() };
             let made =
                 MultiplexedConnection::new_with_config(self.info.redis_settings(), stream, config);
             let (inner, driver) = match made.await {
@@ -208,7 +208,7 @@ struct Bounded {
     /// Something was received; the second tells the maker of the stream.
     begun: bool,
     heard: Arc<AtomicBool>,
-    gauge: Gauge,
+    limit: ReplyLimit,
 }
 
 impl AsyncRead for Bounded {
@@ -228,7 +228,7 @@ impl AsyncRead for Bounded {
                     return Poll::Ready(Err(error));
                 }
             }
-            self.gauge.read(&buffer.filled()[before..])?;
+            self.limit.read(&buffer.filled()[before..])?;
         }
         read
     }

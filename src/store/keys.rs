@@ -43,20 +43,8 @@
 //! | `artel:{f}:@<db>:alive`, `…:alive:<id>` | presence |
 //! | `artel:{f}:@<db>:event:<name>`, and so for semaphores, latches, barriers and `gather` | the new generation |
 
-use crate::membership::MemberId;
-use crate::mutant::{Rule, off};
-
-/// Bytes of an id.
-const ID_BYTES_MAX: usize = 200;
-
-/// Is this an id, of a member or of a message? They stand in keys and on screens, so what stands in
-/// Redis and is anything else is refused, whoever wrote it.
-pub(crate) fn is_id(text: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    (1..=ID_BYTES_MAX).contains(&text.len())
-        && !text.starts_with(['.', '-'])
-        && text.bytes().all(known)
-}
+use crate::id::MemberId;
+use crate::mutant::{Rule, disabled};
 
 /// The names of one fleet's keys and channels.
 #[derive(Clone, Debug)]
@@ -89,7 +77,7 @@ macro_rules! plain {
 impl Keys {
     pub(crate) fn new(fleet: &str, database: i64) -> Keys {
         let prefix = format!("artel:{{{fleet}}}:");
-        let channels = match off(Rule::ChannelNamesDatabase) {
+        let channels = match disabled(Rule::ChannelNamesDatabase) {
             true => prefix.clone(),
             false => format!("{prefix}@{database}:"),
         };

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Value};
+use redis::AsyncConnectionConfig;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::client::{Client, Connection};
-use super::{Call, StoreError, Switchboard};
+use super::{Call, PushRouter, Reply, StoreError};
 use crate::clock::Moment;
 
 /// How long a first attempt to connect may take.
@@ -41,7 +41,7 @@ struct Shared {
     name: &'static str,
     client: Client,
     /// Who hears what arrives without being asked for.
-    switchboard: Option<Arc<Switchboard>>,
+    router: Option<Arc<PushRouter>>,
     /// Twice the number of the connection while it is there, one more once it is over.
     epoch: watch::Sender<u64>,
     /// Never held while anything is waited for.
@@ -104,10 +104,10 @@ impl Shared {
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_write_backpressure_boundary(256 * 1024);
-        if let Some(switchboard) = self.switchboard.clone() {
+        if let Some(router) = self.router.clone() {
             let shared = Arc::downgrade(&self);
             config = config.set_push_sender(move |push| {
-                switchboard.connect(push, || {
+                router.route(push, || {
                     if let Some(shared) = shared.upgrade() {
                         shared.over(generation);
                     }
@@ -144,15 +144,11 @@ impl Link {
     }
 
     /// A connection that also hears what is published on the channels it subscribes to.
-    pub(super) fn hearing(
-        name: &'static str,
-        client: Client,
-        switchboard: Arc<Switchboard>,
-    ) -> Link {
-        Link::with(name, client, Some(switchboard))
+    pub(super) fn hearing(name: &'static str, client: Client, router: Arc<PushRouter>) -> Link {
+        Link::with(name, client, Some(router))
     }
 
-    fn with(name: &'static str, client: Client, switchboard: Option<Arc<Switchboard>>) -> Link {
+    fn with(name: &'static str, client: Client, router: Option<Arc<PushRouter>>) -> Link {
         let now = Instant::now();
         let state = State {
             live: None,
@@ -168,23 +164,23 @@ impl Link {
             connecting: None,
         };
         let (epoch, state) = (watch::Sender::new(0), Mutex::new(state));
-        Link { shared: Arc::new(Shared { name, client, switchboard, epoch, state }) }
+        Link { shared: Arc::new(Shared { name, client, router, epoch, state }) }
     }
 
     /// Sends one call and waits for its answer, connecting first if need be. `timeout` is for a small
     /// call: one that carries many bytes gets the time to travel beside it.
     ///
     /// On an error other than [`StoreError::Server`] the call may still take effect later.
-    pub(crate) async fn call(&self, call: &Call, timeout: Duration) -> Result<Value, StoreError> {
-        self.call_in_epoch(call, timeout).await.map(|(value, _)| value)
+    pub(crate) async fn call<R>(&self, call: &Call<R>, timeout: Duration) -> Result<R, StoreError> {
+        self.answer(call, timeout).await.and_then(|(reply, _)| call.read(reply))
     }
 
-    /// As [`call`](Self::call), and says in which epoch it was answered.
-    async fn call_in_epoch(
+    /// As [`call`](Self::call), without reading the answer; and in which epoch it came.
+    pub(crate) async fn answer<R>(
         &self,
-        call: &Call,
+        call: &Call<R>,
         timeout: Duration,
-    ) -> Result<(Value, u64), StoreError> {
+    ) -> Result<(Reply, u64), StoreError> {
         let travels = call.travel_time();
         let timeout = timeout + travels;
         let _travelling = (!travels.is_zero()).then(|| Travelling::begin(&self.shared, timeout));
@@ -206,7 +202,7 @@ impl Link {
                 }
                 _ => answer,
             };
-            Ok(answer?)
+            Ok(Reply::new(answer?))
         };
         let result = match tokio::time::timeout(timeout, attempt).await {
             Ok(result) => result,
@@ -214,12 +210,14 @@ impl Link {
         };
         self.note(generation, &result);
         match &result {
-            Ok(value) => tracing::trace!(target: CALLS, number, tag = call.tag(value), "answered"),
+            Ok(reply) => {
+                tracing::trace!(target: CALLS, number, tag = call.logged_tag(reply), "answered");
+            }
             Err(error) => {
                 tracing::trace!(target: CALLS, number, why = error.kind(), "unanswered");
             }
         }
-        result.map(|value| (value, 2 * generation))
+        result.map(|reply| (reply, 2 * generation))
     }
 
     /// Hears what is published on this channel for the rest of the epoch that is returned. One
@@ -230,19 +228,12 @@ impl Link {
         timeout: Duration,
     ) -> Result<u64, StoreError> {
         let call = Call::plain("SSUBSCRIBE").arg(channel);
-        self.call_in_epoch(&call, timeout).await.map(|(_, epoch)| epoch)
+        self.answer(&call, timeout).await.map(|(_, epoch)| epoch)
     }
 
-    /// As [`call`](Self::call), but only over a connection that is already there.
-    pub(crate) async fn call_live(
-        &self,
-        call: &Call,
-        timeout: Duration,
-    ) -> Result<Value, StoreError> {
-        if self.shared.state().live.is_none() {
-            return Err(StoreError::Broken("not connected".to_owned()));
-        }
-        self.call(call, timeout).await
+    /// Is there a connection?
+    pub(crate) fn is_live(&self) -> bool {
+        self.shared.state().live.is_some()
     }
 
     /// Which connection this is: another number, another connection, or none.
@@ -277,7 +268,7 @@ impl Link {
         self.shared.over(generation);
     }
 
-    fn note(&self, generation: u64, result: &Result<Value, StoreError>) {
+    fn note(&self, generation: u64, result: &Result<Reply, StoreError>) {
         let give_up = match result {
             // A primary that was demoted under us: the connection must be made anew elsewhere.
             Err(StoreError::Server { code, .. }) => {

@@ -9,23 +9,28 @@
 mod address;
 mod check;
 mod client;
-mod ear;
-mod gauge;
+mod control;
 mod keys;
 mod link;
+mod prelude;
+mod push_router;
+mod reply;
+mod reply_limit;
 mod script;
-mod switchboard;
+mod session_link;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use address::Address;
 pub(crate) use check::Opened;
-pub(crate) use ear::Ear;
-pub(crate) use keys::{Keys, Signal, is_id};
+pub(crate) use control::Control;
+pub(crate) use keys::{Keys, Signal};
 pub(crate) use link::{CALLS, Link};
-pub(crate) use script::{Call, Reply, Script, list, number, text};
-pub(crate) use switchboard::{Hint, LOCK, Listener, Switchboard};
+pub(crate) use push_router::{Hint, Listener, PushRouter, Route};
+pub(crate) use reply::Reply;
+pub(crate) use script::{Call, Script};
+pub(crate) use session_link::SessionLink;
 
 use client::Client;
 
@@ -190,7 +195,7 @@ pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) work: Arc<Link>,
     pub(crate) wait: Arc<Link>,
-    ear: Arc<Mutex<Option<Arc<Ear>>>>,
+    session: Arc<Mutex<Option<Arc<SessionLink>>>>,
     client: Client,
     address: String,
     fleet: String,
@@ -205,7 +210,7 @@ impl Store {
             keys: Keys::new(fleet, database),
             work: Arc::new(Link::new("work", client.clone())),
             wait: Arc::new(Link::new("wait", client.clone())),
-            ear: Arc::default(),
+            session: Arc::default(),
             client,
             address,
             fleet: fleet.to_owned(),
@@ -213,11 +218,14 @@ impl Store {
     }
 
     /// The connection that listens, shared by everything that was opened together.
-    pub(crate) fn ear(&self) -> Result<Arc<Ear>, Error> {
-        let mut ear = self.ear.lock().expect("never poisoned");
-        match &*ear {
-            Some(ear) => Ok(ear.clone()),
-            None => Ok(ear.insert(Arc::new(Ear::open(self.client.clone(), &self.keys)?)).clone()),
+    pub(crate) fn session_link(&self) -> Result<Arc<SessionLink>, Error> {
+        let mut session = self.session.lock().expect("never poisoned");
+        match &*session {
+            Some(link) => Ok(link.clone()),
+            None => {
+                let link = SessionLink::open(self.client.clone(), &self.keys)?;
+                Ok(session.insert(Arc::new(link)).clone())
+            }
         }
     }
 
@@ -239,18 +247,17 @@ impl Store {
     }
 
     /// Sends a one-off call from a command or at start-up, and says what went wrong in full.
-    pub(crate) async fn once(&self, call: &Call) -> Result<redis::Value, Error> {
+    pub(crate) async fn once<R>(&self, call: &Call<R>) -> Result<R, Error> {
         self.work.call(call, ONCE_TIMEOUT).await.map_err(|error| self.explain(error))
     }
 
     /// Sends a call that is safe to repeat until it is answered, a few times.
-    pub(crate) async fn repeat(&self, call: &Call) -> Result<Reply, Error> {
-        let answer = self.repeat_raw(call).await.and_then(Reply::parse);
-        answer.map_err(|error| self.explain(error))
+    pub(crate) async fn repeat<R>(&self, call: &Call<R>) -> Result<R, Error> {
+        self.try_repeat(call).await.map_err(|error| self.explain(error))
     }
 
-    /// As [`repeat`](Self::repeat), for whoever explains the answer itself.
-    pub(crate) async fn repeat_raw(&self, call: &Call) -> Result<redis::Value, StoreError> {
+    /// As [`repeat`](Self::repeat), for a caller that explains the error itself.
+    pub(crate) async fn try_repeat<R>(&self, call: &Call<R>) -> Result<R, StoreError> {
         let (mut tries, began) = (0, std::time::Instant::now());
         loop {
             match self.work.call(call, ONCE_TIMEOUT).await {
@@ -289,10 +296,9 @@ impl Store {
     ) -> Result<(Vec<String>, Option<String>), StoreError> {
         let call = Call::plain("SCAN").arg(cursor.unwrap_or("0"));
         let call = call.arg("MATCH").arg(pattern).arg("COUNT").arg(500);
-        let mut page = list(self.work.call(&call, ONCE_TIMEOUT).await?)?.into_iter();
-        let next = text(&page.next().unwrap_or(redis::Value::Nil))?;
-        let keys = list(page.next().unwrap_or(redis::Value::Nil))?;
-        let keys = keys.iter().map(text).collect::<Result<_, _>>()?;
+        let mut page = self.work.call(&call, ONCE_TIMEOUT).await?.into_list()?.into_iter();
+        let mut part = || page.next().ok_or_else(|| StoreError::odd("a page that is too short"));
+        let (next, keys) = (part()?.into_text()?, part()?.into_texts()?);
         Ok((keys, Some(next).filter(|next| next != "0")))
     }
 
@@ -312,9 +318,10 @@ impl Store {
 
     /// Redis time.
     pub(crate) async fn time_ms(&self) -> Result<u64, StoreError> {
-        let time = list(self.work.call(&Call::plain("TIME"), ONCE_TIMEOUT).await?)?;
-        let part = |at: usize| time.get(at).ok_or_else(|| StoreError::odd("no time"));
-        Ok((number(part(0)?)? * 1000 + number(part(1)?)? / 1000) as u64)
+        let time = self.work.call(&Call::plain("TIME"), ONCE_TIMEOUT).await?.into_list()?;
+        let time: Vec<i64> = time.into_iter().map(Reply::into_number).collect::<Result<_, _>>()?;
+        let [seconds, micros] = time[..] else { return Err(StoreError::odd("no time")) };
+        Ok((seconds * 1000 + micros / 1000) as u64)
     }
 
     /// Waits until `wanted` replicas have everything this process wrote over the work connection of
@@ -330,8 +337,9 @@ impl Store {
             return Ok(0);
         }
         let wait = Call::plain("WAIT").arg(wanted).arg((timeout / 2).as_millis() as u64);
-        let have = number(&self.work.call(&wait, timeout).await?)?;
-        if self.work.epoch() != epoch {
+        let (have, now) = self.work.answer(&wait, timeout).await?;
+        let have = have.into_number()?;
+        if now != epoch {
             return Err(StoreError::Broken("the connection changed".to_owned()));
         }
         Ok(u32::try_from(have).unwrap_or(0))

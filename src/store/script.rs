@@ -1,15 +1,16 @@
-//! A script, its hash, one call of it, and the small tagged values scripts answer with.
+//! A script, its hash, and one call of it.
 //!
 //! **Invariant:** a [`Call`] is built once and sent byte for byte the same every time it is
-//! repeated. A number once sent is bound to its bytes.
+//! repeated. A number once sent is bound to its bytes. A call knows the type of its answer.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use redis::{ToRedisArgs, Value};
+use redis::ToRedisArgs;
 
-use super::StoreError;
+use super::prelude::with_prelude;
+use super::{Reply, StoreError};
 
 /// Bytes per second that a link must carry.
 const SLOWEST: u64 = 256 << 10;
@@ -20,58 +21,42 @@ const SMALL: u64 = 32 << 10;
 pub(crate) struct Script {
     name: &'static str,
     source: Cow<'static, str>,
-    hash: OnceLock<String>,
+    /// What Redis gets, and its hash.
+    ready: OnceLock<(Arc<str>, String)>,
     /// It answers with a tag of ours.
     tagged: bool,
 }
 
 impl Script {
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
-        Script { name, source: Cow::Borrowed(source), hash: OnceLock::new(), tagged: true }
+        Script { name, source: Cow::Borrowed(source), ready: OnceLock::new(), tagged: true }
     }
 
     /// One that is put together while the program runs; what it answers is a user's.
     pub(crate) fn composed(name: &'static str, source: String) -> Script {
-        Script { name, source: Cow::Owned(source), hash: OnceLock::new(), tagged: false }
+        Script { name, source: Cow::Owned(source), ready: OnceLock::new(), tagged: false }
     }
 
-    fn hash(&self) -> &str {
-        self.hash.get_or_init(|| redis::Script::new(&self.source()).get_hash().to_owned())
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    fn source(&self) -> Cow<'static, str> {
-        self.source.clone()
-    }
-
-    #[cfg(feature = "mutants")]
-    fn source(&self) -> Cow<'static, str> {
-        crate::mutant::script(self.name, self.source.clone())
+    fn ready(&self) -> &(Arc<str>, String) {
+        self.ready.get_or_init(|| {
+            let source = with_prelude(&self.source);
+            #[cfg(feature = "mutants")]
+            let source = crate::mutant::script(self.name, source);
+            let hash = redis::Script::new(&source).get_hash().to_owned();
+            (source.into(), hash)
+        })
     }
 
     /// Begins a call with the keys it declares.
     pub(crate) fn call(&self, keys: &[String]) -> Call {
+        let (source, hash) = self.ready();
         let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(self.hash()).arg(keys.len());
+        cmd.arg(hash).arg(keys.len());
         for key in keys {
             cmd.arg(key);
         }
-        let source = Some(self.source());
-        Call { name: self.name, tagged: self.tagged, source, cmd, answer_bytes: 0 }
+        Call::new(self.name, cmd, Some(source.clone()), self.tagged)
     }
-}
-
-/// One command, ready to be sent and sent again.
-#[derive(Clone)]
-pub(crate) struct Call {
-    /// Its script, or its command.
-    pub(super) name: &'static str,
-    tagged: bool,
-    /// What to load if Redis does not know the script.
-    pub(super) source: Option<Cow<'static, str>>,
-    pub(super) cmd: redis::Cmd,
-    /// Bytes its answer may have, if they are many.
-    answer_bytes: usize,
 }
 
 impl std::fmt::Debug for Script {
@@ -80,31 +65,105 @@ impl std::fmt::Debug for Script {
     }
 }
 
+/// Reads an answer.
+type Read<R> = Arc<dyn Fn(Reply) -> Result<R, StoreError> + Send + Sync>;
+
+/// One command, ready to be sent and sent again, and what its answer is read as.
+pub(crate) struct Call<R = Reply> {
+    /// Its script, or its command.
+    pub(super) name: &'static str,
+    tagged: bool,
+    /// What to load if Redis does not know the script.
+    pub(super) source: Option<Arc<str>>,
+    pub(super) cmd: redis::Cmd,
+    /// Bytes its answer may have, if they are many.
+    answer_bytes: usize,
+    /// The tags of those answers with which Redis has refreshed the caller's session.
+    refreshing: &'static [&'static str],
+    read: Read<R>,
+}
+
+impl<R> Clone for Call<R> {
+    fn clone(&self) -> Call<R> {
+        Call {
+            source: self.source.clone(),
+            cmd: self.cmd.clone(),
+            read: self.read.clone(),
+            ..*self
+        }
+    }
+}
+
 impl Call {
+    fn new(name: &'static str, cmd: redis::Cmd, source: Option<Arc<str>>, tagged: bool) -> Call {
+        let read: Read<Reply> = Arc::new(Ok);
+        Call { name, tagged, source, cmd, answer_bytes: 0, refreshing: &[], read }
+    }
+
     /// A plain command.
     pub(crate) fn plain(name: &'static str) -> Call {
-        Call { name, tagged: false, source: None, cmd: redis::cmd(name), answer_bytes: 0 }
+        Call::new(name, redis::cmd(name), None, false)
     }
 
-    /// The tag of its answer, for the log: nothing of a user's is ever shown.
-    pub(super) fn tag(&self, answer: &Value) -> String {
-        let tag = match answer {
-            Value::Array(items) => items.first(),
-            other => Some(other),
-        };
-        let tag = tag.filter(|_| self.tagged).and_then(|tag| text(tag).ok());
-        tag.filter(|tag| tag.bytes().all(|byte| byte.is_ascii_lowercase())).unwrap_or_default()
+    /// The answer is read like this.
+    pub(crate) fn reading<R: 'static>(
+        self,
+        read: impl Fn(Reply) -> Result<R, StoreError> + Send + Sync + 'static,
+    ) -> Call<R> {
+        let Call { name, tagged, source, cmd, answer_bytes, refreshing, .. } = self;
+        Call { name, tagged, source, cmd, answer_bytes, refreshing, read: Arc::new(read) }
     }
+}
 
-    pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call {
+impl<R> Call<R> {
+    pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call<R> {
         self.cmd.arg(arg);
         self
     }
 
+    pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {
+        self.cmd.arg(arg);
+    }
+
     /// Says that its answer may have this many bytes.
-    pub(crate) fn answering(mut self, bytes: usize) -> Call {
+    pub(crate) fn answering(mut self, bytes: usize) -> Call<R> {
         self.answer_bytes = bytes;
         self
+    }
+
+    /// Says that an answer with one of these tags comes from a Redis that has refreshed the caller's session.
+    pub(crate) fn refreshing(mut self, tags: &'static [&'static str]) -> Call<R> {
+        self.refreshing = tags;
+        self
+    }
+
+    /// Did Redis refresh the caller's session with this answer?
+    pub(crate) fn refreshes(&self, reply: &Reply) -> bool {
+        self.refreshing.contains(&reply.tag())
+    }
+
+    /// Makes something else of its answer, or of what is wrong with it.
+    pub(crate) fn map_read<T: 'static>(
+        self,
+        map: impl Fn(Result<R, StoreError>) -> T + Send + Sync + 'static,
+    ) -> Call<T>
+    where
+        R: 'static,
+    {
+        let Call { name, tagged, source, cmd, answer_bytes, refreshing, read } = self;
+        let read: Read<T> = Arc::new(move |reply| Ok(map(read(reply))));
+        Call { name, tagged, source, cmd, answer_bytes, refreshing, read }
+    }
+
+    /// Reads an answer to this call.
+    pub(crate) fn read(&self, reply: Reply) -> Result<R, StoreError> {
+        (self.read)(reply)
+    }
+
+    /// The tag of its answer, for the log: nothing of a user's is ever shown.
+    pub(super) fn logged_tag<'a>(&self, reply: &'a Reply) -> &'a str {
+        let tag = if self.tagged { reply.tag() } else { "" };
+        if tag.bytes().all(|byte| byte.is_ascii_lowercase()) { tag } else { "" }
     }
 
     /// How much longer than a small call this one takes, over the slowest link that counts as one.
@@ -118,85 +177,5 @@ impl Call {
             bytes if bytes < SMALL => Duration::ZERO,
             bytes => Duration::from_millis(bytes * 1000 / SLOWEST),
         }
-    }
-
-    pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {
-        self.cmd.arg(arg);
-    }
-}
-
-/// The answer of a script: a tag, and what came with it.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) tag: String,
-    pub(crate) items: Vec<Value>,
-}
-
-impl Reply {
-    pub(crate) fn parse(value: Value) -> Result<Reply, StoreError> {
-        match value {
-            Value::BulkString(_) | Value::SimpleString(_) => {
-                Ok(Reply { tag: text(&value)?, items: Vec::new() })
-            }
-            Value::Array(mut items) if !items.is_empty() => {
-                let tag = text(&items[0])?;
-                items.remove(0);
-                Ok(Reply { tag, items })
-            }
-            other => Err(StoreError::odd(format!("unexpected reply {other:?}"))),
-        }
-    }
-
-    pub(crate) fn number(&self, index: usize) -> Result<i64, StoreError> {
-        self.items.get(index).ok_or_else(|| StoreError::odd("reply too short")).and_then(number)
-    }
-
-    pub(crate) fn text(&self, index: usize) -> Result<String, StoreError> {
-        self.items.get(index).ok_or_else(|| StoreError::odd("reply too short")).and_then(text)
-    }
-
-    pub(crate) fn bytes(&self, index: usize) -> Result<Vec<u8>, StoreError> {
-        match self.items.get(index) {
-            Some(Value::BulkString(bytes)) => Ok(bytes.clone()),
-            _ => self.text(index).map(String::into_bytes),
-        }
-    }
-
-    /// An answer this version does not know.
-    pub(crate) fn unexpected(self) -> StoreError {
-        StoreError::odd(format!("unexpected answer {:?}", self.tag))
-    }
-}
-
-pub(crate) fn text(value: &Value) -> Result<String, StoreError> {
-    match value {
-        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Ok(text.clone()),
-        Value::Okay => Ok("OK".to_owned()),
-        Value::Int(n) => Ok(n.to_string()),
-        other => Err(StoreError::odd(format!("expected text, got {other:?}"))),
-    }
-}
-
-pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
-    match value {
-        Value::Int(n) => Ok(*n),
-        Value::Double(x) => Ok(*x as i64),
-        other => {
-            let text = text(other)?;
-            // A score may come as `1794710083943` or in exponent form.
-            text.parse()
-                .or_else(|_| text.parse::<f64>().map(|x| x as i64))
-                .map_err(|_| StoreError::odd(format!("expected a number, got {text:?}")))
-        }
-    }
-}
-
-pub(crate) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
-    match value {
-        Value::Array(items) | Value::Set(items) => Ok(items),
-        Value::Map(pairs) => Ok(pairs.into_iter().flat_map(|(k, v)| [k, v]).collect()),
-        Value::Nil => Ok(Vec::new()),
-        other => Err(StoreError::odd(format!("expected a list, got {other:?}"))),
     }
 }

@@ -6,18 +6,18 @@
 -- Returns {'through', gen}, {'waiting', gen} (wait for a later generation), 'late' (n went through some time ago, or went away), 'gone',
 --         {'parties', stored} (others wait at a barrier of another size),
 --         'spent' (the next generation would be past 2^52: nothing changed; see acquire)
+-- Uses    clock, deadline_of, grow
 -- Why the number: a repeat finds what the first copy did, and a late copy does not arrive again.
 -- Why the overdue do not count: they are dead, or will be heard of; whoever waits asks again until then.
 local me, n = ARGV[1], ARGV[2]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if not deadline_of(KEYS[1], me) then return 'gone' end
+local now, now_us = clock()
 local mine = me .. ':' .. n
 local all, here, stored, waits = redis.call('HGETALL', KEYS[2]), {}, false, false
 local gen, last, old = '0', 0, {}
 for i = 1, #all, 2 do
   local kind, member = string.match(all[i], '^([apr]):([^:]+)')
-  local deadline = kind and redis.call('ZSCORE', KEYS[1], member)
+  local deadline = kind and deadline_of(KEYS[1], member)
   if all[i] == 'parties' then stored = all[i + 1]
   elseif all[i] == 'gen' then gen = all[i + 1]
   elseif kind and not deadline then old[#old + 1] = all[i]
@@ -30,8 +30,8 @@ if not waits then
   if tonumber(n) <= last then return 'late' end
   if stored and stored ~= ARGV[3] and #here > 0 then return {'parties', stored} end
 end
-local new = math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2])
-if #here + 1 >= tonumber(ARGV[3]) and new > 4503599627370496 then return 'spent' end
+local new = grow(gen, now_us)
+if #here + 1 >= tonumber(ARGV[3]) and not new then return 'spent' end
 for _, field in ipairs(old) do redis.call('HDEL', KEYS[2], field) end
 if not waits then redis.call('HSET', KEYS[2], 'parties', ARGV[3], 'r:' .. me, n, 'a:' .. mine, '1') end
 if #here + 1 < tonumber(ARGV[3]) then return {'waiting', gen} end
@@ -43,7 +43,6 @@ for _, one in ipairs(here) do
   redis.call('HDEL', KEYS[2], 'a:' .. one)
   redis.call('HSET', KEYS[2], 'p:' .. one, '1')
 end
-gen = string.format('%.0f', new)
-redis.call('HSET', KEYS[2], 'gen', gen)
-redis.call('SPUBLISH', KEYS[3], gen)
-return {'through', gen}
+redis.call('HSET', KEYS[2], 'gen', new)
+redis.call('SPUBLISH', KEYS[3], new)
+return {'through', new}

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Flag, Locksmith, RETRY, check_count, check_name};
+use super::{EventWatch, RETRY, SyncContext, check_count, check_name};
 use crate::Error;
-use crate::membership::{End, Session};
+use crate::membership::{AskError, Patience, Session};
 use crate::store::{Reply, Script, Signal};
 
 static ARRIVE: Script = Script::new("arrive", include_str!("arrive.lua"));
 static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
 
-/// How often is looked whether it has opened, whatever is heard.
-const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to re-check the barrier.
+const REREAD_EVERY: Duration = Duration::from_secs(1);
 
 /// A barrier of a fleet, by its name. Made by [`Fleet::barrier`](crate::Fleet::barrier).
 ///
@@ -37,8 +37,8 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Barrier {
-    smith: Arc<Locksmith>,
-    flag: Arc<Flag>,
+    context: Arc<SyncContext>,
+    watch: Arc<EventWatch>,
     signal: Arc<Signal>,
     parties: u32,
 }
@@ -47,12 +47,16 @@ pub struct Barrier {
 static ARRIVALS: AtomicU64 = AtomicU64::new(0);
 
 impl Barrier {
-    pub(crate) fn new(smith: &Arc<Locksmith>, name: &str, parties: u32) -> Result<Barrier, Error> {
+    pub(crate) fn new(
+        context: &Arc<SyncContext>,
+        name: &str,
+        parties: u32,
+    ) -> Result<Barrier, Error> {
         check_name("barrier", name)?;
         check_count("parties", parties)?;
-        let signal = smith.redis.store.keys.barrier(name);
-        let flag = smith.redis.flag(&signal)?;
-        Ok(Barrier { smith: smith.clone(), flag, signal: signal.into(), parties })
+        let signal = context.redis.store.keys.barrier(name);
+        let watch = context.redis.watch(&signal)?;
+        Ok(Barrier { context: context.clone(), watch, signal: signal.into(), parties })
     }
 
     /// Arrives, and waits until so many have.
@@ -67,7 +71,7 @@ impl Barrier {
     /// Safe: dropped before it returns, it goes away and does not count.
     pub async fn wait(&self) -> Result<(), Error> {
         loop {
-            let session = self.smith.session().await?;
+            let session = self.context.session().await?;
             let mut arrival = Arrival { barrier: self, session, n: 0, open: false };
             if arrival.go_through().await? {
                 return Ok(());
@@ -95,11 +99,11 @@ struct Arrival<'a> {
 impl Arrival<'_> {
     /// Arrives and waits; false if the session ended before it went through.
     async fn go_through(&mut self) -> Result<bool, Error> {
-        let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
+        let (barrier, redis) = (self.barrier, &self.barrier.context.redis);
         let explain = |error| redis.explain(&barrier.signal.key, error);
         // In a row: a number that comes behind a higher one would count as one of before; and who
         // goes away must be gone before the next arrives.
-        let line = barrier.smith.line(&barrier.signal.key);
+        let line = barrier.context.line(&barrier.signal.key);
         line.all_left().await;
         let turn = line.turn.clone().lock_owned().await;
         self.n = ARRIVALS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -109,7 +113,7 @@ impl Arrival<'_> {
         loop {
             let since = match reply {
                 None => return Ok(false),
-                Some(reply) if reply.tag == "waiting" => reply.number(0).map_err(explain)? as u64,
+                Some(reply) if reply.tag() == "waiting" => reply.number(0).map_err(explain)? as u64,
                 // It opened; for us, too, because we were not judged dead before.
                 Some(_) => {
                     self.open = false;
@@ -117,9 +121,9 @@ impl Arrival<'_> {
                 }
             };
             tokio::select! {
-                opened = barrier.flag.wait_past(since, CONSUMER_TIMEOUT) => drop(opened.map_err(explain)?),
+                opened = barrier.watch.wait_past(since, REREAD_EVERY) => drop(opened.map_err(explain)?),
                 // Somebody who was overdue may have been heard of.
-                () = tokio::time::sleep(CONSUMER_TIMEOUT) => {}
+                () = tokio::time::sleep(REREAD_EVERY) => {}
                 () = self.session.over.cancelled() => return Ok(false),
             }
             reply = self.arrive().await?;
@@ -129,7 +133,7 @@ impl Arrival<'_> {
     /// Says that we are here, again and again until it is answered: `waiting`, `through`, or `late`,
     /// which is `through` some time ago. `None` if the session is over.
     async fn arrive(&self) -> Result<Option<Reply>, Error> {
-        let (barrier, redis) = (self.barrier, &self.barrier.smith.redis);
+        let (barrier, redis) = (self.barrier, &self.barrier.context.redis);
         let explain = |error| redis.explain(&barrier.signal.key, error);
         let call = ARRIVE
             .call(&[
@@ -140,21 +144,14 @@ impl Arrival<'_> {
             .arg(self.session.id.as_str())
             .arg(self.n)
             .arg(barrier.parties);
-        let reply = loop {
-            let answer = redis.store.work.call(&call, self.session.call_timeout()).await;
-            match answer.and_then(Reply::parse) {
-                Ok(reply) => break reply,
-                Err(error) if !error.is_passing() => return Err(explain(error)),
-                Err(_) if self.session.until_trusted().await => tokio::time::sleep(RETRY).await,
-                Err(_) => return Ok(None),
-            }
+        let asked = self.session.ask(&redis.store.work, Patience::UNTIL_ANSWERED, call).await;
+        let reply = match asked {
+            Ok(reply) => reply,
+            Err(AskError::Failed(error)) => return Err(explain(error)),
+            Err(AskError::Over | AskError::Gone) => return Ok(None),
         };
-        match reply.tag.as_str() {
+        match reply.tag() {
             "through" | "waiting" | "late" => Ok(Some(reply)),
-            "gone" => {
-                self.session.end(End::Gone);
-                Ok(None)
-            }
             "spent" => Err(Error::Exhausted { key: barrier.signal.key.clone() }),
             "parties" => Err(Error::Conflict {
                 fleet: redis.store.fleet().to_owned(),
@@ -172,18 +169,13 @@ impl Drop for Arrival<'_> {
         if !self.open || self.session.over.is_cancelled() {
             return;
         }
-        let (ear, session) = (self.barrier.smith.ear.clone(), self.session.clone());
-        let keys = [self.barrier.smith.redis.store.keys.members(), self.barrier.signal.key.clone()];
+        let (context, session) = (&self.barrier.context, self.session.clone());
+        let keys = [context.redis.store.keys.members(), self.barrier.signal.key.clone()];
         let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
-        let leaving = self.barrier.smith.line(&self.barrier.signal.key).leave();
-        self.barrier.smith.ear.spawn(async move {
-            // Until it is answered, if it can be.
-            while !session.over.is_cancelled() {
-                match ear.link.call(&call, session.call_timeout()).await {
-                    Err(error) if error.is_passing() => tokio::time::sleep(RETRY).await,
-                    _ => break,
-                }
-            }
+        let leaving = context.line(&self.barrier.signal.key).leave();
+        let link = context.session_link.link.clone();
+        context.session_link.spawn(async move {
+            let _ = session.ask(&link, Patience::UNTIL_OVER, call).await;
             drop(leaving);
         });
     }

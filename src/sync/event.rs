@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::flag::{self, Flag};
+use super::event_watch::{EventWatch, Read, read_call};
 use super::{RETRY, Redis, check_name};
 use crate::Error;
 use crate::store::{Call, Reply, Script, Signal, StoreError, nonce};
@@ -17,9 +17,9 @@ static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"
 static TAKE: Script = Script::new("event_take", include_str!("event_take.lua"));
 
 /// The longest time between two reads while waiting.
-pub(super) const CONSUMER_TIMEOUT: Duration = Duration::from_secs(5);
-const CONSUMER_TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const CONSUMER_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+pub(super) const REREAD_EVERY: Duration = Duration::from_secs(5);
+const REREAD_EVERY_MIN: Duration = Duration::from_millis(10);
+const REREAD_EVERY_MAX: Duration = Duration::from_secs(3600);
 /// A call that finds another state again and again is not sent more often than this.
 const MEANT_MAX: u32 = 8;
 /// A time to live is at most so long: Redis counts milliseconds.
@@ -88,7 +88,7 @@ pub struct EventState {
 /// `0` or later than Redis's `TIME`.
 #[derive(Clone)]
 pub struct DistributedEvent {
-    consumer_timeout: Duration,
+    reread_every: Duration,
     /// Everything else: ten thousand who wait have a clone each.
     shared: Arc<Shared>,
 }
@@ -99,7 +99,7 @@ struct Shared {
     signal: Signal,
     /// The state last seen: a `set` or `clear` that names the right one is done in one call.
     known: Mutex<Known>,
-    flag: OnceLock<Arc<Flag>>,
+    watch: OnceLock<Arc<EventWatch>>,
 }
 
 impl DistributedEvent {
@@ -114,9 +114,9 @@ impl DistributedEvent {
             redis: redis.clone(),
             signal: redis.store.keys.event(name),
             known: Mutex::default(),
-            flag: OnceLock::new(),
+            watch: OnceLock::new(),
         };
-        Ok(DistributedEvent { consumer_timeout: CONSUMER_TIMEOUT, shared: Arc::new(shared) })
+        Ok(DistributedEvent { reread_every: REREAD_EVERY, shared: Arc::new(shared) })
     }
 
     /// Reads at least so often while waiting (default 5 s): the bound on how late a wait can be that
@@ -126,13 +126,13 @@ impl DistributedEvent {
     ///
     /// If it is not between 10 ms and an hour.
     pub fn with_consumer_timeout(mut self, timeout: Duration) -> Result<DistributedEvent, Error> {
-        if !(CONSUMER_TIMEOUT_MIN..=CONSUMER_TIMEOUT_MAX).contains(&timeout) {
+        if !(REREAD_EVERY_MIN..=REREAD_EVERY_MAX).contains(&timeout) {
             let problem = format!(
-                "must be between {CONSUMER_TIMEOUT_MIN:?} and {CONSUMER_TIMEOUT_MAX:?}, not {timeout:?}"
+                "must be between {REREAD_EVERY_MIN:?} and {REREAD_EVERY_MAX:?}, not {timeout:?}"
             );
             return Err(Error::Config { field: "consumer_timeout", problem });
         }
-        self.consumer_timeout = timeout;
+        self.reread_every = timeout;
         Ok(self)
     }
 
@@ -161,15 +161,14 @@ impl DistributedEvent {
     pub async fn state(&self) -> Result<EventState, Error> {
         self.shared.redis.compare().await?;
         let key = &self.shared.signal.key;
-        let value = self.shared.redis.store.repeat_raw(&flag::read_call(key)).await;
-        let read =
-            value.and_then(flag::parse).map_err(|error| self.shared.redis.explain(key, error))?;
+        let read = self.shared.redis.store.try_repeat(&read_call(key)).await;
+        let read = read.map_err(|error| self.shared.redis.explain(key, error))?;
         let known = Known { is_set: read.set, generation: read.generation };
         *self.shared.known.lock().expect("never poisoned") = known;
         Ok(DistributedEvent::state_of(&read))
     }
 
-    pub(super) fn state_of(read: &flag::Read) -> EventState {
+    pub(super) fn state_of(read: &Read) -> EventState {
         EventState { is_set: read.set, generation: read.generation, clears_in: read.left }
     }
 
@@ -230,7 +229,7 @@ impl DistributedEvent {
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<bool, Error> {
         self.shared.redis.compare().await?;
-        let waited = self.flag()?.wait(self.consumer_timeout).await;
+        let waited = self.watch()?.wait(self.reread_every).await;
         waited.map(|()| true).map_err(|error| self.explain(error))
     }
 
@@ -284,9 +283,8 @@ impl DistributedEvent {
     async fn take_generation(&self, generation: u64, by: &str) -> Result<bool, Error> {
         let call = TAKE.call(std::slice::from_ref(&self.shared.signal.key)).arg(generation).arg(by);
         loop {
-            let reply = self.shared.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
-            match reply {
-                Ok(reply) => return Ok(reply.tag == "taken"),
+            match self.shared.redis.store.try_repeat(&call).await {
+                Ok(reply) => return Ok(reply.tag() == "taken"),
                 Err(error) if error.is_passing() => {
                     tracing::debug!(%error, "taking an event");
                     tokio::time::sleep(RETRY).await;
@@ -324,7 +322,7 @@ impl DistributedEvent {
     /// Safe: it only reads.
     pub async fn wait_past(&self, generation: u64) -> Result<u64, Error> {
         self.shared.redis.compare().await?;
-        let waited = self.flag()?.wait_past(generation, self.consumer_timeout).await;
+        let waited = self.watch()?.wait_past(generation, self.reread_every).await;
         waited.map_err(|error| self.explain(error))
     }
 
@@ -332,11 +330,11 @@ impl DistributedEvent {
         self.shared.redis.explain(&self.shared.signal.key, error)
     }
 
-    fn flag(&self) -> Result<&Arc<Flag>, Error> {
-        if self.shared.flag.get().is_none() {
-            let _ = self.shared.flag.set(self.shared.redis.flag(&self.shared.signal)?);
+    fn watch(&self) -> Result<&Arc<EventWatch>, Error> {
+        if self.shared.watch.get().is_none() {
+            let _ = self.shared.watch.set(self.shared.redis.watch(&self.shared.signal)?);
         }
-        self.shared.flag.get().ok_or(Error::Stopping)
+        self.shared.watch.get().ok_or(Error::Stopping)
     }
 
     async fn set_to(&self, ttl_ms: u64) -> Result<(), Error> {
@@ -360,7 +358,7 @@ pub(crate) async fn set_flag(redis: &Redis, signal: &Signal, ttl: Duration) -> R
 
 /// Clears this generation of the flag under this key, if it is still the present one.
 pub(crate) async fn clear_flag(redis: &Redis, key: &str, generation: u64) -> Result<(), Error> {
-    let value = redis.store.repeat_raw(&CLEAR.call(&[key.to_owned()]).arg(generation)).await;
+    let value = redis.store.try_repeat(&CLEAR.call(&[key.to_owned()]).arg(generation)).await;
     value.map(|_| ()).map_err(|error| redis.explain(key, error))
 }
 
@@ -411,11 +409,12 @@ async fn meant(
 ) -> Result<Known, Error> {
     let mut state = *known.lock().expect("never poisoned");
     for attempt in 0..MEANT_MAX {
-        let value = redis.store.repeat_raw(&call(state)).await;
-        let reply = value.and_then(Reply::parse).and_then(|reply| {
+        let call = call(state).reading(|reply: Reply| {
             let present = Known::parse(&reply.text(0)?);
-            Ok((reply.tag, present.ok_or_else(|| StoreError::odd("a state that is none"))?))
+            let present = present.ok_or_else(|| StoreError::odd("an unreadable state"))?;
+            Ok((reply.tag().to_owned(), present))
         });
+        let reply = redis.store.try_repeat(&call).await;
         let (tag, present) = reply.map_err(|error| redis.explain(key, error))?;
         let passed = attempt > 0 && present.generation > state.generation;
         state = present;

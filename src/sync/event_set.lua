@@ -6,25 +6,24 @@
 -- Returns {'ok', state} (set by this call, if only by an earlier copy of it), {'already', state} (it is set for
 --         long enough), {'moved', state} (its state is another one than the caller knows: nothing changed),
 --         {'spent', state} (the next generation would be past 2^52: nothing changed; see acquire)
+-- Uses    clock, grow, whole
 -- Why the state: a late copy of this call must neither set again what somebody has cleared since, nor make
 -- longer what somebody has set since.
 local event = redis.call('HMGET', KEYS[1], 'flag', 'gen', 'by', 'until')
-local gen, ends, ttl = string.format('%.0f', tonumber(event[2]) or 0), tonumber(event[4]) or 0, ARGV[3]
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local gen, ends, ttl = whole(tonumber(event[2]) or 0), tonumber(event[4]) or 0, ARGV[3]
+local now, now_us = clock()
 local set = event[1] == '1' and (ends == 0 or now < ends)
 local state = (set and 's' or 'c') .. gen
 if event[3] == ARGV[2] then return {'ok', state} end
 if set and (ends == 0 or ttl ~= '0' and now + ttl <= ends) then return {'already', state} end
 if ARGV[1] ~= state then return {'moved', state} end
-ends = ttl == '0' and '0' or string.format('%.0f', now + ttl)
+ends = ttl == '0' and '0' or whole(now + ttl)
 if set then
   redis.call('HSET', KEYS[1], 'by', ARGV[2], 'until', ends)
   return {'ok', state}
 end
-gen = math.max(tonumber(gen) + 1, t[1] * 1000000 + t[2])
-if gen > 4503599627370496 then return {'spent', state} end
-gen = string.format('%.0f', gen)
+gen = grow(gen, now_us)
+if not gen then return {'spent', state} end
 redis.call('HSET', KEYS[1], 'flag', '1', 'gen', gen, 'by', ARGV[2], 'until', ends)
 redis.call('SPUBLISH', KEYS[2], gen)
 return {'ok', 's' .. gen}

@@ -3,11 +3,12 @@
 -- KEYS[1] event:<name> HASH
 -- ARGV    gen, by (names this taker: a repeat is told the same)
 -- Returns 'taken' (by this taker), 'missed' (somebody else took or cleared it, it has cleared itself, or it is set anew)
+-- Uses    clock, whole
 local event = redis.call('HMGET', KEYS[1], 'flag', 'gen', 'taken', 'until')
-local t, ends = redis.call('TIME'), tonumber(event[4]) or 0
+local ends = tonumber(event[4]) or 0
 local taken = ARGV[1] .. ' ' .. ARGV[2]
 if event[3] == taken then return 'taken' end
-if event[1] ~= '1' or string.format('%.0f', tonumber(event[2]) or 0) ~= ARGV[1] then return 'missed' end
-if ends > 0 and t[1] * 1000 + math.floor(t[2] / 1000) >= ends then return 'missed' end
+if event[1] ~= '1' or whole(tonumber(event[2]) or 0) ~= ARGV[1] then return 'missed' end
+if ends > 0 and clock() >= ends then return 'missed' end
 redis.call('HSET', KEYS[1], 'flag', '0', 'until', '0', 'taken', taken)
 return 'taken'

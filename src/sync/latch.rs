@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::event::CONSUMER_TIMEOUT;
-use super::{Flag, Redis, check_count, check_name};
+use super::event::REREAD_EVERY;
+use super::{EventWatch, Redis, check_count, check_name};
 use crate::Error;
 use crate::store::{Reply, Script, Signal, nonce};
 
@@ -40,7 +40,7 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 pub struct CountDownLatch {
     redis: Redis,
     signal: Arc<Signal>,
-    flag: Arc<Flag>,
+    watch: Arc<EventWatch>,
 }
 
 impl CountDownLatch {
@@ -52,8 +52,8 @@ impl CountDownLatch {
     pub fn new(redis: &Redis, name: &str) -> Result<CountDownLatch, Error> {
         check_name("latch", name)?;
         let signal = redis.store.keys.latch(name);
-        let flag = redis.flag(&signal)?;
-        Ok(CountDownLatch { redis: redis.clone(), signal: signal.into(), flag })
+        let watch = redis.watch(&signal)?;
+        Ok(CountDownLatch { redis: redis.clone(), signal: signal.into(), watch })
     }
 
     /// Begins a round: it opens after so many calls of [`count_down`](Self::count_down). False, and
@@ -74,8 +74,8 @@ impl CountDownLatch {
         let (mut round, keys) = (String::new(), [self.signal.key.clone()]);
         loop {
             let call = SET.call(&keys).arg(count).arg(&by).arg(&round);
-            let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
-            let reply = answer.and_then(|reply| Ok((reply.text(0)?, reply.tag)));
+            let call = call.reading(|reply: Reply| Ok((reply.text(0)?, reply.tag().to_owned())));
+            let reply = self.redis.store.try_repeat(&call).await;
             let (present, tag) =
                 reply.map_err(|error| self.redis.explain(&self.signal.key, error))?;
             self.check_spent(&tag)?;
@@ -127,11 +127,10 @@ impl CountDownLatch {
         let mut round = String::new();
         loop {
             let call = DOWN.call(&self.signal.pair()).arg(&round).arg(id.unwrap_or(""));
-            let answer = self.redis.store.repeat_raw(&call).await.and_then(Reply::parse);
-            let reply = answer.and_then(|reply| {
-                let (count, present) = (reply.number(0)? as u32, reply.text(1)?);
-                Ok((reply.tag, count, present))
+            let call = call.reading(|reply: Reply| {
+                Ok((reply.tag().to_owned(), reply.number(0)? as u32, reply.text(1)?))
             });
+            let reply = self.redis.store.try_repeat(&call).await;
             let (tag, count, present) =
                 reply.map_err(|error| self.redis.explain(&self.signal.key, error))?;
             self.check_spent(&tag)?;
@@ -154,7 +153,7 @@ impl CountDownLatch {
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<(), Error> {
         self.redis.compare().await?;
-        let waited = self.flag.wait(CONSUMER_TIMEOUT).await;
+        let waited = self.watch.wait(REREAD_EVERY).await;
         waited.map_err(|error| self.redis.explain(&self.signal.key, error))
     }
 

@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-use super::guard::give_up;
-use super::smith::{Line, decided_within};
-use super::{LockGuard, Locksmith, RETRY, check_name, jittered};
+use super::context::{Line, decided_within};
+use super::lock_guard::give_up;
+use super::{LockGuard, RETRY, SyncContext, check_name, jittered};
 use crate::Error;
-use crate::election::lock_call;
-use crate::membership::{End, Session};
-use crate::store::{LOCK, Listener, Reply, StoreError, Switchboard};
+use crate::membership::{AskError, Patience, Session};
+use crate::store::{Listener, PushRouter, Route, StoreError};
+use crate::tenure::{LockAnswer, acquire_lock};
 use crate::term::Token;
 
 /// Whoever waits asks at least this often: whoever was told that it is free may have been frozen.
@@ -60,14 +60,14 @@ const SLACK: Duration = Duration::from_millis(20);
 /// ```
 #[derive(Clone)]
 pub struct Lock {
-    pub(super) smith: Arc<Locksmith>,
+    pub(super) context: Arc<SyncContext>,
     pub(super) name: Arc<str>,
 }
 
 impl Lock {
-    pub(crate) fn new(smith: &Arc<Locksmith>, name: &str) -> Result<Lock, Error> {
+    pub(crate) fn new(context: &Arc<SyncContext>, name: &str) -> Result<Lock, Error> {
         check_name("lock", name)?;
-        Ok(Lock { smith: smith.clone(), name: name.into() })
+        Ok(Lock { context: context.clone(), name: name.into() })
     }
 
     /// Waits until it is ours. While Redis is away, it waits on.
@@ -86,18 +86,18 @@ impl Lock {
 
     /// As [`acquire`](Self::acquire), and notes whether the holder was overdue when last heard of.
     async fn contend(&self, overdue: &AtomicBool) -> Result<LockGuard, Error> {
-        let line = self.smith.line(&self.name);
+        let line = self.context.line(&self.name);
         let place = tokio::select! {
             place = line.turn.clone().lock_owned() => place,
-            () = self.smith.stopped() => return Err(Error::Stopping),
+            () = self.context.stopped() => return Err(Error::Stopping),
         };
         let mut contender = Contender::new(self.clone(), line, place);
         loop {
-            let session = self.smith.session().await?;
+            let session = self.context.session().await?;
             match contender.attempt(&session, true).await? {
                 Attempt::Won(token) => return Ok(contender.won(session, token)),
-                // Not queued yet: that needs a bell, which a free lock does not.
-                Attempt::Held(_) if contender.bell.is_none() => contender.hang_up_bell(),
+                // Not queued yet: for that it must listen, which a free lock does not need.
+                Attempt::Held(_) if contender.unlocked.is_none() => contender.listen(),
                 Attempt::Held(left) => {
                     overdue.store(left.is_zero(), Ordering::Release);
                     contender.wait(&session, left).await;
@@ -118,8 +118,8 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        let session = self.smith.session_now()?;
-        let line = self.smith.line(&self.name);
+        let session = self.context.session_now()?;
+        let line = self.context.line(&self.name);
         line.all_left().await;
         let Ok(place) = line.turn.clone().try_lock_owned() else { return Ok(None) };
         let mut contender = Contender::new(self.clone(), line, place);
@@ -137,7 +137,7 @@ impl Lock {
                 Attempt::Unheard(_) if overdue && began.elapsed() < decided_within(&session) => {
                     tokio::time::sleep(RETRY).await;
                 }
-                Attempt::Unheard(error) => return Err(self.smith.redis.store.explain(error)),
+                Attempt::Unheard(error) => return Err(self.context.redis.store.explain(error)),
             }
         }
     }
@@ -179,22 +179,22 @@ enum Attempt {
     Unheard(StoreError),
 }
 
-/// Rings when whoever releases the lock tells us.
-struct Bell {
-    line: String,
-    switchboard: Arc<Switchboard>,
-    rung: Notify,
+/// Hears that the lock is free.
+struct Unlocked {
+    route: Route,
+    router: Arc<PushRouter>,
+    heard: Notify,
 }
 
-impl Listener for Bell {
+impl Listener for Unlocked {
     fn hear(&self, _: &str) {
-        self.rung.notify_one();
+        self.heard.notify_one();
     }
 }
 
-impl Drop for Bell {
+impl Drop for Unlocked {
     fn drop(&mut self) {
-        self.switchboard.unplug(&self.line);
+        self.router.remove(&self.route);
     }
 }
 
@@ -205,7 +205,7 @@ struct Contender {
     /// Its place at the head of the line inside this process.
     place: Option<OwnedMutexGuard<()>>,
     /// There once it has had to wait.
-    bell: Option<Arc<Bell>>,
+    unlocked: Option<Arc<Unlocked>>,
     /// Its place in the queue in Redis.
     ticket: String,
     /// The session it asked under, and the number of an attempt that nobody has answered yet.
@@ -214,80 +214,74 @@ struct Contender {
 
 impl Contender {
     fn new(lock: Lock, line: Arc<Line>, place: OwnedMutexGuard<()>) -> Contender {
-        Contender { lock, line, place: Some(place), bell: None, ticket: String::new(), asked: None }
+        Contender {
+            lock,
+            line,
+            place: Some(place),
+            unlocked: None,
+            ticket: String::new(),
+            asked: None,
+        }
     }
 
     /// Before it has a place in the queue: whoever is told and does not hear passes it on.
-    fn hang_up_bell(&mut self) {
-        let line = format!("{LOCK}{}", self.lock.name);
-        let switchboard = self.lock.smith.ear.switchboard.clone();
-        let bell = Arc::new(Bell { line: line.clone(), switchboard, rung: Notify::new() });
-        let listener: Arc<dyn Listener> = bell.clone();
-        bell.switchboard.plug(line, Arc::downgrade(&listener));
-        self.bell = Some(bell);
+    fn listen(&mut self) {
+        let route = Route::Lock(self.lock.name.to_string());
+        let router = self.lock.context.session_link.router.clone();
+        let unlocked = Arc::new(Unlocked { route: route.clone(), router, heard: Notify::new() });
+        let listener: Arc<dyn Listener> = unlocked.clone();
+        unlocked.router.add(route, Arc::downgrade(&listener));
+        self.unlocked = Some(unlocked);
     }
 
-    /// Asks until it is answered, or until the session is in doubt.
+    /// Asks; with `wait` until it is answered, or until the session is in doubt.
     async fn attempt(&mut self, session: &Arc<Session>, wait: bool) -> Result<Attempt, Error> {
-        let (redis, name) = (&self.lock.smith.redis, &*self.lock.name);
-        let attempt = session.rights.want(name);
+        let (redis, name) = (&self.lock.context.redis, &*self.lock.name);
+        let attempt = session.tenures.locks.want(name);
         self.asked = Some((session.clone(), Some(attempt)));
-        let ticket = self.bell.as_ref().map(|_| self.ticket.as_str());
-        let call = lock_call(&redis.store, session, name, attempt, ticket);
-        let reply = loop {
-            let reply = redis.store.work.call(&call, session.call_timeout()).await;
-            match reply.and_then(Reply::parse) {
-                Ok(reply) => break reply,
-                Err(error) if !error.is_passing() => {
-                    return Err(redis.explain(&redis.store.keys.lock(name), error));
-                }
-                Err(error) if !wait || !session.trusted() => return Ok(Attempt::Unheard(error)),
-                Err(_) => tokio::time::sleep(RETRY).await,
+        let ticket = self.unlocked.as_ref().map(|_| self.ticket.as_str());
+        let lease_ms = session.trust.lease_ms();
+        let call = acquire_lock(&redis.store, &session.id, lease_ms, name, attempt, ticket);
+        let patience = if wait { Patience::WHILE_TRUSTED } else { Patience::ONCE };
+        let answer = match session.ask(&redis.store.work, patience, call).await {
+            Ok(answer) => answer,
+            Err(AskError::Failed(error)) if !error.is_passing() => {
+                return Err(redis.explain(&redis.store.keys.lock(name), error));
             }
+            Err(error) => return Ok(Attempt::Unheard(error.into_store())),
         };
         self.asked = Some((session.clone(), None));
-        let odd = |error| redis.store.explain(error);
-        match reply.tag.as_str() {
-            "won" => {
-                let token = Token::parse(&reply.text(0).map_err(odd)?);
-                token.map(Attempt::Won).ok_or_else(|| odd(reply.unexpected()))
-            }
-            "held" => {
-                if self.bell.is_some() {
-                    self.ticket = reply.text(2).map_err(odd)?;
+        match answer {
+            LockAnswer::Won(token) => Ok(Attempt::Won(token)),
+            LockAnswer::Held(left, ticket) => {
+                if self.unlocked.is_some() {
+                    self.ticket = ticket;
                 }
-                let left = reply.number(1).map_err(odd)?.max(0) as u64;
-                Ok(Attempt::Held(Duration::from_millis(left)))
-            }
-            "gone" => {
-                session.end(End::Gone);
-                Ok(Attempt::Unheard(StoreError::odd("the session is over")))
-            }
-            "spent" => Err(Error::Exhausted { key: redis.store.keys.token() }),
-            "strange" => {
-                let key = redis.store.keys.lock(name);
-                let strange =
-                    StoreError::Server { code: "WRONGTYPE".to_owned(), text: String::new() };
-                Err(redis.explain(&key, strange))
+                Ok(Attempt::Held(left))
             }
             // A late copy was in our way: the next attempt has a higher number.
-            "late" => Ok(Attempt::Unheard(StoreError::odd("a late copy was answered"))),
-            _ => Err(odd(reply.unexpected())),
+            LockAnswer::Late => Ok(Attempt::Unheard(StoreError::odd("a late copy was answered"))),
+            LockAnswer::Spent => Err(Error::Exhausted { key: redis.store.keys.token() }),
+            LockAnswer::Strange => {
+                let (code, text) = ("WRONGTYPE".to_owned(), String::new());
+                let strange = StoreError::Server { code, text };
+                Err(redis.explain(&redis.store.keys.lock(name), strange))
+            }
         }
     }
 
     /// Waits for a reason to try again.
     async fn wait(&self, session: &Session, left: Duration) {
-        let link = &self.lock.smith.ear.link;
+        let link = &self.lock.context.session_link.link;
         let poll = jittered(POLL);
-        let rung = async {
-            match &self.bell {
-                Some(bell) => bell.rung.notified().await,
+        let told = async {
+            match &self.unlocked {
+                Some(unlocked) => unlocked.heard.notified().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            () = rung => {}
+            () = told => {}
             () = session.over.cancelled() => {}
             // Nobody can tell us while we do not listen.
             () = link.past(link.epoch()) => tokio::time::sleep(RETRY).await,
@@ -305,24 +299,22 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         let Some((session, unanswered)) = self.asked.take() else { return };
-        session.rights.forget(&self.lock.name);
+        session.tenures.locks.forget(&self.lock.name);
         if unanswered.is_none() && self.ticket.is_empty() {
             return;
         }
         let (lock, place, leaving) = (self.lock.clone(), self.place.take(), self.line.leave());
-        self.lock.smith.ear.spawn(async move {
-            let link = &lock.smith.ear.link;
+        self.lock.context.session_link.spawn(async move {
+            let link = &lock.context.session_link.link;
             let mut token = None;
             if let Some(attempt) = unanswered {
                 // The same attempt again finds out whether it was granted. What arrives even later
                 // is found by the heartbeat, and a call meant for us is passed on.
-                let store = &lock.smith.redis.store;
-                let call = lock_call(store, &session, &lock.name, attempt, None);
-                let reply = link.call(&call, session.call_timeout()).await.and_then(Reply::parse);
-                if let Ok(reply) = reply
-                    && reply.tag == "won"
-                {
-                    token = reply.text(0).ok().and_then(|text| Token::parse(&text));
+                let (store, lease_ms) = (&lock.context.redis.store, session.trust.lease_ms());
+                let call = acquire_lock(store, &session.id, lease_ms, &lock.name, attempt, None);
+                let answer = session.ask(link, Patience::ONCE, call).await;
+                if let Ok(LockAnswer::Won(granted)) = answer {
+                    token = Some(granted);
                 }
             }
             let _ = give_up(&lock, link, &session, token).await;

@@ -7,15 +7,15 @@
 //! write it protects.
 
 mod barrier;
+mod context;
 mod event;
-mod flag;
-mod guard;
-mod guarded;
+mod event_watch;
+mod guarded_script;
+mod inspect;
 mod latch;
-mod list;
 mod lock;
+mod lock_guard;
 mod semaphore;
-mod smith;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +23,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 pub use barrier::Barrier;
+pub(crate) use context::SyncContext;
 pub use event::{DistributedEvent, EventState};
 pub(crate) use event::{clear_flag, set_flag};
-pub(crate) use flag::Flag;
-pub use guard::LockGuard;
-pub use guarded::GuardedScript;
+pub(crate) use event_watch::EventWatch;
+pub use guarded_script::GuardedScript;
+pub use inspect::{EventStatus, LockStatus};
 pub use latch::CountDownLatch;
-pub use list::{EventStatus, LockStatus};
 pub use lock::Lock;
+pub use lock_guard::LockGuard;
 pub use semaphore::{Permit, Semaphore};
-pub(crate) use smith::Locksmith;
 
 use crate::Error;
 use crate::config::check_fleet_name;
@@ -59,7 +59,7 @@ const COUNT_MAX: u32 = 10_000;
 #[derive(Clone)]
 pub struct Redis {
     pub(crate) store: Store,
-    flags: Arc<Mutex<HashMap<String, Weak<Flag>>>>,
+    watches: Arc<Mutex<HashMap<String, Weak<EventWatch>>>>,
     /// The protocol was compared: by joining, or when it was first used.
     compared: Arc<AtomicBool>,
 }
@@ -73,12 +73,12 @@ impl Redis {
     pub fn open(redis: impl Into<Address>, fleet: &str) -> Result<Redis, Error> {
         check_fleet_name(fleet)?;
         let store = Store::open(&redis.into(), fleet)?;
-        Ok(Redis { store, flags: Arc::default(), compared: Arc::default() })
+        Ok(Redis { store, watches: Arc::default(), compared: Arc::default() })
     }
 
     pub(crate) fn of_member(store: Store) -> Redis {
         let compared = Arc::new(AtomicBool::new(true));
-        Redis { store, flags: Arc::default(), compared }
+        Redis { store, watches: Arc::default(), compared }
     }
 
     /// Compares the protocol of the fleet with ours, once. While Redis does not answer nothing is known,
@@ -99,19 +99,19 @@ impl Redis {
     }
 
     /// What this process knows of the flag under this key: one for all who ask.
-    pub(crate) fn flag(&self, signal: &Signal) -> Result<Arc<Flag>, Error> {
+    pub(crate) fn watch(&self, signal: &Signal) -> Result<Arc<EventWatch>, Error> {
         let key = &signal.key;
-        let ear = self.store.ear()?;
-        let mut flags = self.flags.lock().expect("never poisoned");
-        if let Some(flag) = flags.get(key).and_then(Weak::upgrade) {
-            return Ok(flag);
+        let session = self.store.session_link()?;
+        let mut watches = self.watches.lock().expect("never poisoned");
+        if let Some(watch) = watches.get(key).and_then(Weak::upgrade) {
+            return Ok(watch);
         }
-        if flags.len().is_power_of_two() {
-            flags.retain(|_, flag| flag.strong_count() > 0);
+        if watches.len().is_power_of_two() {
+            watches.retain(|_, watch| watch.strong_count() > 0);
         }
-        let flag = Flag::new(signal.clone(), &ear);
-        flags.insert(key.to_owned(), Arc::downgrade(&flag));
-        Ok(flag)
+        let watch = EventWatch::new(signal.clone(), &session);
+        watches.insert(key.to_owned(), Arc::downgrade(&watch));
+        Ok(watch)
     }
 
     /// What went wrong with a key that is somebody's by name.

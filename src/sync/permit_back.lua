@@ -3,16 +3,16 @@
 -- KEYS[1] members ZSET   KEYS[2] semaphore:<name> HASH   KEYS[3] its channel
 -- ARGV    me, n
 -- Returns 'ok', 'already' (it was not held), 'gone'
+-- Uses    clock, deadline_of, grow
 -- Why nobody is told past 2^52 (see acquire): the permit must come back all the same, and who waits asks by itself.
 local me, n = ARGV[1], ARGV[2]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+if not deadline_of(KEYS[1], me) then return 'gone' end
 local back = tonumber(redis.call('HGET', KEYS[2], 'r:' .. me) or '0')
 if tonumber(n) > back then redis.call('HSET', KEYS[2], 'r:' .. me, n) end
 if redis.call('HDEL', KEYS[2], 'h:' .. me .. ':' .. n) == 0 then return 'already' end
-local t = redis.call('TIME')
-local gen = math.max(tonumber(redis.call('HGET', KEYS[2], 'gen') or '0') + 1, t[1] * 1000000 + t[2])
-if gen > 4503599627370496 then return 'ok' end
-gen = string.format('%.0f', gen)
+local _, now_us = clock()
+local gen = grow(redis.call('HGET', KEYS[2], 'gen'), now_us)
+if not gen then return 'ok' end
 redis.call('HSET', KEYS[2], 'gen', gen)
 redis.call('SPUBLISH', KEYS[3], gen)
 return 'ok'

@@ -5,21 +5,21 @@
 -- ARGV    me, n (number of this attempt, rising), permits
 -- Returns 'ok', {'full', gen, overdue holders} (wait for a later generation), 'late' (n was given back), 'gone',
 --         {'permits', stored} (others hold permits of a semaphore of another size)
+-- Uses    clock, deadline_of
 -- Why the number: a repeat finds what the first copy got, and a late copy of it gets nothing.
 local me, n = ARGV[1], ARGV[2]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
+if not deadline_of(KEYS[1], me) then return 'gone' end
 local all, held, stored = redis.call('HGETALL', KEYS[2]), 0, false
 local gen, back, dead, overdue = '0', 0, {}, 0
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local now = clock()
 for i = 1, #all, 2 do
   local kind, member = string.match(all[i], '^([hr]):([^:]+)')
   if all[i] == 'permits' then stored = all[i + 1]
   elseif all[i] == 'gen' then gen = all[i + 1]
-  elseif kind and not redis.call('ZSCORE', KEYS[1], member) then dead[#dead + 1] = all[i]
+  elseif kind and not deadline_of(KEYS[1], member) then dead[#dead + 1] = all[i]
   elseif kind == 'h' then
     held = held + 1
-    if tonumber(redis.call('ZSCORE', KEYS[1], member)) < now then overdue = overdue + 1 end
+    if tonumber(deadline_of(KEYS[1], member)) < now then overdue = overdue + 1 end
   elseif all[i] == 'r:' .. me then back = tonumber(all[i + 1]) end
 end
 local mine = 'h:' .. me .. ':' .. n

@@ -7,18 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::smith::decided_within;
-use super::{Flag, Locksmith, RETRY, check_count, check_name, jittered};
+use super::context::decided_within;
+use super::{EventWatch, RETRY, SyncContext, check_count, check_name, jittered};
 use crate::Error;
-use crate::membership::{End, Session};
-use crate::store::{Link, Reply, Script, Signal, StoreError};
+use crate::membership::{AskError, Patience, Session};
+use crate::store::{Link, Script, Signal, StoreError};
 
 static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua"));
 static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua"));
 
 /// Whoever waits asks at least this often: a dead holder tells nobody.
 const POLL: Duration = Duration::from_millis(500);
-const BACK_TRIES: u32 = 5;
 
 /// So many permits of a fleet, by name. Made by [`Fleet::semaphore`](crate::Fleet::semaphore).
 ///
@@ -39,8 +38,8 @@ const BACK_TRIES: u32 = 5;
 /// ```
 #[derive(Clone)]
 pub struct Semaphore {
-    smith: Arc<Locksmith>,
-    flag: Arc<Flag>,
+    context: Arc<SyncContext>,
+    watch: Arc<EventWatch>,
     signal: Arc<Signal>,
     permits: u32,
 }
@@ -50,15 +49,15 @@ static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 
 impl Semaphore {
     pub(crate) fn new(
-        smith: &Arc<Locksmith>,
+        context: &Arc<SyncContext>,
         name: &str,
         permits: u32,
     ) -> Result<Semaphore, Error> {
         check_name("semaphore", name)?;
         check_count("permits", permits)?;
-        let signal = smith.redis.store.keys.semaphore(name);
-        let flag = smith.redis.flag(&signal)?;
-        Ok(Semaphore { smith: smith.clone(), flag, signal: signal.into(), permits })
+        let signal = context.redis.store.keys.semaphore(name);
+        let watch = context.redis.watch(&signal)?;
+        Ok(Semaphore { context: context.clone(), watch, signal: signal.into(), permits })
     }
 
     /// Waits for a permit. While Redis is away, it waits on.
@@ -78,15 +77,15 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire), and notes whether a holder was overdue when last heard of.
     async fn contend(&self, a_holder_is_overdue: &AtomicBool) -> Result<Permit, Error> {
         loop {
-            let mut attempt = self.attempt(self.smith.session().await?);
+            let mut attempt = self.attempt(self.context.session().await?);
             match attempt.take().await? {
                 Taken::Ours => return Ok(attempt.won()),
                 Taken::Full { generation, overdue } => {
                     a_holder_is_overdue.store(overdue, Ordering::Release);
                     let poll = jittered(POLL);
                     tokio::select! {
-                        waited = self.flag.wait_past(generation, POLL) => {
-                            waited.map_err(|error| self.smith.redis.explain(&self.signal.key, error))?;
+                        waited = self.watch.wait_past(generation, POLL) => {
+                            waited.map_err(|error| self.context.redis.explain(&self.signal.key, error))?;
                         }
                         () = tokio::time::sleep(poll) => {}
                     }
@@ -107,8 +106,8 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
-        let session = self.smith.session_now()?;
-        self.smith.line(&self.signal.key).all_left().await;
+        let session = self.context.session_now()?;
+        self.context.line(&self.signal.key).all_left().await;
         let began = Instant::now();
         loop {
             let mut attempt = self.attempt(session.clone());
@@ -120,7 +119,7 @@ impl Semaphore {
                 }
                 Taken::Full { .. } => return Ok(None),
                 Taken::Again(error) => {
-                    return Err(self.smith.redis.explain(&self.signal.key, error));
+                    return Err(self.context.redis.explain(&self.signal.key, error));
                 }
             }
         }
@@ -181,33 +180,28 @@ struct Hold {
 
 impl Hold {
     async fn take(&mut self) -> Result<Taken, Error> {
-        let (redis, key) = (&self.semaphore.smith.redis, &self.semaphore.signal.key);
+        let (redis, key) = (&self.semaphore.context.redis, &self.semaphore.signal.key);
         let explain = |error| redis.explain(key, error);
         let call = TAKE
             .call(&[redis.store.keys.members(), key.to_string()])
             .arg(self.session.id.as_str())
             .arg(self.n)
             .arg(self.semaphore.permits);
-        let answer = redis.store.work.call(&call, self.session.call_timeout()).await;
-        let reply = match answer.and_then(Reply::parse) {
+        let reply = match self.session.ask(&redis.store.work, Patience::ONCE, call).await {
             Ok(reply) => reply,
-            Err(error) if error.is_passing() => return Ok(Taken::Again(error)),
-            Err(error) => return Err(explain(error)),
+            Err(AskError::Failed(error)) if !error.is_passing() => return Err(explain(error)),
+            Err(error) => return Ok(Taken::Again(error.into_store())),
         };
-        if reply.tag == "ok" {
+        if reply.tag() == "ok" {
             return Ok(Taken::Ours);
         }
         self.open = false;
-        match reply.tag.as_str() {
+        match reply.tag() {
             "full" => Ok(Taken::Full {
                 generation: reply.number(0).map_err(explain)? as u64,
                 overdue: reply.number(1).map_err(explain)? > 0,
             }),
             "late" => Ok(Taken::Again(StoreError::odd("a late copy was answered"))),
-            "gone" => {
-                self.session.end(End::Gone);
-                Ok(Taken::Again(StoreError::odd("the session is over")))
-            }
             "permits" => Err(Error::Conflict {
                 fleet: redis.store.fleet().to_owned(),
                 field: format!("permits of {key}"),
@@ -222,22 +216,24 @@ impl Hold {
         Permit { hold: self }
     }
 
-    /// Gives it back; was it ours until then, as far as can be known? Repeated so often at most.
-    async fn give_back(&self, link: &Link, tries_max: u32) -> Result<bool, StoreError> {
+    /// Gives it back; was it ours until then, as far as can be known?
+    async fn give_back(&self, link: &Link, patience: Patience) -> Result<bool, AskError> {
         let [key, channel] = self.semaphore.signal.pair();
-        let keys = [self.semaphore.smith.redis.store.keys.members(), key, channel];
+        let keys = [self.semaphore.context.redis.store.keys.members(), key, channel];
         let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
-        let mut tries = 0;
+        let mut was_asked = false;
         loop {
-            if self.session.over.is_cancelled() {
-                return Ok(false);
-            }
-            tries += 1;
-            match link.call(&call, self.session.call_timeout()).await.and_then(Reply::parse) {
+            let patience = if was_asked { patience } else { Patience::ONCE };
+            match self.session.ask(link, patience, call.clone()).await {
                 // Not ours any more; after an unheard copy it was that one's doing.
-                Ok(reply) => return Ok(reply.tag == "ok" || (tries > 1 && reply.tag == "already")),
-                Err(error) if !error.is_passing() || tries >= tries_max => return Err(error),
-                Err(_) => tokio::time::sleep(RETRY).await,
+                Ok(reply) => {
+                    return Ok(reply.tag() == "ok" || (was_asked && reply.tag() == "already"));
+                }
+                Err(AskError::Failed(error)) if error.is_passing() && !was_asked => {
+                    was_asked = true;
+                }
+                Err(AskError::Over | AskError::Gone) => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -249,14 +245,12 @@ impl Drop for Hold {
             return;
         }
         let (semaphore, session, n) = (self.semaphore.clone(), self.session.clone(), self.n);
-        let (ear, leaving) = (
-            self.semaphore.smith.ear.clone(),
-            self.semaphore.smith.line(&self.semaphore.signal.key).leave(),
-        );
-        self.semaphore.smith.ear.spawn(async move {
+        let link = self.semaphore.context.session_link.link.clone();
+        let leaving = self.semaphore.context.line(&self.semaphore.signal.key).leave();
+        self.semaphore.context.session_link.spawn(async move {
             let hold = Hold { semaphore, session, n, open: false };
             // Until it is answered or the session is over: nothing else would ever give it back.
-            let _ = hold.give_back(&ear.link, u32::MAX).await;
+            let _ = hold.give_back(&link, Patience::UNTIL_OVER).await;
             drop(leaving);
         });
     }
@@ -271,7 +265,7 @@ pub struct Permit {
 impl Permit {
     /// May it be relied on at this instant?
     pub fn is_held(&self) -> bool {
-        !self.hold.semaphore.smith.time_left(&self.hold.session).is_zero()
+        !self.hold.semaphore.context.time_left(&self.hold.session).is_zero()
     }
 
     /// Waits until it cannot be relied on any longer, as
@@ -281,7 +275,7 @@ impl Permit {
     ///
     /// Safe: it only waits.
     pub async fn lost(&self) {
-        self.hold.semaphore.smith.until_in_doubt(&self.hold.session).await;
+        self.hold.semaphore.context.until_in_doubt(&self.hold.session).await;
     }
 
     /// Gives it back, and returns when Redis has confirmed it.
@@ -295,13 +289,13 @@ impl Permit {
     ///
     /// Safe: dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
-        let redis = self.hold.semaphore.smith.redis.clone();
-        let released = self.hold.give_back(&redis.store.work, BACK_TRIES).await;
+        let redis = self.hold.semaphore.context.redis.clone();
+        let released = self.hold.give_back(&redis.store.work, Patience::SHORT).await;
         self.hold.open = released.is_err();
         match released {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::LockLost { name: self.hold.semaphore.signal.key.clone() }),
-            Err(error) => Err(redis.store.explain(error)),
+            Err(error) => Err(redis.store.explain(error.into_store())),
         }
     }
 }

@@ -4,9 +4,9 @@
 //! is recorded only if the claim is still its own. A panic or a time-out is a failed message, never
 //! a dead worker.
 
-mod ended;
 mod exchange;
 mod plan;
+mod report;
 mod runner;
 mod slots;
 
@@ -17,8 +17,10 @@ use std::time::Instant;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
-use crate::outcome::{Cause, IntoOutcome, Outcome};
-use crate::queue::{Message, MessageId};
+use crate::cause::Cause;
+use crate::id::MessageId;
+use crate::outcome::{IntoOutcome, Outcome};
+use crate::queue::Message;
 use crate::term::Term;
 
 pub(crate) use runner::{Mode, Worker};

@@ -12,17 +12,17 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::DynHandle;
-use super::ended::tell;
-use super::exchange::{Answers, Exchanging, FetchCall, RETRY};
+use super::exchange::{Exchange, Said};
 use super::plan::{AHEAD, Load, OVERDUE, ask, mean_with};
+use super::report::report;
 use super::slots::{Job, Slots};
+use crate::cause::Cause;
 use crate::config::Config;
 use crate::membership::{End, Session, somebody_idle};
 use crate::notice::{Board, Notice};
-use crate::outcome::{Cause, Ended, Outcome, Report, Settled, Settlement, Signature, settled};
+use crate::outcome::{Ended, Outcome, Report, Settled, SettledBy, Settlement};
 use crate::queue::{
-    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Turns, fetched, give_back_call,
-    given_back, named, unread,
+    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Turns, Unread, give_back, named,
 };
 use crate::store::{CALLS, Call, Store, StoreError};
 
@@ -31,6 +31,8 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 /// The longest a result waits on the desk: a slot that is busy with a slow message tells of the quick
 /// one before it only now.
 const COLLECT_EVERY: Duration = Duration::from_millis(25);
+/// Pause after a wait for a token that went wrong.
+const WAIT_RETRY: Duration = Duration::from_millis(100);
 /// With nothing in hand there is nothing to look for.
 const REST: Duration = Duration::from_secs(3600);
 /// Blocks that are settled in one round trip; the others follow in the next.
@@ -87,13 +89,8 @@ pub(crate) struct Worker {
     readable: usize,
 }
 
-/// One round trip: settle, give back, fetch.
-struct Exchange {
-    settles: Vec<u64>,
-    gives: Vec<(u64, Vec<Claim>)>,
-    fetch: Option<Fetch>,
-    answers: BoxFuture<'static, Option<Answers>>,
-}
+/// One round trip under way: what becomes of it.
+type Exchanging = BoxFuture<'static, Option<Vec<Said>>>;
 
 impl Worker {
     pub(crate) fn new(
@@ -135,7 +132,7 @@ impl Worker {
     /// Works until told to drain and drained, or until the session is over.
     pub(crate) async fn run(mut self) {
         let over = self.session.over.clone();
-        let mut exchange: Option<Exchange> = None;
+        let mut exchange: Option<Exchanging> = None;
         let mut idle: Option<BoxFuture<'static, ()>> = None;
         let mut seek: Option<BoxFuture<'static, bool>> = None;
         loop {
@@ -168,21 +165,15 @@ impl Worker {
                 self.seek_at = Instant::now() + SEEK_EVERY;
                 seek = Some(seek_idle(self.store.clone(), self.session.clone()));
             }
-            // While handlers run, results are collected soon even if nobody tells of them.
-            let look_again = if self.slots.inside() > 0 { COLLECT_EVERY } else { REST };
-            let look_again = match self.fetch_at.saturating_duration_since(Instant::now()) {
-                Duration::ZERO => look_again,
-                pause => look_again.min(pause),
-            };
-            let straggler = self.next_due().unwrap_or(look_again);
+            let straggler = self.next_look();
             tokio::select! {
                 biased;
                 () = over.cancelled() => break,
-                answers = pending_or(exchange.as_mut().map(|exchange| &mut exchange.answers)) => {
-                    match (exchange.take(), answers) {
-                        (Some(exchange), Some(answers)) => self.take_in(exchange, answers),
-                        _ => break,
-                    }
+                answers = pending_or(exchange.as_mut()) => {
+                    exchange = None;
+                    let Some(answers) = answers else { break };
+                    answers.into_iter().for_each(|said| self.apply(said));
+                    self.note_blocks(false);
                 }
                 () = self.slots.some_finished() => {}
                 () = pending_or(idle.as_mut()) => {
@@ -197,10 +188,16 @@ impl Worker {
                 () = tokio::time::sleep(straggler), if exchange.is_none() => {}
             }
         }
+        self.end().await;
+    }
+
+    /// The session is over, or nothing is left to do: what was not recorded is lost to others.
+    async fn end(mut self) {
         self.collect();
-        self.session.in_flight.store(0, Ordering::Relaxed);
-        self.session.claimed.store(0, Ordering::Relaxed);
-        self.session.idle.store(false, Ordering::Relaxed);
+        let tally = &self.session.tally;
+        tally.in_flight.store(0, Ordering::Relaxed);
+        tally.claimed.store(0, Ordering::Relaxed);
+        tally.idle.store(false, Ordering::Relaxed);
         for finished in self.slots.stop().await {
             self.board.publish(Notice::ClaimLost { id: finished.claim.id });
         }
@@ -209,11 +206,22 @@ impl Worker {
         }
     }
 
+    /// How long until there may be something to do, even if nobody tells of it: while handlers run, results are
+    /// collected soon.
+    fn next_look(&self) -> Duration {
+        let look_again = if self.slots.inside() > 0 { COLLECT_EVERY } else { REST };
+        let look_again = match self.fetch_at.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => look_again,
+            pause => look_again.min(pause),
+        };
+        self.next_due().unwrap_or(look_again)
+    }
+
     /// Uses up the claims of finished handlers.
     fn collect(&mut self) {
         for finished in self.slots.finished() {
             self.mean = Some(mean_with(self.mean, finished.report.took));
-            self.session.timings.note(finished.report.took);
+            self.session.tally.timings.note(finished.report.took);
             self.settle(finished.claim, finished.outcome, finished.report);
         }
         if self.slots.inside() == 0 {
@@ -226,9 +234,10 @@ impl Worker {
         let claimed = self.slots.inside() + self.unwanted.len() + usize::from(self.alone.is_some());
         let works = *self.mode.borrow() == Mode::Work;
         let idle = works && !self.hungry && claimed < self.config.concurrency;
-        self.session.in_flight.store(self.slots.running() as u64, Ordering::Relaxed);
-        self.session.claimed.store(claimed as u64, Ordering::Relaxed);
-        self.session.idle.store(idle, Ordering::Relaxed);
+        let tally = &self.session.tally;
+        tally.in_flight.store(self.slots.running() as u64, Ordering::Relaxed);
+        tally.claimed.store(claimed as u64, Ordering::Relaxed);
+        tally.idle.store(idle, Ordering::Relaxed);
     }
 
     /// Does something wait for a slot for longer than was planned?
@@ -248,77 +257,69 @@ impl Worker {
     }
 
     /// Everything there is to say to Redis now, in one round trip.
-    fn next_exchange(&mut self, mode: Mode) -> Option<Exchange> {
-        let (mut calls, mut settles, mut gives) = (Vec::new(), Vec::new(), Vec::new());
-        let label = self.config.label.clone();
-        let signature = Signature { label: &label };
+    fn next_exchange(&mut self, mode: Mode) -> Option<Exchanging> {
+        let mut exchange = Exchange::new(&self.store, &self.session);
         let now = Instant::now();
-        let hungry = self.hungry && now >= self.fetch_at;
-        let want = match mode {
-            Mode::Work if hungry && self.alone.is_none() && !self.alone_runs => ask(Load {
-                slots: self.config.concurrency,
-                stuck: self.slots.stuck(now, AHEAD),
-                inside: self.slots.inside(),
-                mean: self.mean,
-                batch_max: self.config.batch_max,
-            }),
-            _ => 0,
-        };
-        let fetch = want > 0 || (mode != Mode::Work && !self.burnt);
-        for block in self.blocks.values_mut() {
-            if settles.len() == SETTLES_MAX {
-                break;
-            }
-            // Whatever can be said travels with a fetch; alone, only what is due.
-            let due = block.due_in(now);
-            if due.is_some_and(|due| due.is_zero() || (fetch && block.open() == 0)) {
-                calls.push(block.call(&self.store, &self.session, &signature));
-                settles.push(block.n);
-            }
-        }
+        let want = self.wanted(mode, now);
+        let fetches = want > 0 || (mode != Mode::Work && !self.burnt);
+        self.settle_with(&mut exchange, now, fetches);
         let release = std::mem::take(&mut self.release) && self.is_overdue();
         if mode != Mode::Work || release {
             for (n, claims) in self.unstarted(mode) {
                 let Some(block) = self.blocks.get(&n) else { continue };
                 let mut positions: Vec<u32> = claims.iter().map(|claim| claim.position).collect();
                 positions.sort_unstable();
-                calls.push(give_back_call(&self.store, &self.session, n, &block.stamp, &positions));
-                gives.push((n, claims));
+                let call = give_back(&self.store, &self.session, n, &block.stamp, &positions);
+                exchange.give_back(n, claims.len(), call);
             }
         }
-        let free = self.config.concurrency.saturating_sub(self.slots.inside());
-        let fetch = fetch.then(|| Fetch {
-            n: self.next,
-            lanes: self.turns.order(self.turn + self.next),
-            max: want.min(self.readable),
-            bytes_max: self.config.block_bytes_max,
-            blocks: self.returned.min(free).min(self.readable).clamp(1, RETURNED_MAX),
-            held: self.blocks.len(),
-            known: named(self.blocks.keys().copied()),
-        });
-        self.note_blocks(fetch.is_some());
-        if calls.is_empty() && fetch.is_none() {
-            return None;
+        if fetches {
+            let free = self.config.concurrency.saturating_sub(self.slots.inside());
+            let fetch = Fetch {
+                n: self.next,
+                lanes: self.turns.order(self.turn + self.next),
+                max: want.min(self.readable),
+                bytes_max: self.config.block_bytes_max,
+                blocks: self.returned.min(free).min(self.readable).clamp(1, RETURNED_MAX),
+                held: self.blocks.len(),
+                known: named(self.blocks.keys().copied()),
+            };
+            let bytes = self.config.block_bytes_max.max(self.config.payload_bytes_max);
+            exchange.fetch(&fetch, bytes);
         }
-        let (store, session) = (self.store.clone(), self.session.clone());
-        let exchanging = Exchanging {
-            settles: !settles.is_empty(),
-            replicas: self.config.durability.replicas(),
-            fetch: fetch.as_ref().map(|fetch| FetchCall {
-                call: fetch.call(&store, &session),
-                unread: fetch.unread_call(&store, &session),
-                bytes: self.config.block_bytes_max.max(self.config.payload_bytes_max),
-            }),
-            store,
-            session,
-            calls,
-            board: self.board.clone(),
-        };
-        Some(Exchange { settles, gives, fetch, answers: Box::pin(exchanging.perform()) })
+        self.note_blocks(fetches);
+        exchange.begin(self.config.durability.replicas())
+    }
+
+    /// How many messages to ask for.
+    fn wanted(&self, mode: Mode, now: Instant) -> usize {
+        let hungry = self.hungry && now >= self.fetch_at;
+        if mode != Mode::Work || !hungry || self.alone.is_some() || self.alone_runs {
+            return 0;
+        }
+        ask(Load {
+            slots: self.config.concurrency,
+            stuck: self.slots.stuck(now, AHEAD),
+            inside: self.slots.inside(),
+            mean: self.mean,
+            batch_max: self.config.batch_max,
+        })
+    }
+
+    /// Settles what is due. Whatever can be said travels with a fetch; alone, only what is due.
+    fn settle_with(&mut self, exchange: &mut Exchange, now: Instant, fetches: bool) {
+        let settled_by = SettledBy { label: &self.config.label };
+        let due = self.blocks.values_mut().filter(|block| {
+            let due = block.due_in(now);
+            due.is_some_and(|due| due.is_zero() || (fetches && block.open() == 0))
+        });
+        for block in due.take(SETTLES_MAX) {
+            exchange.settle(block.n, block.call(&self.store, &self.session, &settled_by));
+        }
     }
 
     fn note_blocks(&self, fetching: bool) {
-        self.session.note_blocks(self.blocks.len(), self.next - 1, fetching);
+        self.session.blocks.note(self.blocks.len(), self.next - 1, fetching);
     }
 
     /// Claims that no handler has started, by block. While we work, what must run alone stays.
@@ -334,78 +335,72 @@ impl Worker {
         claims
     }
 
-    fn take_in(&mut self, exchange: Exchange, answers: Answers) {
-        let mut values = answers.values.into_iter();
-        let mut next = || values.next().unwrap_or(redis::Value::Nil);
-        for n in exchange.settles {
-            let answer = settled(next());
-            self.take_in_settled(n, answer);
-        }
-        for (n, claims) in exchange.gives {
-            match given_back(next()) {
-                Ok(true) => {
-                    let messages = claims.len() as u64;
-                    self.board.publish(Notice::GaveBack { messages });
+    /// Applies one answer of an exchange.
+    fn apply(&mut self, said: Said) {
+        match said {
+            Said::Settled(n, answer) => self.apply_settled(n, answer),
+            Said::GivenBack { n, messages, answer } => {
+                match answer {
+                    Ok(()) => {
+                        self.board.publish(Notice::GaveBack { messages: messages as u64 });
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "give back");
+                        self.data_loss("what is left of a block");
+                    }
                 }
-                Ok(false) => self.session.end(End::Gone),
-                Err(error) => {
-                    tracing::error!(%error, "give back");
-                    self.data_loss("what is left of a block");
+                if let Some(block) = self.blocks.get_mut(&n) {
+                    block.give_back(messages);
                 }
             }
-            if let Some(block) = self.blocks.get_mut(&n) {
-                block.give_back(claims.len());
-            }
+            Said::Fetched(answer) => self.apply_fetched(answer),
+            Said::Unread(answer) => self.apply_unread(answer),
         }
         self.blocks.retain(|_, block| !block.is_over());
-        if exchange.fetch.is_some() && answers.unread {
-            self.take_in_unread(next());
-        } else if exchange.fetch.is_some() {
-            match fetched(next(), self.next) {
-                Ok(Fetched::Blocks { blocks, returned }) => {
-                    self.returned = returned;
-                    self.readable = self.readable.saturating_mul(2);
-                    blocks.into_iter().for_each(|block| self.take_in_block(block));
-                }
-                Ok(Fetched::Empty) => (self.hungry, self.returned) = (false, 0),
-                Ok(Fetched::Burnt) => {
-                    self.next += 1;
-                    self.burnt = true;
-                }
-                Ok(Fetched::Closed) => self.next += 1,
-                Ok(Fetched::Gone) => self.session.end(End::Gone),
-                Ok(Fetched::DataLoss) => self.data_loss("block numbers"),
-                Err(error) => tracing::error!(%error, "fetch"),
+    }
+
+    fn apply_fetched(&mut self, answer: Result<Fetched, StoreError>) {
+        match answer {
+            Ok(Fetched::Blocks { blocks, returned }) => {
+                self.returned = returned;
+                self.readable = self.readable.saturating_mul(2);
+                blocks.into_iter().for_each(|block| self.hold(block));
             }
+            Ok(Fetched::Empty) => (self.hungry, self.returned) = (false, 0),
+            Ok(Fetched::Burnt) => {
+                self.next += 1;
+                self.burnt = true;
+            }
+            Ok(Fetched::Closed) => self.next += 1,
+            Ok(Fetched::DataLoss) => self.data_loss("block numbers"),
+            Err(error) => tracing::error!(%error, "fetch"),
         }
-        self.note_blocks(false);
     }
 
     /// What this worker could not read is with others, who may have a better link.
-    fn take_in_unread(&mut self, answer: redis::Value) {
-        match unread(answer) {
-            Ok(Some(unread)) => {
-                self.next = unread.last + 1;
-                // Many at once were too much: one by one it is known which, if any, is too large.
-                self.readable = 1;
-                // An answer without messages is that of a repeat: the first one may have had some.
-                if unread.alone || unread.given_back == 0 {
-                    self.fetch_at = Instant::now() + self.session.lease();
-                }
-                for (id, failed) in unread.messages {
-                    self.session.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
-                    self.board.publish(Notice::Unread { id, failed });
-                }
-                if unread.given_back > 0 {
-                    self.board.publish(Notice::GaveBack { messages: unread.given_back });
-                }
-            }
-            Ok(None) => self.session.end(End::Gone),
-            Err(error) => tracing::error!(%error, "unread"),
+    fn apply_unread(&mut self, answer: Result<Unread, StoreError>) {
+        let unread = match answer {
+            Ok(unread) => unread,
+            Err(error) => return tracing::error!(%error, "unread"),
+        };
+        self.next = unread.last + 1;
+        // Many at once were too much: one by one it is known which, if any, is too large.
+        self.readable = 1;
+        // An answer without messages is that of a repeat: the first one may have had some.
+        if unread.alone || unread.given_back == 0 {
+            self.fetch_at = Instant::now() + self.session.trust.lease();
+        }
+        for (id, failed) in unread.messages {
+            self.session.tally.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
+            self.board.publish(Notice::Unread { id, failed });
+        }
+        if unread.given_back > 0 {
+            self.board.publish(Notice::GaveBack { messages: unread.given_back });
         }
     }
 
-    fn take_in_block(&mut self, block: Block) {
+    /// Holds a block from now on, and hands its messages to the slots.
+    fn hold(&mut self, block: Block) {
         self.next = block.n + 1;
         let working = *self.mode.borrow() == Mode::Work;
         let count = block.messages.len();
@@ -426,7 +421,7 @@ impl Worker {
         self.slots.start(jobs);
     }
 
-    fn take_in_settled(&mut self, n: u64, answer: Result<Settled, StoreError>) {
+    fn apply_settled(&mut self, n: u64, answer: Result<Settled, StoreError>) {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -438,7 +433,7 @@ impl Worker {
         let recorded = block.answered(&answer);
         match answer {
             Settled::Recorded(lost) => {
-                for Ended { claim, outcome, report } in recorded {
+                for Ended { claim, outcome, report: about } in recorded {
                     if lost.contains(&claim.position) {
                         self.board.publish(Notice::ClaimLost { id: claim.id });
                         continue;
@@ -446,15 +441,14 @@ impl Worker {
                     let (id, attempt) = (claim.id.as_str(), u64::from(claim.attempt));
                     tracing::trace!(target: CALLS, id, attempt, "recorded");
                     let counter = match outcome.is_done() {
-                        true => &self.session.done,
-                        false => &self.session.failed,
+                        true => &self.session.tally.done,
+                        false => &self.session.tally.failed,
                     };
                     counter.fetch_add(1, Ordering::Relaxed);
-                    tell(&self.board, claim, outcome, report);
+                    report(&self.board, claim, outcome, about);
                 }
             }
             Settled::BadEffect(..) => {}
-            Settled::Gone => self.session.end(End::Gone),
             Settled::DataLoss => self.data_loss("what is left of a block"),
         }
     }
@@ -468,7 +462,7 @@ impl Worker {
 /// Is another worker idle?
 fn seek_idle(store: Store, session: Arc<Session>) -> BoxFuture<'static, bool> {
     Box::pin(async move {
-        let timeout = session.call_timeout();
+        let timeout = session.trust.call_timeout();
         let found = somebody_idle(&store.work, &store.keys, &session.id, timeout).await;
         found.unwrap_or(false)
     })
@@ -479,7 +473,7 @@ fn wait_for_token(store: Store) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let call = Call::plain("BLPOP").arg(store.keys.wake()).arg(IDLE_MAX.as_secs_f64());
         if store.wait.call(&call, IDLE_MAX * 2).await.is_err() {
-            tokio::time::sleep(RETRY * 2).await;
+            tokio::time::sleep(WAIT_RETRY).await;
         }
     })
 }

@@ -14,11 +14,13 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::{Context, DynHandle};
+use crate::cause::Cause;
+use crate::id::MessageId;
 use crate::membership::Session;
 use crate::notice::{Board, Notice};
-use crate::outcome::{Cause, Outcome, Report};
+use crate::outcome::{Outcome, Report};
 use crate::panic::{drop_quietly, panic_text};
-use crate::queue::{Claim, Message, MessageId};
+use crate::queue::{Claim, Message};
 
 /// So many results are told together while there is more to do.
 const TELL_EVERY: usize = 128;
@@ -252,8 +254,8 @@ impl Slot {
         mut start: Instant,
     ) -> Option<(Finished, Instant)> {
         let mut lost = Lost { id: Some(claim.id.clone()), board: &self.board };
-        if !self.session.trusted() {
-            if !self.session.until_trusted().await {
+        if !self.session.trust.holds() {
+            if !self.session.trust.wait().await {
                 return None;
             }
             start = Instant::now();

@@ -5,6 +5,7 @@
 mod audit;
 mod certs;
 mod process;
+mod scripts;
 mod server;
 mod wait;
 
@@ -12,5 +13,6 @@ pub use artel_verify::{Fault, Proxy};
 pub use audit::{Audit, Snapshot};
 pub use certs::Certs;
 pub use process::{Program, clean_command, python};
+pub use scripts::{script_hash, scripts};
 pub use server::{Kind, Server, free_port};
 pub use wait::{DEADLINE, eventually, wait_for};

@@ -272,14 +272,13 @@ async fn an_event_is_taken_by_one() {
 /// The answer to whoever takes an event is lost for longer than it is asked for: it has the event all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_was_taken_without_an_answer_is_not_lost() {
-    use artel_testkit::{Fault, Proxy, eventually};
+    use artel_testkit::{Fault, Proxy, eventually, script_hash};
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
     let redis = Redis::open(proxy.url(), NAME).expect("an address");
     let event = DistributedEvent::new(&redis, "work").expect("a name");
     assert!(!event.is_set().await.expect("answers"));
-    let take = redis::Script::new(include_str!("../../src/sync/event_take.lua"));
-    proxy.set(Fault::DropReplyTo(take.get_hash().as_bytes().to_vec()));
+    proxy.set(Fault::DropReplyTo(script_hash("event_take")));
     let taking = tokio::spawn(async move { event.take().await });
     let direct = Redis::open(server.url(), NAME).expect("an address");
     let direct = DistributedEvent::new(&direct, "work").expect("a name");

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use artel::{Cursor, Effect, Error, ErrorStore, Fleet, Lane, NewMessage, Outcome, Sender};
-use artel_testkit::{Fault, Proxy, Server, eventually};
+use artel_testkit::{Fault, Proxy, Server, eventually, script_hash};
 
 fn lane(server: &Server, name: &str) -> Vec<String> {
     let key = format!("artel:{{f}}:lane:{name}");
@@ -11,10 +11,6 @@ fn lane(server: &Server, name: &str) -> Vec<String> {
 fn payloads(server: &Server, name: &str) -> Vec<String> {
     let lane = lane(server, name);
     lane.iter().filter_map(|message| message.rsplit('|').next()).map(str::to_owned).collect()
-}
-
-fn hash(source: &str) -> Vec<u8> {
-    redis::Script::new(source).get_hash().as_bytes().to_vec()
 }
 
 fn memory_max(server: &Server, bytes: u64) {
@@ -34,7 +30,7 @@ async fn a_refusal_after_a_lost_reply_is_not_believed() {
     let proxy = Proxy::start(server.port()).expect("a free port");
     let sender = Sender::open(proxy.url(), "f").await.expect("reachable");
     sender.send("warm").await.expect("sent");
-    proxy.set(Fault::DropReplyTo(hash(include_str!("../../src/queue/send.lua"))));
+    proxy.set(Fault::DropReplyTo(script_hash("send")));
     let sending = tokio::spawn({
         let sender = sender.clone();
         async move { sender.send("A").await }
@@ -182,7 +178,7 @@ async fn a_dropped_page_of_a_choosing_taker_comes_again() {
         left -= i32::from(left > 0);
         left > 0
     });
-    proxy.set(Fault::DropReplyTo(hash(include_str!("../../src/outcome/pick.lua"))));
+    proxy.set(Fault::DropReplyTo(script_hash("pick")));
     // Dropped again and again, each time a little later.
     for tries in 1..100 {
         let wait = std::time::Duration::from_millis(tries * tries);

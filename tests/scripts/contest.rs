@@ -97,7 +97,7 @@ impl World<'_> {
         }
     }
 
-    /// Frees the locks of a dead member, then puts back its messages (it has none).
+    /// Frees the locks of a dead member, and forgets it: it has no messages.
     fn adopt(&mut self, at: usize) {
         let Some(me) = self.processes[at].id.clone() else { return };
         let orphans = self.lab.key("orphans");
@@ -112,7 +112,7 @@ impl World<'_> {
             let answer = self.send(call);
             self.note(&format!("free {}", answer.tag()));
         }
-        let call = self.lab.adopt_call(&me, &orphan, 0, 100);
+        let call = self.lab.forget_call(&me, &orphan);
         self.send(call);
     }
 
@@ -315,7 +315,7 @@ fn the_adversary_finds_a_missing_rule_of_locks() {
     for (script, rule, instead) in [
         ("guarded", " or redis.call('GET', KEYS[2]) ~= right", ""),
         ("acquire", "redis.call('HSET', KEYS[4], name, token .. ':' .. ARGV[4])", ""),
-        ("resign", "local held = right == whose .. '|' .. token", "local held = right"),
+        ("resign", "local held = holder == whose .. '|' .. token", "local held = holder"),
     ] {
         let mut lab = Lab::new(kind);
         lab.rules = Rules::all().without(script, rule, instead);

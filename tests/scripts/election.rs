@@ -33,7 +33,7 @@ fn a_term_grows_even_when_the_clock_stands_far_behind() {
 /// stays as it is, and every heartbeat says so.
 #[test]
 fn no_term_and_no_token_is_granted_past_two_to_the_52nd() {
-    let rule = "if token > 4503599627370496 then return 'spent' end";
+    let rule = "next <= 4503599627370496 and ";
     for key in ["term", "token"] {
         proves("acquire", rule, "", |lab| {
             lab.join("a");
@@ -61,8 +61,8 @@ fn no_term_and_no_token_is_granted_past_two_to_the_52nd() {
 /// was numbered under it is accepted a second time.
 #[test]
 fn acquiring_again_gives_a_new_term() {
-    let rule = "token = string.format('%.0f', token)";
-    let off = "token = right and string.match(right, '|(%d+)$') or string.format('%.0f', token)";
+    let rule = "if not token then return 'spent' end";
+    let off = "token = held and string.match(held, '|(%d+)$') or token";
     proves("acquire", rule, off, |lab| {
         lab.join("a");
         let term = lab.acquire("a").at(1).to_owned();
@@ -105,8 +105,8 @@ fn without_the_lease_check_two_generators_are_accepted() {
 /// A late copy from a member's first term must not end its second.
 #[test]
 fn resigning_names_its_term() {
-    let rule = "local held = right == whose .. '|' .. token";
-    proves("resign", rule, "local held = right", |lab| {
+    let rule = "local held = holder == whose .. '|' .. token";
+    proves("resign", rule, "local held = holder", |lab| {
         lab.join("a");
         let first = lab.acquire("a").at(1).to_owned();
         let resign = lab.resign_call("a", &first);

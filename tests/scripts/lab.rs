@@ -345,16 +345,21 @@ impl Lab {
 
     /// `numbers` are blocks, falling.
     pub fn adopt_all_call(&self, me: &str, dead: &str, numbers: &[u64], chunk: u64) -> Late {
-        let (blocks, locks) = (format!("blocks:{dead}"), format!("locks:{dead}"));
+        let blocks = format!("blocks:{dead}");
         let own: Vec<String> = numbers.iter().map(|n| format!("block:{dead}:{n}")).collect();
         let mut keys = vec!["members", "orphans", &blocks, "lane:returned", "errors", "counts"];
-        keys.extend(["wake", "ledger", &locks, "config", "unread"]);
+        keys.extend(["wake", "ledger", "config", "unread"]);
         keys.extend(own.iter().map(String::as_str));
         let (chunk, numbers): (String, Vec<String>) =
             (chunk.to_string(), numbers.iter().map(u64::to_string).collect());
         let mut args = vec![me, dead, &chunk, "1048576"];
         args.extend(numbers.iter().map(String::as_str));
         self.late("adopt", &keys, &args)
+    }
+
+    pub fn forget_call(&self, me: &str, dead: &str) -> Late {
+        let (blocks, locks) = (format!("blocks:{dead}"), format!("locks:{dead}"));
+        self.late("forget", &["members", "orphans", &blocks, &locks], &[me, dead])
     }
 
     /// A copy of all there is, to be put back later.

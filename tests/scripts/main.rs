@@ -14,9 +14,10 @@ mod outcomes; // one outcome per message, effects included
 mod queue; // accepted once, claimed by one
 mod recipes; // permits, latches, barriers: repeats and late copies
 mod repeats; // every script: the reply lost, a late copy
-mod rights; // locks end with their session, events have generations
+
 mod rules; // the scripts, possibly with one rule switched off
 mod schedule; // all of it at random, checked after every step
 mod sending; // sent once, put back once
 mod state; // what a generator keeps, and the end of a fleet
+mod tenures; // locks end with their session, events have generations
 mod unread; // what a worker cannot read is for others

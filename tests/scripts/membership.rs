@@ -17,11 +17,7 @@ fn a_late_heartbeat_does_not_bring_a_dead_session_back() {
     // Both halves of the rule at once: the check, and XX.
     on_each_server(|lab| {
         lab.rules = crate::rules::Rules::all()
-            .without(
-                "heartbeat",
-                "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end",
-                "",
-            )
+            .without("heartbeat", "if not deadline_of(KEYS[1], me) then return 'gone' end", "")
             .without("heartbeat", "'XX', ", "");
         assert!(!holds(lab));
     });
@@ -119,7 +115,7 @@ fn a_lease_never_shrinks_under_an_observer() {
 /// in place, they would wake and go on with theirs.
 #[test]
 fn two_leases_in_one_fleet_are_impossible() {
-    let rule = "  for _, id in ipairs(here) do\n    redis.call('ZREM', KEYS[1], id)";
+    let rule = "  for _, id in ipairs(here) do\n    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], id)";
     proves("join", rule, "  for _, id in ipairs({}) do", |lab| {
         lab.join("frozen");
         let members = lab.key("members");
@@ -372,7 +368,7 @@ fn a_deadline_in_the_far_future_is_cut_to_a_lease() {
 fn the_dead_have_no_rank() {
     proves(
         "look",
-        "redis.call('ZRANGEBYSCORE', KEYS[1], ms(now), '+inf')",
+        "redis.call('ZRANGEBYSCORE', KEYS[1], whole(now), '+inf')",
         "redis.call('ZRANGE', KEYS[1], 0, -1)",
         |lab| {
             let _m = lab.presence("m");

@@ -1,5 +1,5 @@
 use crate::lab::{Lab, NOBODY, on_each_server};
-use crate::rules::{Rules, SOURCES};
+use crate::rules::Rules;
 
 /// ⚑ A full Redis refuses new messages and nothing else: it can still elect, drain and settle.
 #[test]
@@ -49,11 +49,11 @@ fn without_the_flag_a_full_redis_cannot_drain() {
 
 #[test]
 fn only_adding_messages_is_refused_when_memory_is_full() {
-    for (name, source) in SOURCES {
-        let expected = match name {
+    for (name, source) in artel_testkit::scripts() {
+        let expected = match name.as_str() {
             "push" | "send" | "enroll" | "requeue" => "#!lua",
             "guarded" => "#!lua", // what a user's script adds is not for us to allow
-            "event_read" | "find" => "#!lua flags=no-writes",
+            "event_read" | "find" | "books" | "collect" | "permissions" => "#!lua flags=no-writes",
             _ => "#!lua flags=allow-oom",
         };
         assert_eq!(source.lines().next(), Some(expected), "{name}.lua");

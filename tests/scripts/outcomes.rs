@@ -3,7 +3,7 @@ use crate::lab::{Lab, NOBODY, on_each_server, proves};
 /// ⚑ Every script first asks whether its sender is a member.
 #[test]
 fn the_late_outcome_of_a_dead_worker_is_refused() {
-    let rule = "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end";
+    let rule = "if not deadline_of(KEYS[1], me) then return 'gone' end";
     proves("settle", rule, "", |lab| {
         let stamp = claimed(lab, &["1"]);
         lab.reap("w");

@@ -49,8 +49,7 @@ impl Lab {
 /// The dead hold nothing, and what they left goes with the next who asks.
 #[test]
 fn the_permits_of_the_dead_are_free() {
-    let rule =
-        "elseif kind and not redis.call('ZSCORE', KEYS[1], member) then dead[#dead + 1] = all[i]";
+    let rule = "elseif kind and not deadline_of(KEYS[1], member) then dead[#dead + 1] = all[i]";
     let off = "elseif all[i] == 'h:a:1' or all[i] == 'h:a:2' then held = held + 1";
     proves("permit_take", rule, off, |lab| {
         lab.join("a");

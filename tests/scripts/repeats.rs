@@ -1,6 +1,8 @@
 //! Every mutating script, in a story that uses them all: repeated at once, as after a lost reply, it
 //! changes nothing more; sent again later, after newer calls, it is refused or harmless.
 
+use std::collections::BTreeSet;
+
 use artel_testkit::Snapshot;
 
 use crate::lab::{Answer, Lab, Late, NOBODY, on_each_server};
@@ -50,13 +52,20 @@ impl Story<'_> {
         assert_eq!(self.tell(back), "ok");
         let close = self.lab.settle_call("w1", 1, block.at(1), "1", &[(1, "f")], &[]);
         assert_eq!(self.tell(close), "ok");
+        let position = self.lab.stored().remove(0);
         let take = self.lab.take_call("t", "");
         assert_eq!(self.tell(take), "ok");
+        let drop = self.lab.late("drop", &["errors", "counts"], &[&position]);
+        assert_eq!(self.tell(drop).0, ["ok", "0"], "it is being taken");
+        let disown = self.lab.late("disown", &["members", "orphans", "blocks:w1"], &["gen", "w1"]);
+        assert_eq!(self.tell(disown), "already");
         let fetch = self.lab.fetch_call("w2", 1, 2, NOBODY);
         assert_eq!(self.tell(fetch), "ok");
         self.lab.reap("w2");
         let adopt = self.lab.adopt_call("gen", "w2", 1, 100);
         assert_eq!(self.tell(adopt), "ok");
+        let forget = self.lab.forget_call("gen", "w2");
+        assert_eq!(self.tell(forget), "ok");
         let burn = self.lab.fetch_call("w1", 2, 0, NOBODY);
         assert_eq!(self.tell(burn), "burnt");
         let leave = self.lab.leave_call("w1");
@@ -64,6 +73,76 @@ impl Story<'_> {
         let resign = self.lab.resign_call("gen", &term);
         assert_eq!(self.tell(resign), "ok");
     }
+}
+
+/// Scripts whose repeats and late copies are another test's story.
+const ELSEWHERE: [(&str, &str); 21] = [
+    ("send", "sending::a_repeated_batch_is_added_once"),
+    ("enroll", "sending::enrolling_twice_changes_nothing"),
+    ("requeue", "sending::a_record_is_put_back_once"),
+    ("pick", "sending::picked_records_are_in_the_drain_and_nowhere_else"),
+    ("restore", "sending::a_drain_that_is_put_back_loses_nothing"),
+    ("confirm", "errors::a_page_is_deleted_once_and_the_drain_with_its_last_record"),
+    ("unread", "unread::a_late_copy_of_giving_up_takes_nothing_away"),
+    ("look", "membership::a_dead_member_is_reaped_after_the_grace_and_becomes_an_orphan"),
+    ("open", "membership::another_protocol_is_refused_by_everything_that_joins_opens_or_adds"),
+    ("remove", "state::a_late_copy_removes_nothing_of_a_new_fleet"),
+    ("event_set", "tenures::a_repeated_set_is_one_set"),
+    ("event_clear", "tenures::a_late_clear_does_not_clear_the_next_set"),
+    ("event_take", "state::an_event_is_taken_once"),
+    ("guarded", "tenures::a_stale_holder_writes_nothing"),
+    ("permit_take", "recipes::a_repeated_attempt_takes_one_permit"),
+    ("permit_back", "recipes::a_late_attempt_takes_no_permit"),
+    ("latch_set", "recipes::a_latch_counts_each_call_once_and_in_its_round"),
+    ("latch_down", "recipes::a_latch_counts_each_call_once_and_in_its_round"),
+    ("arrive", "recipes::an_arrival_counts_once"),
+    ("withdraw", "recipes::an_arrival_counts_once"),
+    ("answer", "repeats::an_answer_is_given_once_and_only_by_a_member"),
+];
+
+/// Every script that writes is in the story above, or another test is named that tells its own.
+#[test]
+fn every_script_has_a_story_of_repeats() {
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    on_each_server(|lab| {
+        let mut story = Story { lab, sent: Vec::new(), after_each: |_, _, _| {} };
+        story.run();
+        let told: BTreeSet<&str> = story.sent.iter().map(|call| call.script).collect();
+        for (name, source) in artel_testkit::scripts() {
+            let elsewhere = ELSEWHERE.iter().find(|(script, _)| *script == name);
+            let reads = source.starts_with("#!lua flags=no-writes");
+            let places = usize::from(reads)
+                + usize::from(told.contains(name.as_str()))
+                + usize::from(elsewhere.is_some());
+            assert_eq!(places, 1, "{name}.lua");
+            if let Some((file, test)) = elsewhere.and_then(|(_, test)| test.split_once("::")) {
+                let text =
+                    std::fs::read_to_string(tests.join(format!("{file}.rs"))).expect("a file");
+                let there = format!("fn {test}(");
+                let uses = [format!("\"{name}\""), format!("{name}_call(")];
+                let uses = uses.iter().any(|word| text.contains(word));
+                assert!(text.contains(&there) && uses, "{name}.lua: {file}::{test}");
+            }
+        }
+    });
+}
+
+/// Numbers for whoever asked: a repeat changes nothing, and the late answer of a dead member is none.
+#[test]
+fn an_answer_is_given_once_and_only_by_a_member() {
+    on_each_server(|lab| {
+        lab.join("a");
+        let answer = lab.late("answer", &["members", "stats:7"], &["a", "{}", "60000"]);
+        for _ in 0..2 {
+            assert_eq!(lab.send(&answer), "ok");
+        }
+        let stats = lab.key("stats:7");
+        assert_eq!(lab.redis::<Vec<String>>(&["HGETALL", &stats]), ["a", "{}"]);
+        lab.reap("a");
+        let () = lab.redis(&["DEL", &stats]);
+        assert_eq!(lab.send(&answer), "gone");
+        assert_eq!(lab.redis::<u64>(&["EXISTS", &stats]), 0);
+    });
 }
 
 /// Where every message is, and all counters: what a repeat must not change.

@@ -143,6 +143,10 @@ impl World<'_> {
         let answer = self.lab.send(&call);
         self.note(&format!("adopt {}", answer.tag()));
         self.history.push(call);
+        let call = self.lab.forget_call(&me, &orphan);
+        let answer = self.lab.send(&call);
+        self.note(&format!("forget {}", answer.tag()));
+        self.history.push(call);
     }
 
     fn act(&mut self, at: usize) {
@@ -397,6 +401,8 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
         "give_back already",
         "adopt ok",
         "adopt already",
+        "forget ok",
+        "forget left",
         "take same",
         "late join ok",
         "late acquire won",
@@ -443,7 +449,7 @@ fn a_random_schedule_never_breaks_the_books_on_valkey() {
 /// The adversary is worth something: with a rule switched off it finds the fault.
 #[test]
 fn the_adversary_finds_a_missing_rule() {
-    let gone = "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end";
+    let gone = "if not deadline_of(KEYS[1], me) then return 'gone' end";
     let faults = [
         (
             "push",

@@ -21,6 +21,7 @@ mod promise;
 mod proxy;
 mod quiet;
 mod report;
+mod schedule;
 mod scribe;
 mod sent;
 mod server;

@@ -186,7 +186,7 @@ pub(crate) fn has_effects((_, seq): Id) -> bool {
     seq / 3 % 2 == 0
 }
 
-async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> Result<(), Error> {
+fn config_of(part: &Part) -> Config {
     let mut config = Config::default();
     config.lease = Some(part.lease);
     config.interval = part.interval;
@@ -197,23 +197,31 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
     config.block_bytes_max = BLOCK_BYTES;
     config.payload_bytes_max = LARGE_BYTES * 2;
     config.attempts_max = Some(ATTEMPTS_MAX);
-    let (rest, maker, batch) = (part.dir.join(REST), part.name.clone(), part.batch);
-    let made = Arc::clone(book);
+    config
+}
+
+/// What one tick makes; it is written down before anything is pushed. Ticks that were missed are caught up with,
+/// several in one push.
+fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
+    let many = if part.dir.join(REST).exists() { 0 } else { part.batch };
+    book.put(&match many {
+        0 => Entry::Rests,
+        many => Entry::Make { term: tick.term.get(), seq: tick.seq, many },
+    });
+    let payload = format!("{} {}", part.name, now());
+    let before: Option<u64> =
+        std::str::from_utf8(tick.state()).ok().and_then(|text| text.parse().ok());
+    let after = before.unwrap_or(0) + many;
+    let batch = Batch::new((0..many).map(|_| payload.as_str()));
+    // Now and then nothing is made, and the state is kept all the same.
+    let keeps = many > 0 || tick.count.is_multiple_of(5);
+    if keeps { batch.with_state(after.to_string()) } else { batch }
+}
+
+async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> Result<(), Error> {
+    let (maker, made) = (part.clone(), Arc::clone(book));
     let generate = move |tick: Tick| {
-        let many = if rest.exists() { 0 } else { batch };
-        // Before anything is pushed. Ticks that were missed are caught up with, several in one push.
-        made.put(&match many {
-            0 => Entry::Rests,
-            many => Entry::Make { term: tick.term.get(), seq: tick.seq, many },
-        });
-        let payload = format!("{maker} {}", now());
-        let before: Option<u64> =
-            std::str::from_utf8(tick.state()).ok().and_then(|text| text.parse().ok());
-        let after = before.unwrap_or(0) + many;
-        let batch = Batch::new((0..many).map(|_| payload.as_str()));
-        // Now and then nothing is made, and the state is kept all the same.
-        let keeps = many > 0 || tick.count.is_multiple_of(5);
-        let batch = if keeps { batch.with_state(after.to_string()) } else { batch };
+        let batch = make(&maker, &made, &tick);
         async move { Ok::<Batch, BoxError>(batch) }
     };
     let worked = Arc::clone(book);
@@ -222,7 +230,7 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
         async move { handle(&book, &message, &context).await }
     };
     let mut fleet = loop {
-        let fleet = Fleet::builder().redis(part.url.as_str()).name(FLEET).config(config.clone());
+        let fleet = Fleet::builder().redis(part.url.as_str()).name(FLEET).config(config_of(part));
         match fleet.generate(generate.clone()).handle(handle.clone()).start().await {
             Ok(fleet) => break fleet,
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
@@ -241,28 +249,31 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
             }
         };
         let Some(notice) = notice else { return Ok(()) };
-        let entry = match notice {
-            Notice::Joined { .. } => Entry::Joined,
-            Notice::BecameGenerator { term } => Entry::Leads(term.get()),
-            Notice::LeaseLost { term, .. } => Entry::Deposed(term.get()),
-            Notice::Fenced { term } => Entry::Fenced(term.get()),
-            Notice::MemberDied { .. } => Entry::Died,
-            Notice::Adopted { returned, .. } => Entry::Adopted { returned },
-            Notice::ClaimLost { id } => match id_of(&id.to_string()) {
-                Some(id) => Entry::ClaimLost(id),
-                None => continue,
-            },
-            Notice::SessionLost { .. } => Entry::SessionLost,
-            Notice::DataLossSeen { what } => Entry::DataLoss(what.to_owned()),
-            Notice::Full { .. } => Entry::Full,
-            Notice::Disconnected { .. } => Entry::Disconnected,
-            Notice::Reconnected { .. } => Entry::Reconnected,
-            // What matters most may be among what was missed.
-            Notice::Missed { .. } if fleet.member().is_some() => Entry::Joined,
-            _ => continue,
-        };
-        book.put(&entry);
+        if let Some(entry) = entry_of(notice, fleet.member().is_some()) {
+            book.put(&entry);
+        }
     }
+}
+
+/// What a notice is in the history.
+fn entry_of(notice: Notice, is_member: bool) -> Option<Entry> {
+    Some(match notice {
+        Notice::Joined { .. } => Entry::Joined,
+        Notice::BecameGenerator { term } => Entry::Leads(term.get()),
+        Notice::LeaseLost { term, .. } => Entry::Deposed(term.get()),
+        Notice::Fenced { term } => Entry::Fenced(term.get()),
+        Notice::MemberDied { .. } => Entry::Died,
+        Notice::Adopted { returned, .. } => Entry::Adopted { returned },
+        Notice::ClaimLost { id } => Entry::ClaimLost(id_of(&id.to_string())?),
+        Notice::SessionLost { .. } => Entry::SessionLost,
+        Notice::DataLossSeen { what } => Entry::DataLoss(what.to_owned()),
+        Notice::Full { .. } => Entry::Full,
+        Notice::Disconnected { .. } => Entry::Disconnected,
+        Notice::Reconnected { .. } => Entry::Reconnected,
+        // What matters most may be among what was missed.
+        Notice::Missed { .. } if is_member => Entry::Joined,
+        _ => return None,
+    })
 }
 
 async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {

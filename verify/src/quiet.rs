@@ -33,10 +33,10 @@ impl Director<'_> {
         tell: &mut dyn FnMut(&Progress),
         doing: &'static str,
     ) -> Result<(), Trouble> {
-        if let Some((.., until)) = &mut self.held_up {
+        if let Some((.., until)) = &mut self.watch.held_up {
             *until = Instant::now();
         }
-        let mut acts: Vec<Act> = self.agenda.drain().map(|Reverse((_, act))| act).collect();
+        let mut acts: Vec<Act> = self.stage.agenda.drain().map(|Reverse((_, act))| act).collect();
         // Redis first: the others may need it.
         acts.sort_by_key(|act| !matches!(act, Act::RedisUp | Act::RedisThaw));
         let (clocks, acts): (Vec<Act>, Vec<Act>) =
@@ -47,7 +47,7 @@ impl Director<'_> {
         let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
         // A clock that was set goes wrong only now.
         std::thread::sleep(
-            (self.clock_set + TAKES_EFFECT).saturating_duration_since(Instant::now()),
+            (self.stage.clock_set + TAKES_EFFECT).saturating_duration_since(Instant::now()),
         );
         for act in clocks {
             self.act(act)?;
@@ -58,9 +58,9 @@ impl Director<'_> {
         let mut last;
         loop {
             self.look()?;
-            last = self.books.snapshot().ok();
+            last = self.stage.books.snapshot().ok();
             let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
-            let flows = self.made.min(self.begun_with) > since;
+            let flows = self.watch.made.min(self.watch.begun_with) > since;
             let here = self.members().all(|actor| actor.joined);
             if flows && here && last.as_ref().is_some_and(well) {
                 break;
@@ -74,29 +74,29 @@ impl Director<'_> {
                     if leads { "one" } else { "nobody" },
                     if flows { "work" } else { "nothing" },
                 );
-                if self.server.is_none() && self.counts.is_empty() {
+                if self.stage.server.is_none() && self.watch.counts.is_empty() {
                     return Err(Trouble::NotStarted(what));
                 }
-                self.checker.blame(Invariant::Heals, what, Vec::new());
+                self.watch.checker.blame(Invariant::Heals, what, Vec::new());
                 return Ok(());
             }
             tell(&self.progress(doing));
             std::thread::sleep(LOOK);
         }
         if let Some(last) = self.again(Books::last)? {
-            self.checker.accepted(last);
+            self.watch.checker.accepted(last);
         }
-        self.heals.push(begun.elapsed());
+        self.watch.heals.push(begun.elapsed());
         let now = self.again(Books::snapshot)?;
-        self.checker.quiet(&now);
-        self.paths.drain_recovered |=
-            self.drained && self.books.drains().is_ok_and(|drains| drains == 0);
+        self.watch.checker.quiet(&now);
+        self.watch.paths.drain_recovered |=
+            self.watch.drained && self.stage.books.drains().is_ok_and(|drains| drains == 0);
         self.beat()
     }
 
     /// Once something is broken, nothing is gained by waiting long for the rest.
     fn patience(&self, time: Duration) -> Duration {
-        if self.checker.violations.is_empty() { time } else { time / 5 }
+        if self.watch.checker.violations.is_empty() { time } else { time / 5 }
     }
 
     /// Sets the event: everybody must return.
@@ -108,12 +108,12 @@ impl Director<'_> {
             let asleep = self.members().find(|actor| actor.woken < generation);
             let asleep = asleep.map(|actor| actor.name().to_owned());
             // And nobody is left who waited before this began.
-            let late = self.wakes.asleep(Instant::now(), begun.elapsed());
+            let late = self.watch.wakes.asleep(Instant::now(), begun.elapsed());
             let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
             if begun.elapsed() > HEAL_MORE {
                 let what = format!("{asleep} still waits for an event set {HEAL_MORE:?} ago");
                 let about = vec![generation.to_string(), asleep];
-                self.checker.blame(Invariant::NoWakeUpMissed, what, about);
+                self.watch.checker.blame(Invariant::NoWakeUpMissed, what, about);
                 return Ok(());
             }
             std::thread::sleep(PAUSE);
@@ -130,17 +130,19 @@ impl Director<'_> {
             self.look()?;
             // First what was accepted, then what is there: the other way round it could be missed.
             if let Some(last) = self.again(Books::last)? {
-                self.checker.accepted(last);
+                self.watch.checker.accepted(last);
             }
             let now = self.again(Books::snapshot)?;
-            let read = self.read == 0 && (self.lossy || self.checker.seen.settled >= now.settled);
+            let read = self.watch.read == 0
+                && (self.watch.lossy || self.watch.checker.seen.settled >= now.settled);
             let time = history::now();
-            let moves = self.actors.iter().any(|actor| self.trusts.moves(actor.name(), time));
+            let moves =
+                self.stage.actors.iter().any(|actor| self.watch.trusts.moves(actor.name(), time));
             // Whoever leads and whoever sends have seen that it is time; of generators who led before nothing is
             // accepted.
-            let rested = |actor: &Actor| self.rested.contains(actor.name());
+            let rested = |actor: &Actor| self.watch.rested.contains(actor.name());
             let rests = self.members().any(rested)
-                && rested(&self.actors[self.sender()])
+                && rested(&self.stage.actors[self.sender()])
                 && begun.elapsed() > REST_AFTER
                 && !moves;
             if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
@@ -158,27 +160,27 @@ impl Director<'_> {
                     now.held,
                     now.errors.len()
                 );
-                self.checker.blame(Invariant::Heals, what, Vec::new());
+                self.watch.checker.blame(Invariant::Heals, what, Vec::new());
                 break now;
             }
             tell(&self.progress("settling"));
             std::thread::sleep(LOOK);
         };
         self.look()?;
-        self.paths.drain_recovered |= self.drained && now.errors.is_empty();
-        if !self.lossy && self.checker.seen.settled != now.settled {
-            let (read, there) = (self.checker.seen.settled, now.settled);
+        self.watch.paths.drain_recovered |= self.watch.drained && now.errors.is_empty();
+        if !self.watch.lossy && self.watch.checker.seen.settled != now.settled {
+            let (read, there) = (self.watch.checker.seen.settled, now.settled);
             let what =
                 format!("{read} different messages were settled, the ledger had {there} entries");
-            self.checker.blame(Invariant::BooksBalance, what, Vec::new());
+            self.watch.checker.blame(Invariant::BooksBalance, what, Vec::new());
         }
-        let Paths { silenced, replaced, .. } = self.paths;
+        let Paths { silenced, replaced, .. } = self.watch.paths;
         if silenced >= SILENCED_MIN && replaced == 0 {
             let what =
                 format!("{silenced} times nothing was heard of a generator, and nobody took over");
-            self.checker.blame(Invariant::Heals, what, Vec::new());
+            self.watch.checker.blame(Invariant::Heals, what, Vec::new());
         }
-        self.checker.finish(&now);
+        self.watch.checker.finish(&now);
         Ok(())
     }
 }

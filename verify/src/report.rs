@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::check::Checker;
+use crate::director::Watch;
 use crate::history::{Entry, Source, now};
 use crate::options::Options;
 use crate::plan::Kind;
@@ -179,67 +179,20 @@ pub struct Report {
 }
 
 impl Report {
-    #[expect(clippy::too_many_arguments, reason = "made in one place")]
+    /// What was seen, after this time; `interrupted` if it was ended early.
     pub(crate) fn new(
         options: &Options,
         server: &str,
-        took: Duration,
-        interrupted: bool,
-        counts: BTreeMap<Kind, u64>,
-        checker: Checker,
-        outages: Outages,
-        paths: Paths,
-        heals: Vec<Duration>,
+        (took, interrupted): (Duration, bool),
+        watch: Watch,
         missing: Vec<String>,
     ) -> Report {
-        let faults: BTreeMap<_, _> =
-            counts.iter().map(|(kind, many)| (kind.name(), *many)).collect();
-        let of = |kinds: &[Kind]| kinds.iter().any(|kind| options.kinds.contains(kind));
-        let times: BTreeMap<_, _> = outages
-            .over
-            .iter()
-            .filter_map(|((cause, disturbed), times)| {
-                let more = if *disturbed { ", and more" } else { "" };
-                Some((format!("{cause}{more}"), Times::of(times.clone())?))
-            })
-            .collect();
-        let lease = options.lease.as_micros() as u64;
-        let killed = outages.over.iter().filter(|((cause, _), _)| *cause == "generator killed");
-        let fast = killed.flat_map(|(_, times)| times).filter(|took| **took < lease).count();
-        let mut untried = missing;
-        untried.extend(
-            (options.kinds.iter())
-                .filter(|kind| !counts.contains_key(kind))
-                .map(|kind| format!("a fault of the kind {}", kind.name())),
-        );
-        let seen = &checker.seen;
-        let moved = [Kind::FreezeLong, Kind::HalfOpen, Kind::OneWayOut, Kind::Cut];
-        let paths_tried = [
-            (
-                of(&moved),
-                seen.fenced + paths.stale_requests > 0,
-                "a write of a stale generator, which Redis must refuse",
-            ),
-            (of(&moved), seen.claims_lost > 0, "a worker that finished what was no longer its own"),
-            (of(&[Kind::KillWorker]), seen.adopted > 0, "a dead member with messages in its hands"),
-            (of(&[Kind::KillGenerator]), fast > 0, "a takeover faster than the lease"),
-            (
-                of(&[Kind::KillTaker]),
-                paths.drain_recovered,
-                "a taker of errors killed with some in its hands",
-            ),
-            (of(&[Kind::ClockRedis]), paths.clocks_seen > 0, "a clock of Redis seen to be wrong"),
-            (
-                of(&[Kind::Reset]),
-                paths.replies_swallowed > 0 && seen.already > 0,
-                "a repeated request that Redis knew already",
-            ),
-        ];
-        for (wanted, tried, what) in paths_tried {
-            if wanted && !tried {
-                untried.push(what.to_owned());
-            }
-        }
+        let untried = untried(options, &watch, missing);
+        let Watch { counts, checker, outages, paths, heals, .. } = watch;
+        let times = outages.over.iter().filter_map(|((cause, disturbed), times)| {
+            let more = if *disturbed { ", and more" } else { "" };
+            Some((format!("{cause}{more}"), Times::of(times.clone())?))
+        });
         let verdict = match (checker.violations.is_empty(), untried.is_empty() && !interrupted) {
             (false, _) => Verdict::Broken,
             (true, true) => Verdict::Held,
@@ -257,10 +210,10 @@ impl Report {
             time_ms: options.time.as_millis() as u64,
             took_ms: took.as_millis() as u64,
             interrupted,
-            faults,
+            faults: counts.iter().map(|(kind, many)| (kind.name(), *many)).collect(),
             seen: checker.seen,
             paths,
-            outages: times,
+            outages: times.collect(),
             outages_open: outages.open.len(),
             outage_ms: outages.total as f64 / 1000.0,
             outage_longest_ms: outages.longest as f64 / 1000.0,
@@ -462,4 +415,42 @@ impl Report {
             }
         }
     }
+}
+
+/// What never came, so that nothing is proved about it; `missing` cannot come here.
+fn untried(options: &Options, watch: &Watch, missing: Vec<String>) -> Vec<String> {
+    let Watch { counts, checker, outages, paths, .. } = watch;
+    let of = |kinds: &[Kind]| kinds.iter().any(|kind| options.kinds.contains(kind));
+    let lease = options.lease.as_micros() as u64;
+    let killed = outages.over.iter().filter(|((cause, _), _)| *cause == "generator killed");
+    let fast = killed.flat_map(|(_, times)| times).filter(|took| **took < lease).count();
+    let mut untried = missing;
+    let kinds = options.kinds.iter().filter(|kind| !counts.contains_key(kind));
+    untried.extend(kinds.map(|kind| format!("a fault of the kind {}", kind.name())));
+    let seen = &checker.seen;
+    let moved = [Kind::FreezeLong, Kind::HalfOpen, Kind::OneWayOut, Kind::Cut];
+    let paths_tried = [
+        (
+            of(&moved),
+            seen.fenced + paths.stale_requests > 0,
+            "a write of a stale generator, which Redis must refuse",
+        ),
+        (of(&moved), seen.claims_lost > 0, "a worker that finished what was no longer its own"),
+        (of(&[Kind::KillWorker]), seen.adopted > 0, "a dead member with messages in its hands"),
+        (of(&[Kind::KillGenerator]), fast > 0, "a takeover faster than the lease"),
+        (
+            of(&[Kind::KillTaker]),
+            paths.drain_recovered,
+            "a taker of errors killed with some in its hands",
+        ),
+        (of(&[Kind::ClockRedis]), paths.clocks_seen > 0, "a clock of Redis seen to be wrong"),
+        (
+            of(&[Kind::Reset]),
+            paths.replies_swallowed > 0 && seen.already > 0,
+            "a repeated request that Redis knew already",
+        ),
+    ];
+    let never = paths_tried.iter().filter(|(wanted, tried, _)| *wanted && !tried);
+    untried.extend(never.map(|(_, _, what)| (*what).to_owned()));
+    untried
 }

@@ -1,26 +1,88 @@
-//! The stage: what can be done here, who plays, and where Redis is.
+//! [`Stage`]: the server, the processes, and what is being done to them; and what can be done here at all.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::books::Books;
 use crate::cast::Actor;
 use crate::clock::Clock;
+use crate::history::{self, Book};
 use crate::member::{NEXT_DOOR, Part, SENDER, TAKER};
 use crate::options::{Options, Target, Trouble};
 use crate::plan::Kind;
+use crate::server::Server;
+use crate::strike::{Act, server_args};
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
 
+/// What is broken and mended.
+pub(crate) struct Stage {
+    pub(crate) server: Option<Server>,
+    pub(crate) actors: Vec<Actor>,
+    pub(crate) books: Books,
+    /// What ends which fault, and when.
+    pub(crate) agenda: BinaryHeap<Reverse<(Instant, Act)>>,
+    pub(crate) redis_hurt: bool,
+    /// When something was last done to Redis, or ended.
+    pub(crate) touched: u64,
+    /// When the clock of Redis was last set, and when it last came back.
+    pub(crate) clock_set: Instant,
+    pub(crate) redis_back: Instant,
+    /// What was done to whom: a history of its own.
+    pub(crate) faults: Book,
+}
+
+impl Stage {
+    /// Starts the server, unless one is given, and everybody else.
+    pub(crate) fn build(options: &Options, library: Option<&Path>) -> Result<Stage, Trouble> {
+        let (server, url, port) = match &options.target {
+            Target::Private(program) => {
+                let server = start_server(options, program, library)?;
+                let (url, port) = (server.url(), server.port());
+                (Some(server), url, port)
+            }
+            Target::Given { url, .. } => (None, url.clone(), port_of(url)?),
+        };
+        let mut books = Books::new(url.clone());
+        let keys = books.keys()?;
+        if matches!(&options.target, Target::Given { anyway, .. } if keys > 0 && !anyway) {
+            return Err(Trouble::NotEmpty { keys });
+        }
+        Ok(Stage {
+            server,
+            actors: cast(options, &url, port, library)?,
+            books,
+            agenda: BinaryHeap::new(),
+            redis_hurt: false,
+            touched: history::now(),
+            clock_set: Instant::now(),
+            redis_back: Instant::now(),
+            faults: Book::open(&options.dir.join("faults.history"))?,
+        })
+    }
+}
+
+fn start_server(
+    options: &Options,
+    program: &Path,
+    library: Option<&Path>,
+) -> Result<Server, Trouble> {
+    let dir = options.dir.join("server");
+    std::fs::create_dir_all(&dir)?;
+    let wanted = [Kind::ClockRedis, Kind::ClockSender];
+    let wanted = wanted.iter().any(|kind| options.kinds.contains(kind));
+    let clock = library.filter(|_| wanted);
+    let clock = clock.map(|library| Clock::new(library, dir.join("clock"))).transpose()?;
+    Ok(Server::start_with(program, &dir, &server_args(&options.kinds), clock, true)?)
+}
+
 /// Those who are no members stand behind them: the taker, the sender, and, on a server of our own, the fleet next
 /// door.
-pub(crate) fn cast(
-    options: &Options,
-    url: &str,
-    port: u16,
-    library: Option<&Path>,
-) -> io::Result<Vec<Actor>> {
+fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::Result<Vec<Actor>> {
     let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
     let part = Part {
         url: url.to_owned(),
@@ -88,7 +150,7 @@ pub(crate) fn possible(
 }
 
 /// The port of an address on this machine: others cannot be reached through the proxies.
-pub(crate) fn port_of(url: &str) -> Result<u16, Trouble> {
+fn port_of(url: &str) -> Result<u16, Trouble> {
     let rest = url.strip_prefix("redis://").and_then(|rest| rest.split('/').next());
     let host = rest.map(|rest| rest.rsplit('@').next().unwrap_or(rest));
     let parts = host.and_then(|host| host.rsplit_once(':'));

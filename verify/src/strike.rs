@@ -59,16 +59,16 @@ impl Director<'_> {
             return generator;
         }
         let behind = [self.taker(), self.sender()].get(step.which as usize / 7 % 16).copied();
-        let hit = |at: &usize| step.kind.hits_all() && !step.only && !self.actors[*at].hurt;
+        let hit = |at: &usize| step.kind.hits_all() && !step.only && !self.stage.actors[*at].hurt;
         if let Some(at) = behind.filter(hit) {
             return Some(at);
         }
-        let well = |at: &usize| !self.actors[*at].hurt && Some(*at) != generator;
+        let well = |at: &usize| !self.stage.actors[*at].hurt && Some(*at) != generator;
         let mut others: Vec<usize> = (0..self.options.members).filter(well).collect();
         // Whoever is frozen over a message finds when it wakes that it is no longer its own.
-        let busy = others.iter().any(|at| self.actors[*at].busy > 0);
+        let busy = others.iter().any(|at| self.stage.actors[*at].busy > 0);
         if step.kind == Kind::FreezeLong && busy {
-            others.retain(|at| self.actors[*at].busy > 0);
+            others.retain(|at| self.stage.actors[*at].busy > 0);
         }
         others.get(step.which as usize % others.len().max(1)).copied()
     }
@@ -85,10 +85,10 @@ impl Director<'_> {
     fn catch_taker(&mut self) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < CATCH {
-            if self.redis_hurt {
+            if self.stage.redis_hurt {
                 return false;
             }
-            match self.books.drains() {
+            match self.stage.books.drains() {
                 Ok(0) => std::thread::sleep(Duration::from_millis(2)),
                 Ok(_) => return true,
                 Err(_) => return false,
@@ -99,173 +99,205 @@ impl Director<'_> {
 
     /// Does it, and writes down how it ends. To whom it was done; `None` if there was nobody.
     pub(crate) fn strike(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
-        let mut whom = "redis".to_owned();
-        if step.kind >= Kind::RedisKill && self.redis_hurt {
+        if step.kind >= Kind::RedisKill && self.stage.redis_hurt {
             return Ok(None); // one thing at a time
         }
         match step.kind {
-            Kind::KillTaker | Kind::KillSender => {
-                let taker = step.kind == Kind::KillTaker;
-                let at = if taker { self.taker() } else { self.sender() };
-                if self.actors[at].hurt {
-                    return Ok(None);
-                }
-                // At any moment, and as often with errors in its hands, or before it is told what became of a message.
-                let wait = step.which.is_multiple_of(2) || (taker && !self.drained);
-                let full = taker && wait && self.catch_taker();
-                if !taker && wait {
-                    self.actors[at].network(Fault::HoldReplies);
-                    std::thread::sleep(UNANSWERED);
-                }
-                self.ends(Act::Begin(at), step.lasts);
-                self.actors[at].name().clone_into(&mut whom);
-                self.end(at);
-                self.drained |= full && self.books.drains().is_ok_and(|drains| drains > 0);
-            }
-            Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => {
-                if self.server.is_none() {
-                    return Ok(None);
-                }
-                self.ends(Act::RedisUp, step.lasts);
-                if let Some(server) = &mut self.server {
-                    server.kill();
-                }
-                self.outage("Redis killed", true);
-                self.redis_hurt = true;
-            }
-            Kind::RedisFreeze => {
-                let Some(server) = &self.server else { return Ok(None) };
-                server.freeze();
-                self.ends(Act::RedisThaw, step.lasts);
-                self.redis_hurt = true;
-            }
-            Kind::ClientKill => {
-                for kind in ["normal", "pubsub"] {
-                    if self.books.say(&["CLIENT", "KILL", "TYPE", kind]).is_err() {
-                        return Ok(None);
-                    }
-                }
-            }
-            // It ends by the clock of Redis: set back meanwhile, it would last for hours.
-            Kind::ClientPause
-                if Instant::now() < self.clock_set + TAKES_EFFECT || self.goes_back() =>
-            {
-                return Ok(None);
-            }
-            Kind::ClientPause => {
-                let ms = step.lasts.as_millis().to_string();
-                let done = self.books.say(&["CLIENT", "PAUSE", &ms, "ALL"]).is_ok();
-                self.ends(Act::RedisThaw, step.lasts + LOOK);
-                self.redis_hurt = true;
-                return Ok(done.then_some(whom));
-            }
-            Kind::ScriptFlush => {
-                return Ok(self.books.say(&["SCRIPT", "FLUSH"]).is_ok().then_some(whom));
-            }
+            Kind::KillTaker => Ok(self.kill_taker(step)),
+            Kind::KillSender => Ok(self.kill_sender(step)),
+            Kind::KillGenerator => Ok(self.kill_generator(step)),
+            Kind::KillWorker => Ok(self.kill_worker(step)),
+            Kind::Leave => Ok(self.leave(step)),
+            Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => Ok(self.kill_redis(step)),
+            Kind::RedisFreeze => Ok(self.freeze_redis(step)),
+            Kind::ClientKill => Ok(self.kill_clients()),
+            Kind::ClientPause => Ok(self.pause_clients(step)),
+            Kind::ScriptFlush => Ok(self.say(&["SCRIPT", "FLUSH"])),
             Kind::MaxMemory => {
                 self.ends(Act::Memory, step.lasts);
-                let done = self.books.say(&["CONFIG", "SET", "maxmemory", "1"]).is_ok();
-                return Ok(done.then_some(whom));
+                Ok(self.say(&["CONFIG", "SET", "maxmemory", "1"]))
             }
-            Kind::Neighbour => return Ok(self.neighbour().then_some(whom)),
-            Kind::KillGenerator => {
-                let Some(at) = self.generator() else { return Ok(None) };
-                self.ends(Act::Begin(at), step.lasts);
-                self.actors[at].name().clone_into(&mut whom);
-                self.end(at);
-                self.outage("generator killed", false);
-            }
-            Kind::KillWorker => {
-                let chosen = Step { generator: false, ..*step };
-                let Some(at) = self.target(&chosen) else { return Ok(None) };
-                self.ends(Act::Begin(at), step.lasts);
-                self.actors[at].name().clone_into(&mut whom);
-                self.end(at);
-            }
-            Kind::Leave => {
-                let Some(at) = self.target(step) else { return Ok(None) };
-                self.actors[at].name().clone_into(&mut whom);
-                if self.generator() == Some(at) {
-                    self.outage("generator stopped", false);
-                }
-                self.actors[at].leave();
-            }
-            Kind::ClockMember => {
-                let Some(at) = self.target(step) else { return Ok(None) };
-                self.actors[at].name().clone_into(&mut whom);
-                let Some(clock) = &self.actors[at].clock else { return Ok(None) };
-                clock.set(off_ms(step.which, self.options.lease))?;
-            }
-            Kind::ClockRedis => {
-                let clock = self.server.as_ref().and_then(Server::clock);
-                let Some(clock) = clock else { return Ok(None) };
-                let off = off_ms(step.which, self.options.lease);
-                clock.set(off)?;
-                self.clock_set = Instant::now();
-                self.ends(Act::Clock(off), TAKES_EFFECT + LOOK * 10);
-            }
-            Kind::ClockSender => {
-                let at = self.sender();
-                let clock = self.server.as_ref().and_then(Server::clock).cloned();
-                let Some(clock) = clock.filter(|_| !self.actors[at].hurt) else { return Ok(None) };
-                self.actors[at].name().clone_into(&mut whom);
-                self.end(at);
-                if !self.catch_first_answer(at)? {
-                    return Ok(None);
-                }
-                clock.set(OFF_MAX)?;
-                self.clock_set = Instant::now();
-                self.ends(Act::ClockBack, FORGOTTEN);
-                self.ends(Act::Mend(at), FORGOTTEN + TAKES_EFFECT + LOOK * 10);
-            }
-            kind => {
-                let Some(at) = self.target(step) else { return Ok(None) };
-                self.actors[at].name().clone_into(&mut whom);
-                let leads = self.generator() == Some(at);
-                let long = step.lasts > self.options.lease;
-                let act = if kind.is_network() { Act::Mend(at) } else { Act::Thaw(at) };
-                let lasts = if kind == Kind::Reset { self.options.lease } else { step.lasts };
-                self.ends(act, lasts);
-                self.actors[at].hurt = true;
-                if leads && kind.is_silent() && step.lasts >= self.options.lease * 3 / 2 {
-                    self.silenced.push((at, self.leader.0, Instant::now()));
-                }
-                if leads && kind == Kind::OneWayOut {
-                    let more = if step.only { self.options.lease * 4 } else { Duration::ZERO };
-                    self.held_up = Some((at, self.leader.0, Instant::now() + step.lasts + more));
-                }
-                match fault(kind, step) {
-                    Some(fault) => self.actors[at].network(fault),
-                    None => self.actors[at].freeze(),
-                }
-                match (leads && long, kind) {
-                    (true, Kind::FreezeLong) => {
-                        self.outage("generator frozen", false);
-                    }
-                    (true, _) if kind.is_silent() => {
-                        self.outage("generator cut off", false);
-                    }
-                    _ => {}
-                }
+            Kind::Neighbour => Ok(self.neighbour().then(redis)),
+            Kind::ClockMember => self.set_clock_of_member(step),
+            Kind::ClockRedis => self.set_clock_of_redis(step),
+            Kind::ClockSender => self.forget_sender(),
+            _ => Ok(self.freeze_or_cut(step)),
+        }
+    }
+
+    fn name_of(&self, at: usize) -> String {
+        self.stage.actors[at].name().to_owned()
+    }
+
+    /// `kill -9`, and a new life after this time; its name.
+    fn kill(&mut self, at: usize, step: &Step) -> Option<String> {
+        self.ends(Act::Begin(at), step.lasts);
+        let whom = self.name_of(at);
+        self.end(at);
+        Some(whom)
+    }
+
+    /// At any moment, and as often with errors in its hands.
+    fn kill_taker(&mut self, step: &Step) -> Option<String> {
+        let at = self.taker();
+        if self.stage.actors[at].hurt {
+            return None;
+        }
+        let wait = step.which.is_multiple_of(2) || !self.watch.drained;
+        let full = wait && self.catch_taker();
+        let whom = self.kill(at, step);
+        self.watch.drained |= full && self.stage.books.drains().is_ok_and(|drains| drains > 0);
+        whom
+    }
+
+    /// At any moment, and as often before it is told what became of a message.
+    fn kill_sender(&mut self, step: &Step) -> Option<String> {
+        let at = self.sender();
+        if self.stage.actors[at].hurt {
+            return None;
+        }
+        if step.which.is_multiple_of(2) {
+            self.stage.actors[at].network(Fault::HoldReplies);
+            std::thread::sleep(UNANSWERED);
+        }
+        self.kill(at, step)
+    }
+
+    fn kill_generator(&mut self, step: &Step) -> Option<String> {
+        let at = self.generator()?;
+        let whom = self.kill(at, step);
+        self.outage("generator killed", false);
+        whom
+    }
+
+    fn kill_worker(&mut self, step: &Step) -> Option<String> {
+        let at = self.target(&Step { generator: false, ..*step })?;
+        self.kill(at, step)
+    }
+
+    fn leave(&mut self, step: &Step) -> Option<String> {
+        let at = self.target(step)?;
+        if self.generator() == Some(at) {
+            self.outage("generator stopped", false);
+        }
+        self.stage.actors[at].leave();
+        Some(self.name_of(at))
+    }
+
+    fn kill_redis(&mut self, step: &Step) -> Option<String> {
+        self.stage.server.as_mut()?.kill();
+        self.ends(Act::RedisUp, step.lasts);
+        self.outage("Redis killed", true);
+        self.stage.redis_hurt = true;
+        Some(redis())
+    }
+
+    fn freeze_redis(&mut self, step: &Step) -> Option<String> {
+        self.stage.server.as_ref()?.freeze();
+        self.ends(Act::RedisThaw, step.lasts);
+        self.stage.redis_hurt = true;
+        Some(redis())
+    }
+
+    fn kill_clients(&mut self) -> Option<String> {
+        let mut kinds = ["normal", "pubsub"].into_iter();
+        kinds.all(|kind| self.say(&["CLIENT", "KILL", "TYPE", kind]).is_some()).then(redis)
+    }
+
+    /// It ends by the clock of Redis: set back meanwhile, it would last for hours.
+    fn pause_clients(&mut self, step: &Step) -> Option<String> {
+        if Instant::now() < self.stage.clock_set + TAKES_EFFECT || self.goes_back() {
+            return None;
+        }
+        let ms = step.lasts.as_millis().to_string();
+        let done = self.say(&["CLIENT", "PAUSE", &ms, "ALL"]);
+        self.ends(Act::RedisThaw, step.lasts + LOOK);
+        self.stage.redis_hurt = true;
+        done
+    }
+
+    fn say(&mut self, words: &[&str]) -> Option<String> {
+        self.stage.books.say(words).is_ok().then(redis)
+    }
+
+    fn set_clock_of_member(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
+        let Some(at) = self.target(step) else { return Ok(None) };
+        let Some(clock) = &self.stage.actors[at].clock else { return Ok(None) };
+        clock.set(off_ms(step.which, self.options.lease))?;
+        Ok(Some(self.name_of(at)))
+    }
+
+    fn set_clock_of_redis(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
+        let clock = self.stage.server.as_ref().and_then(Server::clock);
+        let Some(clock) = clock else { return Ok(None) };
+        let off = off_ms(step.which, self.options.lease);
+        clock.set(off)?;
+        self.stage.clock_set = Instant::now();
+        self.ends(Act::Clock(off), TAKES_EFFECT + LOOK * 10);
+        Ok(Some(redis()))
+    }
+
+    /// A sender waits for an answer while the clock of Redis jumps, so that its numbers are forgotten.
+    fn forget_sender(&mut self) -> Result<Option<String>, Trouble> {
+        let at = self.sender();
+        let clock = self.stage.server.as_ref().and_then(Server::clock).cloned();
+        let hurt = self.stage.actors[at].hurt;
+        let Some(clock) = clock.filter(|_| !hurt) else { return Ok(None) };
+        let whom = self.name_of(at);
+        self.end(at);
+        if !self.catch_first_answer(at)? {
+            return Ok(None);
+        }
+        clock.set(OFF_MAX)?;
+        self.stage.clock_set = Instant::now();
+        self.ends(Act::ClockBack, FORGOTTEN);
+        self.ends(Act::Mend(at), FORGOTTEN + TAKES_EFFECT + LOOK * 10);
+        Ok(Some(whom))
+    }
+
+    /// A process is frozen, or its network goes wrong.
+    fn freeze_or_cut(&mut self, step: &Step) -> Option<String> {
+        let (at, kind, lease) = (self.target(step)?, step.kind, self.options.lease);
+        let leads = self.generator() == Some(at);
+        let act = if kind.is_network() { Act::Mend(at) } else { Act::Thaw(at) };
+        self.ends(act, if kind == Kind::Reset { lease } else { step.lasts });
+        self.stage.actors[at].hurt = true;
+        let (now, term) = (Instant::now(), self.watch.leader.0);
+        if leads && kind.is_silent() && step.lasts >= lease * 3 / 2 {
+            self.watch.silenced.push((at, term, now));
+        }
+        if leads && kind == Kind::OneWayOut {
+            let more = if step.only { lease * 4 } else { Duration::ZERO };
+            self.watch.held_up = Some((at, term, now + step.lasts + more));
+        }
+        match fault(kind, step) {
+            Some(fault) => self.stage.actors[at].network(fault),
+            None => self.stage.actors[at].freeze(),
+        }
+        if leads && step.lasts > lease {
+            match kind {
+                Kind::FreezeLong => self.outage("generator frozen", false),
+                kind if kind.is_silent() => self.outage("generator cut off", false),
+                _ => {}
             }
         }
-        Ok(Some(whom))
+        Some(self.name_of(at))
     }
 
     /// Begins a new life of a sender and cuts it off when its first message was added and its answer was
     /// swallowed. Was it?
     fn catch_first_answer(&mut self, at: usize) -> Result<bool, Trouble> {
-        let before = self.actors[at].swallowed();
+        let before = self.stage.actors[at].swallowed();
         // The head of an envelope: nothing else that it says has that.
-        self.actors[at].network(Fault::DropReplyTo(b"-|s".to_vec()));
-        self.actors[at].begin()?;
+        self.stage.actors[at].network(Fault::DropReplyTo(b"-|s".to_vec()));
+        self.stage.actors[at].begin()?;
         let begun = Instant::now();
-        while self.actors[at].swallowed() == before && begun.elapsed() < CATCH_FIRST {
+        while self.stage.actors[at].swallowed() == before && begun.elapsed() < CATCH_FIRST {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let caught = self.actors[at].swallowed() > before;
+        let caught = self.stage.actors[at].swallowed() > before;
         if caught {
-            self.actors[at].network(Fault::Cut);
+            self.stage.actors[at].network(Fault::Cut);
         } else {
             self.ends(Act::Mend(at), Duration::ZERO);
         }
@@ -274,25 +306,30 @@ impl Director<'_> {
 
     /// Will the clock of Redis be set back?
     fn goes_back(&self) -> bool {
-        self.agenda.iter().any(|Reverse((_, act))| *act == Act::ClockBack)
+        self.stage.agenda.iter().any(|Reverse((_, act))| *act == Act::ClockBack)
     }
 
     /// Nobody leads, or nothing flows, from now on.
     fn outage(&mut self, cause: &'static str, same: bool) {
-        let full = self.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
+        let full = self.stage.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
         // For a lease after it came back, or its clock was set, nobody is judged dead.
-        let wary =
-            self.redis_back.max(self.clock_set).elapsed() < self.options.lease + TAKES_EFFECT;
-        self.outages.begin(cause, self.leader.0, same, full || wary || self.redis_hurt);
+        let wary = self.stage.redis_back.max(self.stage.clock_set).elapsed()
+            < self.options.lease + TAKES_EFFECT;
+        self.watch.outages.begin(
+            cause,
+            self.watch.leader.0,
+            same,
+            full || wary || self.stage.redis_hurt,
+        );
     }
 
     /// Its silence is over: has anybody taken over meanwhile, if there was time?
     fn replaced(&mut self, at: usize) {
-        let (time, leads) = (self.options.lease * 3 / 2, self.leader.0);
-        self.silenced.retain(|(who, term, since)| {
+        let (time, leads) = (self.options.lease * 3 / 2, self.watch.leader.0);
+        self.watch.silenced.retain(|(who, term, since)| {
             if *who == at && since.elapsed() >= time {
-                self.paths.silenced += 1;
-                self.paths.replaced += u64::from(leads > *term);
+                self.watch.paths.silenced += 1;
+                self.watch.paths.replaced += u64::from(leads > *term);
             }
             *who != at
         });
@@ -300,115 +337,123 @@ impl Director<'_> {
 
     /// `kill -9`.
     fn end(&mut self, at: usize) {
-        self.actors[at].kill();
-        self.actors[at].hurt = true;
-        self.wakes.gone(at);
+        self.stage.actors[at].kill();
+        self.stage.actors[at].hurt = true;
+        self.watch.wakes.gone(at);
     }
 
     fn ends(&mut self, act: Act, after: Duration) {
-        self.agenda.push(Reverse((Instant::now() + after, act)));
+        self.stage.agenda.push(Reverse((Instant::now() + after, act)));
     }
 
     fn neighbour(&mut self) -> bool {
         const KEYS: &str = "for i = 1, 10000 do redis.call('SET', 'other:' .. ARGV[1] .. ':' .. i, i, 'PX', \
                             1000 + (i * 7) % 29000) end";
-        (0..30).all(|part| self.books.say(&["EVAL", KEYS, "0", &part.to_string()]).is_ok())
+        (0..30).all(|part| self.stage.books.say(&["EVAL", KEYS, "0", &part.to_string()]).is_ok())
     }
 
     /// Ends what is due.
     pub(crate) fn acts(&mut self, now: Instant) -> Result<(), Trouble> {
-        while self.agenda.peek().is_some_and(|Reverse((due, _))| *due <= now) {
-            let Some(Reverse((_, act))) = self.agenda.pop() else { break };
+        while self.stage.agenda.peek().is_some_and(|Reverse((due, _))| *due <= now) {
+            let Some(Reverse((_, act))) = self.stage.agenda.pop() else { break };
             self.act(act)?;
         }
         Ok(())
     }
 
     pub(crate) fn act(&mut self, act: Act) -> Result<(), Trouble> {
-        let whom = match &act {
-            Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => self.actors[*at].name().to_owned(),
-            Act::RedisUp | Act::RedisThaw | Act::Memory | Act::Clock(_) | Act::ClockBack => {
-                "redis".to_owned()
-            }
-        };
         // What a stale generator says is heard when another one leads: until then it is held up, within bounds.
-        if let (Act::Mend(at), Some((whose, term, until))) = (&act, self.held_up)
+        if let (Act::Mend(at), Some((whose, term, until))) = (&act, self.watch.held_up)
             && *at == whose
-            && self.leader.0 <= term
+            && self.watch.leader.0 <= term
             && Instant::now() < until
         {
             self.ends(act, LOOK);
             return Ok(());
         }
-        self.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
-        match &act {
-            Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => self.actors[*at].touched = now(),
-            _ => self.touched = now(),
+        let at = match act {
+            Act::Begin(at) | Act::Thaw(at) | Act::Mend(at) => Some(at),
+            _ => None,
+        };
+        let whom = at.map_or_else(redis, |at| self.name_of(at));
+        self.stage.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
+        match at {
+            Some(at) => self.stage.actors[at].touched = now(),
+            None => self.stage.touched = now(),
         }
         match act {
             Act::Begin(at) => {
-                self.actors[at].network(Fault::Pass);
-                if !self.actors[at].is_alive() {
-                    self.actors[at].begin()?;
+                self.stage.actors[at].network(Fault::Pass);
+                if !self.stage.actors[at].is_alive() {
+                    self.stage.actors[at].begin()?;
                 }
-                self.actors[at].hurt = false;
+                self.stage.actors[at].hurt = false;
             }
             Act::Thaw(at) => {
                 self.replaced(at);
-                self.actors[at].thaw();
-                self.actors[at].hurt = false;
+                self.stage.actors[at].thaw();
+                self.stage.actors[at].hurt = false;
             }
-            Act::Mend(at) => {
-                self.replaced(at);
-                if self
-                    .held_up
-                    .take_if(|(whose, ..)| *whose == at)
-                    .is_some_and(|(_, term, _)| self.leader.0 > term)
-                {
-                    self.paths.stale_requests += 1;
-                }
-                self.actors[at].network(Fault::Pass);
-                self.actors[at].hurt = false;
-            }
-            Act::RedisUp => {
-                if self.lossy {
-                    self.look()?;
-                    self.checker.data_lost();
-                    self.wakes.lost();
-                    self.leader = Default::default(); // terms may begin lower
-                }
-                if let Some(server) = &mut self.server {
-                    let torn = server.restart();
-                    let torn = torn.map_err(|error| Trouble::Server(error.to_string()))?;
-                    self.checker.seen.torn += u64::from(torn);
-                }
-                if self.options.kinds.contains(&Kind::RedisLoss) {
-                    self.books.forget();
-                }
-                (self.redis_hurt, self.redis_back) = (false, Instant::now());
-            }
+            Act::Mend(at) => self.mend(at),
+            Act::RedisUp => self.redis_up()?,
             Act::RedisThaw => {
-                if let Some(server) = &self.server {
+                if let Some(server) = &self.stage.server {
                     server.thaw();
                 }
-                (self.redis_hurt, self.redis_back) = (false, Instant::now());
+                (self.stage.redis_hurt, self.stage.redis_back) = (false, Instant::now());
             }
-            Act::Clock(off) if self.redis_hurt => self.ends(Act::Clock(off), LOOK),
+            Act::Clock(off) if self.stage.redis_hurt => self.ends(Act::Clock(off), LOOK),
             Act::Clock(off) => {
-                let seen = self.books.clock_off().is_ok_and(|now| (now - off).abs() < 500);
-                self.paths.clocks_seen += u64::from(seen);
+                let seen = self.stage.books.clock_off().is_ok_and(|now| (now - off).abs() < 500);
+                self.watch.paths.clocks_seen += u64::from(seen);
             }
             Act::ClockBack => {
-                if let Some(clock) = self.server.as_ref().and_then(Server::clock) {
+                if let Some(clock) = self.stage.server.as_ref().and_then(Server::clock) {
                     clock.set(0)?;
-                    self.clock_set = Instant::now();
+                    self.stage.clock_set = Instant::now();
                 }
             }
-            Act::Memory if self.redis_hurt => self.ends(Act::Memory, LOOK),
+            Act::Memory if self.stage.redis_hurt => self.ends(Act::Memory, LOOK),
             Act::Memory => self.again(|books| books.say(&["CONFIG", "SET", "maxmemory", "0"]))?,
         }
         Ok(())
     }
+
+    /// Its network is whole again.
+    fn mend(&mut self, at: usize) {
+        self.replaced(at);
+        let held_up = self.watch.held_up.take_if(|(whose, ..)| *whose == at);
+        if held_up.is_some_and(|(_, term, _)| self.watch.leader.0 > term) {
+            self.watch.paths.stale_requests += 1;
+        }
+        self.stage.actors[at].network(Fault::Pass);
+        self.stage.actors[at].hurt = false;
+    }
+
+    /// Redis is started again, on what it kept.
+    fn redis_up(&mut self) -> Result<(), Trouble> {
+        if self.watch.lossy {
+            self.look()?;
+            self.watch.checker.data_lost();
+            self.watch.wakes.lost();
+            self.watch.leader = Default::default(); // terms may begin lower
+        }
+        if let Some(server) = &mut self.stage.server {
+            let torn = server.restart();
+            let torn = torn.map_err(|error| Trouble::Server(error.to_string()))?;
+            self.watch.checker.seen.torn += u64::from(torn);
+        }
+        if self.options.kinds.contains(&Kind::RedisLoss) {
+            self.stage.books.forget();
+        }
+        (self.stage.redis_hurt, self.stage.redis_back) = (false, Instant::now());
+        Ok(())
+    }
+}
+
+/// Redis, as the one to whom something was done.
+fn redis() -> String {
+    "redis".to_owned()
 }
 
 /// What a fault of the network is to the proxy.

@@ -91,12 +91,12 @@ impl Wakes {
 impl Director<'_> {
     /// Somebody waits for an event, has set one, or returned.
     pub(crate) fn wake(&mut self, at: usize, who: &str, entry: &Entry) {
-        let lives = self.actors[at].is_alive() && who == self.actors[at].name();
+        let lives = self.stage.actors[at].is_alive() && who == self.stage.actors[at].name();
         match entry {
-            Entry::Waits(name) if lives => self.wakes.waits(name, at),
-            Entry::Set(name) => self.wakes.set(name, Instant::now()),
-            Entry::Woke(name) if self.wakes.woke(name) && !self.redis_hurt => {
-                let _ = self.books.drop_event(name);
+            Entry::Waits(name) if lives => self.watch.wakes.waits(name, at),
+            Entry::Set(name) => self.watch.wakes.set(name, Instant::now()),
+            Entry::Woke(name) if self.watch.wakes.woke(name) && !self.stage.redis_hurt => {
+                let _ = self.stage.books.drop_event(name);
             }
             _ => {}
         }
@@ -107,24 +107,24 @@ impl Director<'_> {
         let now = Instant::now();
         // A director that was held up itself, by a Redis that starts slowly, saw nothing of what was; and a
         // Redis that answers nobody, on a busy machine, keeps everybody waiting.
-        let blind = std::mem::replace(&mut self.looked, now) + BLIND < now;
-        let silent = self.books.answered + BLIND < now;
-        let (actors, down) = (&self.actors, self.redis_hurt || blind || silent);
-        self.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
-        for (name, whose) in self.wakes.tell(now, self.lossy) {
+        let blind = std::mem::replace(&mut self.watch.looked, now) + BLIND < now;
+        let silent = self.stage.books.answered + BLIND < now;
+        let (actors, down) = (&self.stage.actors, self.stage.redis_hurt || blind || silent);
+        self.watch.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
+        for (name, whose) in self.watch.wakes.tell(now, self.watch.lossy) {
             let able = |actor: &Actor| actor.is_alive() && !actor.hurt;
             // Not the fleet next door: its events are others.
             let many = self.sender() + 1;
             let others = (1..many).map(|by| (whose + by) % many);
-            if let Some(other) = others.into_iter().find(|at| able(&self.actors[*at])) {
-                self.actors[other].tell(&format!("set {name}"));
+            if let Some(other) = others.into_iter().find(|at| able(&self.stage.actors[*at])) {
+                self.stage.actors[other].tell(&format!("set {name}"));
             }
         }
-        if let Some(name) = self.wakes.asleep(now, WAKE_MAX).map(str::to_owned) {
+        if let Some(name) = self.watch.wakes.asleep(now, WAKE_MAX).map(str::to_owned) {
             let what =
                 format!("a wait for {name} did not return within {WAKE_MAX:?} of its being set");
-            self.wakes.woke(&name);
-            self.checker.blame(Invariant::NoWakeUpMissed, what, vec![name]);
+            self.watch.wakes.woke(&name);
+            self.watch.checker.blame(Invariant::NoWakeUpMissed, what, vec![name]);
         }
     }
 }

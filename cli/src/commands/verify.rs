@@ -30,36 +30,7 @@ pub(crate) async fn verify(
     args: &VerifyArgs,
     words: &[OsString],
 ) -> Result<u8, Failure> {
-    let said = |flag: &&str| {
-        let with = format!("{flag}=");
-        words.iter().any(|word| word == flag || word.to_string_lossy().starts_with(&with))
-    };
-    let given = said(&"--redis");
-    let elsewhere =
-        ["--host", "--port", "--db", "--redis-url-file", "--fleet"].into_iter().find(said);
-    if let Some(word) = elsewhere {
-        return Err(Failure::new(USAGE, format!("verify knows no {word}")).hint(
-            "`--redis redis://127.0.0.1:PORT` names a server; without it a private one is started",
-        ));
-    }
-    let target = match (&global.redis, given) {
-        (Some(url), true) if url != "private" => {
-            Target::Given { url: url.clone(), anyway: args.i_know }
-        }
-        _ => Target::Private(settings::private(global)?.find_program()?),
-    };
-    let rate_max = Options::rate_max(args.members.into());
-    let rate = args.rate.unwrap_or(RATE.min(rate_max));
-    if rate > rate_max {
-        return Err(Failure::new(
-            USAGE,
-            format!(
-                "{rate}/s are too many for {} members, of whom some are always broken",
-                args.members
-            ),
-        )
-        .hint(format!("at most {rate_max}/s, or more members")));
-    }
+    let target = target(global, args, words)?;
     let (dir, own) = match &args.keep {
         Some(dir) => (dir.clone(), false),
         None => (std::env::temp_dir().join(format!("artel-verify-{}", std::process::id())), true),
@@ -68,30 +39,8 @@ pub(crate) async fn verify(
         return Err(Failure::new(USAGE, format!("{} is not empty", dir.display()))
             .hint("name a folder that does not exist yet"));
     }
-    if args.lease < LEASE_MIN {
-        return Err(Failure::new(USAGE, format!("--lease must be at least {LEASE_MIN:?}")));
-    }
-    let faketime = args.faketime.as_ref().map(|library| {
-        library.canonicalize().map_err(|error| {
-            Failure::new(USAGE, format!("{}: {error}", library.display()))
-                .hint("leave `--faketime` out, or install it (Debian: `apt install libfaketime`)")
-        })
-    });
-    let faketime = faketime.transpose()?;
+    let options = options(args, target, &dir)?;
     let report = args.report.as_deref().map(writable).transpose()?;
-    let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
-    let options = Options {
-        program: std::env::current_exe()?,
-        target,
-        faketime,
-        dir: dir.clone(),
-        time: args.time,
-        members: args.members.into(),
-        rate,
-        lease: args.lease,
-        seed,
-        kinds: args.faults.0.clone(),
-    };
     std::fs::create_dir_all(&dir).map_err(|error| {
         Failure::new(USAGE, format!("cannot make the folder {}: {error}", dir.display()))
             .hint("`--keep <DIR>` names another one")
@@ -113,6 +62,59 @@ pub(crate) async fn verify(
         })?;
     }
     Ok(if result.verdict == Verdict::Broken { FAILURE } else { OK })
+}
+
+/// The server that is broken: the one that was named, or a private one.
+fn target(global: &Global, args: &VerifyArgs, words: &[OsString]) -> Result<Target, Failure> {
+    let said = |flag: &&str| {
+        let with = format!("{flag}=");
+        words.iter().any(|word| word == flag || word.to_string_lossy().starts_with(&with))
+    };
+    let elsewhere = ["--host", "--port", "--db", "--redis-url-file", "--fleet"];
+    if let Some(word) = elsewhere.into_iter().find(said) {
+        return Err(Failure::new(USAGE, format!("verify knows no {word}")).hint(
+            "`--redis redis://127.0.0.1:PORT` names a server; without it a private one is started",
+        ));
+    }
+    match (&global.redis, said(&"--redis")) {
+        (Some(url), true) if url != "private" => {
+            Ok(Target::Given { url: url.clone(), anyway: args.i_know })
+        }
+        _ => Ok(Target::Private(settings::private(global)?.find_program()?)),
+    }
+}
+
+fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Failure> {
+    let rate_max = Options::rate_max(args.members.into());
+    let rate = args.rate.unwrap_or(RATE.min(rate_max));
+    if rate > rate_max {
+        let members = args.members;
+        let error =
+            format!("{rate}/s are too many for {members} members, of whom some are always broken");
+        let hint = format!("at most {rate_max}/s, or more members");
+        return Err(Failure::new(USAGE, error).hint(hint));
+    }
+    if args.lease < LEASE_MIN {
+        return Err(Failure::new(USAGE, format!("--lease must be at least {LEASE_MIN:?}")));
+    }
+    let faketime = args.faketime.as_ref().map(|library| {
+        library.canonicalize().map_err(|error| {
+            Failure::new(USAGE, format!("{}: {error}", library.display()))
+                .hint("leave `--faketime` out, or install it (Debian: `apt install libfaketime`)")
+        })
+    });
+    Ok(Options {
+        program: std::env::current_exe()?,
+        target,
+        faketime: faketime.transpose()?,
+        dir: dir.to_owned(),
+        time: args.time,
+        members: args.members.into(),
+        rate,
+        lease: args.lease,
+        seed: args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
+        kinds: args.faults.0.clone(),
+    })
 }
 
 /// Runs it aside, with a line that says how far it is; a signal ends the faults.

@@ -1,17 +1,8 @@
 use std::time::Duration;
 
-use artel_testkit::{Fault, Kind, Program, Proxy, Server, eventually};
+use artel_testkit::{Fault, Kind, Program, Proxy, Server, eventually, script_hash};
 
 use crate::crew::{Crew, FLEET, artel, on_each_server};
-
-macro_rules! script {
-    ($path:literal) => {
-        redis::Script::new(include_str!(concat!("../../../src/", $path)))
-            .get_hash()
-            .as_bytes()
-            .to_vec()
-    };
-}
 
 on_each_server! {
     /// The reply to every mutating script is lost once, right after the script took effect. Whoever
@@ -29,23 +20,23 @@ on_each_server! {
             lost += 1;
             eventually(&format!("the reply to {what} to be lost"), || proxy.swallowed() == lost);
         };
-        lose("join", script!("membership/join.lua"), &mut || { crew.add_at(&url); });
+        lose("join", script_hash("join"), &mut || { crew.add_at(&url); });
         for _ in 0..3 {
             crew.add_at(&url);
         }
         eventually("three or four members, and maybe a ghost", || crew.sessions().len() >= 3);
         for (what, pattern) in [
-            ("heartbeat", script!("membership/heartbeat.lua")),
-            ("look", script!("membership/look.lua")),
-            ("push", script!("queue/push.lua")),
-            ("fetch", script!("queue/fetch.lua")),
-            ("settle", script!("outcome/settle.lua")),
+            ("heartbeat", script_hash("heartbeat")),
+            ("look", script_hash("look")),
+            ("push", script_hash("push")),
+            ("fetch", script_hash("fetch")),
+            ("settle", script_hash("settle")),
         ] {
             lose(what, pattern, &mut || {});
             let before = crew.done();
             crew.settled(before + 5);
         }
-        lose("acquire", script!("election/acquire.lua"), &mut || {
+        lose("acquire", script_hash("acquire"), &mut || {
             let (_, leader) = crew.leader();
             crew.members[leader].kill();
         });
@@ -53,25 +44,25 @@ on_each_server! {
         let generated = crew.count("generated");
         eventually("a generator at work", || crew.count("generated") > generated);
         crew.add_at(&url);
-        lose("adopt", script!("queue/adopt.lua"), &mut || {
+        lose("adopt", script_hash("adopt"), &mut || {
             let (_, worker) = crew.worker();
             crew.members[worker].kill();
         });
         crew.add_at(&url);
         eventually("a fleet again", || crew.sessions().len() >= 3);
-        lose("resign", script!("membership/resign.lua"), &mut || {
+        lose("resign", script_hash("resign"), &mut || {
             let (_, leader) = crew.leader();
             crew.members[leader].terminate();
         });
         crew.add_at(&url);
         crew.leader();
-        lose("leave", script!("membership/leave.lua"), &mut || {
+        lose("leave", script_hash("leave"), &mut || {
             let (_, worker) = crew.worker();
             crew.members[worker].terminate();
         });
         let mut taken = Vec::new();
         for (what, pattern) in
-            [("take", script!("outcome/take.lua")), ("confirm", script!("outcome/confirm.lua"))]
+            [("take", script_hash("take")), ("confirm", script_hash("confirm"))]
         {
             eventually("errors to take", || !crew.look().errors.is_empty());
             let mut taker = None;

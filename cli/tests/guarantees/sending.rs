@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use artel_testkit::{Fault, Program, Proxy, Server, clean_command, eventually};
+use artel_testkit::{Fault, Program, Proxy, Server, clean_command, eventually, script_hash};
 
 use crate::crew::{Crew, FLEET, artel, on_each_server, soak};
 
@@ -85,16 +85,13 @@ on_each_server! {
             assert_eq!(program.exit_code(), Some(0), "{}", program.stderr());
             program.stdout()
         };
-        let lose = |source: &str| {
-            let hash = redis::Script::new(source).get_hash().as_bytes().to_vec();
-            proxy.set(Fault::DropReplyTo(hash));
-        };
-        lose(include_str!("../../../src/queue/send.lua"));
+        let lose = |script: &str| proxy.set(Fault::DropReplyTo(script_hash(script)));
+        lose("send");
         let ids = run(&["send", "one", "two"]);
         assert_eq!(proxy.swallowed(), 1);
         assert_eq!(list(&server, &format!("artel:{{{FLEET}}}:lane:normal")).len(), 2);
         assert_eq!(ids.lines().count(), 2);
-        lose(include_str!("../../../src/queue/send.lua"));
+        lose("send");
         let first = run(&["send", "--dedup", "k", "three"]);
         assert_eq!(run(&["send", "--dedup", "k", "three"]), first, "the id of the first");
         assert_eq!(list(&server, &format!("artel:{{{FLEET}}}:lane:normal")).len(), 3);
@@ -107,7 +104,7 @@ on_each_server! {
             .arg("{}")
             .query(&mut server.connect())
             .expect("answers");
-        lose(include_str!("../../../src/outcome/requeue.lua"));
+        lose("requeue");
         assert_eq!(run(&["errors", "requeue", "--yes", "--lane", "low"]), "1\n");
         assert_eq!(proxy.swallowed(), 3);
         assert_eq!(list(&server, &format!("artel:{{{FLEET}}}:lane:low")).len(), 1);

@@ -64,6 +64,17 @@ fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
     found
 }
 
+/// A mutant whose edit does not fit would be a process that panics, which is found out by itself.
+#[test]
+fn every_edit_fits_its_script() {
+    let scripts = artel_testkit::scripts();
+    for mutant in &MUTANTS {
+        for (script, rule, _) in mutant.edits {
+            assert!(scripts[*script].contains(rule), "{}: {rule:?} of {script}.lua", mutant.name);
+        }
+    }
+}
+
 #[test]
 fn every_mutant_is_caught() {
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

@@ -14,7 +14,7 @@ pub(crate) struct Mutant {
 }
 
 const SESSION: (&str, &str, &str) =
-    ("push", "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end", "");
+    ("push", "if not deadline_of(KEYS[1], me) then return 'gone' end", "");
 const FENCE: (&str, &str, &str) =
     ("push", "if redis.call('GET', KEYS[2]) ~= me .. '|' .. term then return 'fenced' end", "");
 const NUMBERS: (&str, &str, &str) = (
@@ -25,14 +25,14 @@ const NUMBERS: (&str, &str, &str) = (
 
 const NO_KEY: (&str, &str, &str) =
     ("send", "local id = redis.call('GET', KEYS[7])", "local id = false");
-const REFRESH: &str = "redis.call('ZADD', KEYS[1], 'XX', \
-                       string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[4]), me)";
+const REFRESH: &str =
+    "redis.call('ZADD', members, 'XX', string.format('%.0f', now_ms + lease_ms), me)";
 
 pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
-        edits: &[("look", "local reap = deadline < now", "local reap = false")],
+        edits: &[("look", "local is_dead = deadline < now", "local is_dead = false")],
         faults: "freeze-long",
         seeds: [1, 3, 2],
         time: "20s",
@@ -69,8 +69,8 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
         rules: &[],
         edits: &[(
             "settle",
-            "'member', me, 'attempt', attempt)",
-            "'member', me, 'attempt', attempt + 1)",
+            "enter(KEYS[6], keep, id, outcome, me, attempt)",
+            "enter(KEYS[6], keep, id, outcome, me, attempt + 1)",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -175,7 +175,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
             NUMBERS,
             (
                 "acquire",
-                "local deadline = holder and holder ~= me and redis.call('ZSCORE', KEYS[1], holder)",
+                "local deadline = holder and holder ~= me and deadline_of(KEYS[1], holder)",
                 "local deadline = false",
             ),
         ],
@@ -189,8 +189,8 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
         rules: &[],
         edits: &[(
             "acquire",
-            "local token = math.max((redis.call('GET', KEYS[3]) or 0) + 1, t[1] * 1000000 + t[2])",
-            "local token = tonumber(redis.call('GET', KEYS[3]) or 1)",
+            "local token = grow(redis.call('GET', KEYS[3]), now_us)",
+            "local token = redis.call('GET', KEYS[3]) or '1'",
         )],
         faults: "kill-generator",
         seeds: [1, 2, 3],
@@ -209,7 +209,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "a push drops its first message",
         rules: &[],
-        edits: &[("push", "for i = 6, #ARGV, 1000 do", "for i = 7, #ARGV, 1000 do")],
+        edits: &[("push", "for i = 8, #ARGV, 1000 do", "for i = 9, #ARGV, 1000 do")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -271,7 +271,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "a dead member is not remembered as an orphan",
         rules: &[],
-        edits: &[("look", "redis.call('SADD', KEYS[5], id)", "")],
+        edits: &[("look", "redis.call('SADD', orphans, id)", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -438,15 +438,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "calls refresh no session",
         rules: &[],
-        edits: &[
-            (
-                "heartbeat",
-                "redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now + lease_ms), me)",
-                "",
-            ),
-            ("fetch", REFRESH, ""),
-            ("settle", REFRESH, ""),
-        ],
+        edits: &[("heartbeat", REFRESH, ""), ("fetch", REFRESH, ""), ("settle", REFRESH, "")],
         faults: "kill-taker",
         seeds: [1, 2, 3],
         time: "4s",

@@ -158,15 +158,7 @@ impl Post<'_> {
                 }
                 Ended::Doubt(failure) => {
                     progress.finish_and_clear();
-                    let (from, to) = (self.accepted + 1, self.accepted + batch.len() as u64);
-                    let error = format!("lines {from} to {to} are in doubt: {}", failure.error);
-                    let certain = match self.accepted {
-                        0 => "none is certain".to_owned(),
-                        1 => "line 1 is sent".to_owned(),
-                        n => format!("lines 1 to {n} are sent"),
-                    };
-                    let hint = format!("{}; {certain}", failure.hint.unwrap_or_default());
-                    return Err(Failure { code: failure.code, error, hint: Some(hint) });
+                    return Err(self.in_doubt(failure, batch.len() as u64));
                 }
             }
             progress.inc(if total.is_some() { bytes as u64 } else { batch.len() as u64 });
@@ -186,6 +178,19 @@ impl Post<'_> {
         }
         printer::remark(&format!("sent {}", self.accepted));
         Ok(OK)
+    }
+
+    /// This many lines behind those that were accepted are in doubt.
+    fn in_doubt(&self, failure: Failure, lines: u64) -> Failure {
+        let (from, to) = (self.accepted + 1, self.accepted + lines);
+        let error = format!("lines {from} to {to} are in doubt: {}", failure.error);
+        let certain = match self.accepted {
+            0 => "none is certain".to_owned(),
+            1 => "line 1 is sent".to_owned(),
+            n => format!("lines 1 to {n} are sent"),
+        };
+        let hint = format!("{}; {certain}", failure.hint.unwrap_or_default());
+        Failure { code: failure.code, error, hint: Some(hint) }
     }
 
     /// Sends a batch, waiting while there is no room.

@@ -1,16 +1,16 @@
-//! [`Card`]: what a member tells about itself with every heartbeat. For people only.
+//! [`MemberInfo`]: what a member tells about itself with every heartbeat. For people only.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
 
-use super::MemberId;
-use crate::store::{Call, Keys, Link, StoreError, list, number, text};
+use crate::id::MemberId;
+use crate::store::{Call, Keys, Link, Reply, StoreError};
 
 /// A member's own words; empty if it is long gone.
 #[derive(Debug, Default)]
-pub(crate) struct Card {
+pub(crate) struct MemberInfo {
     pub(crate) label: String,
     pub(crate) host: String,
     pub(crate) pid: u32,
@@ -28,23 +28,23 @@ pub(crate) struct Card {
     pub(crate) leaderless_ms: u64,
 }
 
-impl Card {
+impl MemberInfo {
     pub(crate) async fn read(
         link: &Link,
         keys: &Keys,
         id: &MemberId,
         timeout: Duration,
-    ) -> Result<Card, StoreError> {
-        let fields = list(link.call(&Call::plain("HGETALL").arg(keys.member(id)), timeout).await?)?;
+    ) -> Result<MemberInfo, StoreError> {
+        let call = Call::plain("HGETALL").arg(keys.member(id)).reading(Reply::into_pairs);
+        let fields = link.call(&call, timeout).await?.into_iter();
         let fields: HashMap<String, String> = fields
-            .chunks_exact(2)
-            .map(|pair| Ok((text(&pair[0])?, text(&pair[1])?)))
+            .map(|(name, value)| Ok((name, value.into_text()?)))
             .collect::<Result<_, StoreError>>()?;
         let word = |name: &str| fields.get(name).cloned().unwrap_or_default();
         let count = |name: &str| word(name).parse().unwrap_or(0);
         // A card that does not say so belongs to a version in which every worker could lead.
         let is = |name: &str| !id.is_observer() && word(name) != "0";
-        Ok(Card {
+        Ok(MemberInfo {
             label: word("label"),
             host: word("host"),
             pid: count("pid") as u32,
@@ -60,7 +60,7 @@ impl Card {
     }
 }
 
-/// Cards that are looked at to find a member that is idle, or that works.
+/// MemberInfos that are looked at to find a member that is idle, or that works.
 const SAMPLE: i64 = 16;
 /// Ids among which they are chosen: observers, which never work, can be told by theirs.
 const IDS: i64 = 1000;
@@ -79,7 +79,7 @@ pub(crate) async fn another_handles(
     others.shuffle(&mut rand::rng());
     for id in others.into_iter().take(SAMPLE as usize) {
         let call = Call::plain("HGET").arg(keys.member(id)).arg("handles");
-        if text(&link.call(&call, timeout).await?).is_ok_and(|handles| handles != "0") {
+        if link.call(&call, timeout).await?.into_text().is_ok_and(|handles| handles != "0") {
             return Ok(true);
         }
     }
@@ -93,11 +93,11 @@ async fn window(
     count: i64,
     timeout: Duration,
 ) -> Result<Vec<MemberId>, StoreError> {
-    let all = number(&link.call(&Call::plain("ZCARD").arg(keys.members()), timeout).await?)?;
+    let all = Call::plain("ZCARD").arg(keys.members()).reading(Reply::into_number);
+    let all = link.call(&all, timeout).await?;
     let from = rand::random_range(0..(all - count + 1).max(1));
     let call = Call::plain("ZRANGE").arg(keys.members()).arg(from).arg(from + count - 1);
-    let ids = list(link.call(&call, timeout).await?)?;
-    let ids: Vec<String> = ids.iter().map(text).collect::<Result<_, _>>()?;
+    let ids = link.call(&call, timeout).await?.into_texts()?;
     Ok(ids.iter().filter_map(|id| MemberId::from_redis(id)).collect())
 }
 
@@ -111,7 +111,7 @@ pub(crate) async fn somebody_idle(
 ) -> Result<bool, StoreError> {
     for id in window(link, keys, SAMPLE, timeout).await?.iter().filter(|id| *id != me) {
         let call = Call::plain("HGET").arg(keys.member(id)).arg("idle");
-        if text(&link.call(&call, timeout).await?).is_ok_and(|idle| idle == "1") {
+        if link.call(&call, timeout).await?.into_text().is_ok_and(|idle| idle == "1") {
             return Ok(true);
         }
     }

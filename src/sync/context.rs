@@ -1,4 +1,4 @@
-//! [`Locksmith`]: what all locks, permits and arrivals of one member share.
+//! [`SyncContext`]: what all locks, permits and arrivals of one member share.
 //!
 //! **Invariant:** what it hands out hangs on the present session, and may be relied on only as long
 //! as that; within this process tasks wait for each other here, in the order in which they came.
@@ -13,7 +13,7 @@ use super::Redis;
 use crate::Error;
 use crate::clock::Moment;
 use crate::membership::Session;
-use crate::store::{Ear, StoreError};
+use crate::store::{SessionLink, StoreError};
 
 /// How long those are waited for who give something back.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
@@ -23,9 +23,9 @@ const DECIDED_MAX: Duration = Duration::from_secs(30);
 const CHECK: Duration = Duration::from_millis(50);
 
 /// Where the rights of one member come from.
-pub(crate) struct Locksmith {
+pub(crate) struct SyncContext {
     pub(super) redis: Redis,
-    pub(super) ear: Arc<Ear>,
+    pub(super) session_link: Arc<SessionLink>,
     pub(super) sessions: watch::Receiver<Option<Arc<Session>>>,
     /// Who waits inside this process, by name.
     lines: Mutex<HashMap<String, Arc<Line>>>,
@@ -65,23 +65,23 @@ impl Drop for Leaving {
 
 /// How long it may take until somebody who is overdue is judged dead, or heard of.
 pub(super) fn decided_within(session: &Session) -> Duration {
-    session.lease() * 2 + DECIDED_MAX
+    session.trust.lease() * 2 + DECIDED_MAX
 }
 
-impl Locksmith {
+impl SyncContext {
     pub(crate) fn new(
         redis: Redis,
         sessions: watch::Receiver<Option<Arc<Session>>>,
-    ) -> Result<Arc<Locksmith>, Error> {
-        let ear = redis.store.ear()?;
-        Ok(Arc::new(Locksmith { redis, ear, sessions, lines: Mutex::default() }))
+    ) -> Result<Arc<SyncContext>, Error> {
+        let session_link = redis.store.session_link()?;
+        Ok(Arc::new(SyncContext { redis, session_link, sessions, lines: Mutex::default() }))
     }
 
     /// How long what hangs on a session may be relied on without hearing from Redis again.
     pub(super) fn time_left(&self, session: &Session) -> Duration {
         match session.over.is_cancelled() {
             true => Duration::ZERO,
-            false => session.secure_until(&self.ear.link).since(Moment::now()),
+            false => session.trust.secure_until(&self.session_link.link).since(Moment::now()),
         }
     }
 
@@ -117,7 +117,7 @@ impl Locksmith {
     /// The session, if it may act at this instant.
     pub(super) fn session_now(&self) -> Result<Arc<Session>, Error> {
         let session = self.sessions.borrow().clone();
-        match session.filter(|session| session.trusted()) {
+        match session.filter(|session| session.trust.holds()) {
             Some(session) => Ok(session),
             None if self.sessions.has_changed().is_err() => Err(Error::Stopping),
             None => {
@@ -139,7 +139,7 @@ impl Locksmith {
                 Err(_) => None,
             };
             let session = session.ok_or(Error::Stopping)?;
-            if session.until_trusted().await {
+            if session.trust.wait().await {
                 return Ok(session);
             }
             // It is over, and what comes next is not there yet.

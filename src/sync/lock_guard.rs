@@ -9,38 +9,32 @@ use std::time::Instant;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::guarded::{GuardedScript, json};
-use super::smith::Line;
-use super::{Lock, RETRY};
+use super::Lock;
+use super::context::Line;
+use super::guarded_script::GuardedScript;
 use crate::Error;
-use crate::membership::{Session, release_call};
-use crate::store::{Link, Reply, StoreError};
+use crate::membership::{AskError, Patience, Session};
+use crate::store::{Link, StoreError};
+use crate::tenure::release_lock;
 use crate::term::Token;
 
-/// How often a release is repeated that nobody answers; then the heartbeat gives the lock back.
-const RELEASE_TRIES: u32 = 5;
-
-/// Gives up a lock, or only waiting for it, until that is answered or the session is over. Was it
-/// ours until then, as far as can be known?
+/// Gives up a lock, or only waiting for it. Was it ours until then, as far as can be known? Unanswered, the heartbeat
+/// gives it back.
 pub(super) async fn give_up(
     lock: &Lock,
     link: &Link,
     session: &Session,
     token: Option<Token>,
-) -> Result<bool, StoreError> {
-    let call = release_call(&lock.smith.redis.store, &session.id, &session.id, &lock.name, token);
-    let mut tries = 0;
-    loop {
-        if session.over.is_cancelled() {
-            return Ok(false);
+) -> Result<bool, AskError> {
+    let store = &lock.context.redis.store;
+    let call = release_lock(store, &session.id, &session.id, &lock.name, token);
+    match session.ask(link, Patience::ONCE, call.clone()).await {
+        // What is not ours any more may have been given up by the copy that nobody answered.
+        Err(AskError::Failed(error)) if error.is_passing() => {
+            session.ask(link, Patience::SHORT, call).await.map(|_| true)
         }
-        tries += 1;
-        match link.call(&call, session.call_timeout()).await.and_then(Reply::parse) {
-            // Not ours any more; after an unheard copy it may have been that one's doing.
-            Ok(reply) => return Ok(reply.tag == "ok" || tries > 1),
-            Err(error) if !error.is_passing() || tries >= RELEASE_TRIES => return Err(error),
-            Err(_) => tokio::time::sleep(RETRY).await,
-        }
+        Err(AskError::Over | AskError::Gone) => Ok(false),
+        answer => answer,
     }
 }
 
@@ -67,7 +61,7 @@ impl LockGuard {
         place: Option<OwnedMutexGuard<()>>,
     ) -> LockGuard {
         let lost = session.over.child_token();
-        session.rights.hold(&lock.name, token, &lost);
+        session.tenures.locks.hold(&lock.name, token, &lost);
         LockGuard { lock, line, session, token, lost, place }
     }
 
@@ -83,12 +77,12 @@ impl LockGuard {
     /// thirds of the fleet's grace, while the connection that shows our presence is broken and Redis is
     /// not known to be away. Past it, somebody else may soon have the lock.
     pub fn deadline(&self) -> Instant {
-        Instant::now() + self.lock.smith.time_left(&self.session)
+        Instant::now() + self.lock.context.time_left(&self.session)
     }
 
     /// May it be relied on at this instant?
     pub fn is_held(&self) -> bool {
-        !self.lost.is_cancelled() && !self.lock.smith.time_left(&self.session).is_zero()
+        !self.lost.is_cancelled() && !self.lock.context.time_left(&self.session).is_zero()
     }
 
     /// Waits until the lock cannot be relied on any longer: the session is over, Redis no longer
@@ -103,7 +97,7 @@ impl LockGuard {
     pub async fn lost(&self) {
         tokio::select! {
             () = self.lost.cancelled() => {}
-            () = self.lock.smith.until_in_doubt(&self.session) => {}
+            () = self.lock.context.until_in_doubt(&self.session) => {}
         }
     }
 
@@ -139,7 +133,7 @@ impl LockGuard {
         keys: &[K],
         args: &[A],
     ) -> Result<serde_json::Value, Error> {
-        let redis = &self.lock.smith.redis;
+        let redis = &self.lock.context.redis;
         let names = &redis.store.keys;
         let mut all = vec![names.members(), names.lock(&self.lock.name)];
         all.extend(keys.iter().map(|key| key.as_ref().to_owned()));
@@ -147,8 +141,8 @@ impl LockGuard {
         for arg in args {
             call.push_arg(arg.as_ref());
         }
-        match redis.store.work.call(&call, self.session.call_timeout()).await {
-            Ok(value) => Ok(json(&value)),
+        match redis.store.work.call(&call, self.session.trust.call_timeout()).await {
+            Ok(reply) => Ok(reply.to_json()),
             Err(StoreError::Server { code, .. }) if code == "LOCKLOST" => {
                 self.lost.cancel();
                 Err(Error::LockLost { name: self.lock.name.to_string() })
@@ -168,14 +162,14 @@ impl LockGuard {
     ///
     /// Safe: dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
-        let store = &self.lock.smith.redis.store;
+        let store = &self.lock.context.redis.store;
         let released = give_up(&self.lock, &store.work, &self.session, Some(self.token)).await;
-        self.session.rights.forget(&self.lock.name);
+        self.session.tenures.locks.forget(&self.lock.name);
         self.place.take();
         match released {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::LockLost { name: self.lock.name.to_string() }),
-            Err(error) => Err(store.explain(error)),
+            Err(error) => Err(store.explain(error.into_store())),
         }
     }
 }
@@ -187,9 +181,9 @@ impl Drop for LockGuard {
         let Some(place) = self.place.take() else { return };
         let (lock, session, token) = (self.lock.clone(), self.session.clone(), self.token);
         let leaving = self.line.leave();
-        self.lock.smith.ear.spawn(async move {
-            let _ = give_up(&lock, &lock.smith.ear.link, &session, Some(token)).await;
-            session.rights.forget(&lock.name);
+        self.lock.context.session_link.spawn(async move {
+            let _ = give_up(&lock, &lock.context.session_link.link, &session, Some(token)).await;
+            session.tenures.locks.forget(&lock.name);
             drop((place, leaving));
         });
     }

@@ -1,4 +1,4 @@
-//! What is told of a message whose outcome is recorded.
+//! What is reported of a message whose outcome is recorded.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::notice::{Board, Notice};
 use crate::outcome::{Outcome, Report};
 use crate::queue::Claim;
 
-/// A failure is a notice. What is done is said in the log, if anybody reads it: apart from each other what was
-/// generated and what was sent, for programs that show only one of them.
-pub(super) fn tell(board: &Board, claim: Claim, outcome: Outcome, report: Report) {
-    let (id, attempt, kind) = (claim.id, claim.attempt, report.kind);
+/// A failure is a notice. A done message is logged at the level `debug`: generated ones and sent ones under
+/// targets of their own, for programs that show only one of them.
+pub(super) fn report(board: &Board, claim: Claim, outcome: Outcome, about: Report) {
+    let (id, attempt, kind) = (claim.id, claim.attempt, about.kind);
     if let Some(failure) = outcome.failure {
         return board.publish(Notice::MessageFailed {
             id,
@@ -17,10 +17,10 @@ pub(super) fn tell(board: &Board, claim: Claim, outcome: Outcome, report: Report
             attempt,
             cause: failure.cause,
             reason: failure.reason,
-            took: report.took,
+            took: about.took,
         });
     }
-    let took = Duration::from_micros(report.took.as_micros() as u64);
+    let took = Duration::from_micros(about.took.as_micros() as u64);
     match id.term() {
         Some(_) => {
             tracing::debug!(target: "artel::done", %id, kind, attempt, ?took, "message done")

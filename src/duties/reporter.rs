@@ -7,46 +7,48 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
-
-use super::{MemberStats, millis};
-use crate::fleet::Role;
-use crate::membership::{Exercise, Session};
-use crate::store::{Call, Link, Script, Store, StoreError};
-use crate::sync::Flag;
+use super::{Duty, Means};
+use crate::Error;
+use crate::membership::{AskError, Patience, Session};
+use crate::role::Role;
+use crate::stats::{MemberStats, millis};
+use crate::store::{Call, Link, Script, StoreError};
+use crate::term::Term;
 
 static ANSWER: Script = Script::new("answer", include_str!("answer.lua"));
 
 /// How long an answer is kept.
 const TTL: Duration = Duration::from_secs(10);
-/// How often the question is looked for when nothing was heard.
-const CONSUMER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often to look for the question when nothing was heard.
+const REREAD_EVERY: Duration = Duration::from_secs(5);
 /// How often an answer is given that Redis does not take.
 const TRIES: u32 = 5;
 /// Pause after something went wrong.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Tells the numbers of this process.
-pub(crate) struct Reporter {
-    pub(crate) store: Store,
+/// Reports the numbers of this process.
+pub(super) struct Reporter {
+    means: Means,
     /// Of the session, on whose thread it runs.
-    pub(crate) link: Arc<Link>,
-    /// The question.
-    pub(crate) flag: Arc<Flag>,
-    pub(crate) sessions: watch::Receiver<Option<Arc<Session>>>,
-    pub(crate) roles: watch::Receiver<Role>,
-    pub(crate) label: String,
-    pub(crate) host: String,
-    pub(crate) began: Instant,
+    link: Arc<Link>,
 }
 
 impl Reporter {
+    pub(super) fn new(means: Means) -> Result<Reporter, Error> {
+        let link = means.store.session_link()?.link.clone();
+        Ok(Reporter { means, link })
+    }
+}
+
+impl Duty for Reporter {
+    const ON_SESSION_THREAD: bool = true;
+
     /// Answers every round, from the one that is open when it begins; again under a new session.
-    pub(crate) async fn run(mut self) {
-        let (mut round, mut sessions) = (0, self.sessions.clone());
+    async fn run(mut self) {
+        let (mut round, mut sessions) = (0, self.means.sessions.clone());
         loop {
             tokio::select! {
-                asked = self.flag.wait_past(round, CONSUMER_TIMEOUT) => match asked {
+                asked = self.means.question.wait_past(round, REREAD_EVERY) => match asked {
                     Ok(next) => round = next,
                     Err(error) => {
                         tracing::debug!(%error, "waiting to be asked for numbers");
@@ -59,39 +61,38 @@ impl Reporter {
                 },
             }
             for _ in 0..TRIES {
-                let session = self.sessions.borrow_and_update().clone();
+                let session = self.means.sessions.borrow_and_update().clone();
                 let Some(session) = session.filter(|_| round > 0) else { break };
                 match self.answer(&session, round).await {
                     Ok(()) => break,
-                    Err(error) => tracing::debug!(%error, "telling our numbers"),
+                    Err(AskError::Failed(error)) => tracing::debug!(%error, "telling our numbers"),
+                    Err(AskError::Over | AskError::Gone) => {}
                 }
                 tokio::time::sleep(RETRY).await;
             }
         }
     }
+}
 
-    async fn answer(&self, session: &Session, round: u64) -> Result<(), StoreError> {
-        let (link, timeout) = (&self.link, session.call_timeout());
+impl Reporter {
+    async fn answer(&self, session: &Session, round: u64) -> Result<(), AskError> {
         let sent = Instant::now();
-        link.call(&Call::plain("PING"), timeout).await?;
-        let numbers = self.numbers(session, sent.elapsed());
+        let timeout = session.trust.call_timeout();
+        self.link.call(&Call::plain("PING"), timeout).await.map_err(AskError::Failed)?;
+        let numbers = serde_json::to_string(&self.numbers(session, sent.elapsed()));
         let numbers =
-            serde_json::to_string(&numbers).map_err(|e| StoreError::odd(e.to_string()))?;
-        let keys = &self.store.keys;
+            numbers.map_err(|error| AskError::Failed(StoreError::odd(error.to_string())))?;
+        let keys = &self.means.store.keys;
         let call = ANSWER
             .call(&[keys.members(), keys.stats(round)])
             .arg(session.id.as_str())
             .arg(numbers)
             .arg(TTL.as_millis() as u64);
-        link.call(&call, timeout).await.map(|_| ())
+        session.ask(&self.link, Patience::ONCE, call).await.map(|_| ())
     }
 
     fn numbers(&self, session: &Session, rtt: Duration) -> MemberStats {
-        let term = match session.exercise() {
-            Exercise::Leading(term, _) => Some(term.get()),
-            _ => None,
-        };
-        let role = match *self.roles.borrow() {
+        let role = match *self.means.roles.borrow() {
             Role::Generator => "generator",
             Role::Standby => "standby",
             Role::Observer => "observer",
@@ -99,18 +100,18 @@ impl Reporter {
         };
         MemberStats {
             id: session.id.to_string(),
-            label: self.label.clone(),
-            host: self.host.clone(),
+            label: self.means.label.clone(),
+            host: self.means.host.clone(),
             pid: std::process::id(),
             role: role.to_owned(),
-            term,
-            done: session.done.load(Ordering::Relaxed),
-            failed: session.failed.load(Ordering::Relaxed),
-            in_flight: session.in_flight.load(Ordering::Relaxed),
-            uptime_ms: self.began.elapsed().as_millis() as u64,
+            term: session.tenures.lease.term().map(Term::get),
+            done: session.tally.done.load(Ordering::Relaxed),
+            failed: session.tally.failed.load(Ordering::Relaxed),
+            in_flight: session.tally.in_flight.load(Ordering::Relaxed),
+            uptime_ms: self.means.began.elapsed().as_millis() as u64,
             memory_bytes: memory_bytes(),
-            handler_p50_ms: session.timings.percentile(50).map(millis),
-            handler_p99_ms: session.timings.percentile(99).map(millis),
+            handler_p50_ms: session.tally.timings.percentile(50).map(millis),
+            handler_p99_ms: session.tally.timings.percentile(99).map(millis),
             redis_rtt_ms: millis(rtt),
         }
     }

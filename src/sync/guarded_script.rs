@@ -3,8 +3,6 @@
 //! **Invariant:** Redis compares holder and token and runs the user's script in one piece; a holder
 //! that lost the lock, however late it wakes, writes nothing.
 
-use serde_json::{Number, Value as Json};
-
 use crate::Error;
 use crate::store::Script;
 
@@ -39,23 +37,6 @@ impl GuardedScript {
     }
 }
 
-/// What a script returned, as JSON: bytes that are no text are replaced.
-pub(super) fn json(value: &redis::Value) -> Json {
-    match value {
-        redis::Value::Int(n) => Json::from(*n),
-        redis::Value::Double(x) => Number::from_f64(*x).map_or(Json::Null, Json::Number),
-        redis::Value::Boolean(truth) => Json::from(*truth),
-        redis::Value::BulkString(bytes) => Json::from(String::from_utf8_lossy(bytes)),
-        redis::Value::SimpleString(text) => Json::from(text.as_str()),
-        redis::Value::Okay => Json::from("OK"),
-        redis::Value::Array(items) | redis::Value::Set(items) => items.iter().map(json).collect(),
-        redis::Value::Map(pairs) => {
-            pairs.iter().map(|(k, v)| Json::from(vec![json(k), json(v)])).collect()
-        }
-        _ => Json::Null,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,15 +45,5 @@ mod tests {
     fn a_line_of_flags_is_refused() {
         assert!(GuardedScript::new("return 1").is_ok());
         assert!(GuardedScript::new("#!lua flags=no-writes\nreturn 1").is_err());
-    }
-
-    #[test]
-    fn answers_become_json() {
-        let value = redis::Value::Array(vec![
-            redis::Value::Int(7),
-            redis::Value::BulkString(b"seven".to_vec()),
-            redis::Value::Nil,
-        ]);
-        assert_eq!(json(&value).to_string(), r#"[7,"seven",null]"#);
     }
 }

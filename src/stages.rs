@@ -1,7 +1,7 @@
-//! [`Crew`]: everything that runs inside one member, across its sessions.
+//! [`Stages`]: the part of one member in the stages, across its sessions.
 //!
 //! **Invariant:** what was started under a session ends before the next one is served, and nothing
-//! runs on after [`run`](Crew::run) returns. The order of a graceful stop is written down in
+//! runs on after [`run`](Stages::run) returns. The order of a graceful stop is written down in
 //! `shutdown.rs`.
 
 use std::convert::Infallible;
@@ -10,22 +10,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::config::{Config, LeaderWorks};
+use crate::duties::Duties;
 use crate::election::{Elector, Lease};
-use crate::fleet::Role;
-use crate::generator::{Ending, Runner};
-use crate::membership::{Exercise, Keeper, Session, another_handles, resign_call};
+use crate::generator::Runner;
+use crate::membership::{Patience, Session, SessionHandle, another_handles};
 use crate::notice::{Board, Notice};
 use crate::panic::drop_quietly;
-use crate::queue::adopt_all;
+use crate::queue::Ending;
+use crate::role::Role;
 use crate::shutdown::Shutdown;
 use crate::store::{Store, StoreError};
+use crate::tenure::{LeaseUse, resign};
 use crate::worker::{DynHandle, Mode, Worker};
 
-/// Pause of the adopter after Redis refused it.
-const ADOPT_RETRY: Duration = Duration::from_millis(500);
 /// How often a leader checks whether any member works: soon if it may have to work itself or to report, else
 /// rarely.
 const CHECK_SOON: Duration = Duration::from_secs(1);
@@ -34,7 +33,7 @@ const CHECK_LATER: Duration = Duration::from_secs(10);
 const NO_WORKER_AFTER: Duration = Duration::from_secs(1);
 
 /// The parts of one member.
-pub(crate) struct Crew {
+pub(crate) struct Stages {
     pub(crate) store: Store,
     pub(crate) config: Config,
     pub(crate) board: Board,
@@ -43,21 +42,13 @@ pub(crate) struct Crew {
     pub(crate) role: watch::Sender<Role>,
     /// Its role while it does not lead.
     pub(crate) resting: Role,
-    /// Answers when the fleet is asked for its numbers, for as long as we are a member.
-    pub(crate) reporter: JoinHandle<()>,
     pub(crate) stop: Shutdown,
 }
 
-impl Drop for Crew {
-    fn drop(&mut self) {
-        self.reporter.abort();
-    }
-}
-
-impl Crew {
+impl Stages {
     /// Takes part until told to stop, and leaves.
-    pub(crate) async fn run(mut self, keeper: Keeper) {
-        let mut sessions = keeper.sessions();
+    pub(crate) async fn run(mut self, handle: SessionHandle, duties: Duties) {
+        let mut sessions = handle.sessions();
         loop {
             let session = sessions.borrow_and_update().clone();
             match session {
@@ -74,9 +65,8 @@ impl Crew {
                 break;
             }
         }
-        self.reporter.abort();
-        let _ = (&mut self.reporter).await;
-        keeper.leave().await;
+        duties.stop().await;
+        handle.leave().await;
     }
 
     /// Takes part under one session, until it is over or the fleet stops.
@@ -93,14 +83,13 @@ impl Crew {
             );
             tokio::spawn(worker.run())
         });
-        let adopter = tokio::spawn(adopt(self.store.clone(), session.clone(), self.board.clone()));
         self.lead(session, &mode).await;
         if !session.over.is_cancelled() {
             mode.send_replace(Mode::Drain);
             if let Some(worker) = &mut worker {
                 let drained = tokio::time::timeout(self.stop.left(), &mut *worker).await;
                 if drained.is_err() {
-                    let running = session.in_flight.load(Ordering::Relaxed);
+                    let running = session.tally.in_flight.load(Ordering::Relaxed);
                     if running > 0 {
                         tracing::warn!(running, "handlers still run at the deadline");
                     }
@@ -108,8 +97,6 @@ impl Crew {
                 }
             }
         }
-        adopter.abort();
-        let _ = adopter.await;
         if let Some(worker) = worker
             && !worker.is_finished()
         {
@@ -130,7 +117,7 @@ impl Crew {
         let elector = Elector {
             store: self.store.clone(),
             session: session.clone(),
-            takeover_timeout: self.config.takeover_timeout,
+            takeover_step: self.config.takeover_timeout,
         };
         loop {
             let lease = tokio::select! {
@@ -147,7 +134,7 @@ impl Crew {
                 mode,
             };
             // Until it is known who else works, it counts who else is here.
-            check.follow(session.standing().borrow().members > 1);
+            check.follow(session.views.follow().borrow().members > 1);
             self.role.send_replace(Role::Generator);
             self.board.publish(Notice::BecameGenerator { term: lease.term });
             let ending = tokio::select! {
@@ -156,7 +143,7 @@ impl Crew {
                 () = self.stop.overdue() => Ending::Stopped,
                 never = check.run() => match never {},
             };
-            session.set_exercise(Exercise::Idle);
+            session.tenures.lease.set(LeaseUse::Idle);
             self.role.send_replace(self.resting);
             let reason = match ending {
                 Ending::Stopped => "stopping",
@@ -164,21 +151,21 @@ impl Crew {
                 Ending::Over => "the session is over",
             };
             if ending == Ending::Stopped {
-                resign(&self.store, &lease).await;
+                resign_lease(&self.store, &lease).await;
             }
             self.board.publish(Notice::LeaseLost { term: lease.term, reason });
             if ending == Ending::Stopped || session.over.is_cancelled() {
                 break;
             }
             mode.send_replace(Mode::Work);
-            session.works.store(self.handle.is_some(), Ordering::Relaxed);
+            session.tally.works.store(self.handle.is_some(), Ordering::Relaxed);
             // Whoever was deposed for making no progress lets others try first.
             tokio::select! {
                 () = self.stop.token.cancelled() => break,
-                () = tokio::time::sleep(session.lease() / 3) => {}
+                () = tokio::time::sleep(session.trust.lease() / 3) => {}
             }
         }
-        session.set_exercise(Exercise::Idle);
+        session.tenures.lease.set(LeaseUse::Idle);
     }
 }
 
@@ -207,7 +194,7 @@ impl WorkerCheck<'_> {
         let wanted = leader_mode(self.policy, others);
         self.mode.send_if_modified(|mode| std::mem::replace(mode, wanted) != wanted);
         let works = self.handles && wanted == Mode::Work;
-        self.session.works.store(works, Ordering::Relaxed);
+        self.session.tally.works.store(works, Ordering::Relaxed);
         works
     }
 
@@ -231,49 +218,19 @@ impl WorkerCheck<'_> {
     }
 
     async fn others_work(&self) -> Result<bool, StoreError> {
-        if self.session.standing().borrow().members <= 1 {
+        if self.session.views.follow().borrow().members <= 1 {
             return Ok(false);
         }
-        let timeout = self.session.call_timeout();
+        let timeout = self.session.trust.call_timeout();
         another_handles(&self.store.work, &self.store.keys, &self.session.id, timeout).await
     }
 }
 
-async fn resign(store: &Store, lease: &Lease) {
+async fn resign_lease(store: &Store, lease: &Lease) {
     let session = &lease.session;
-    let call = resign_call(store, &session.id, lease.term);
-    if let Err(error) = store.work.call(&call, session.call_timeout()).await {
-        tracing::debug!(%error, "resigning unanswered: the lease ends with the session");
-    }
-}
-
-/// Puts back what dead members held, whenever there is something.
-async fn adopt(store: Store, session: Arc<Session>, board: Board) {
-    let mut standing = session.standing();
-    loop {
-        let (orphans, rank) = {
-            let standing = standing.borrow_and_update();
-            (standing.orphans, standing.rank)
-        };
-        if orphans {
-            // Everybody hears of it; the lower ranks are usually done before the others begin.
-            tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
-            // Before, not after: what is heard of meanwhile must not be forgotten.
-            session.update_standing(|standing| standing.orphans = false);
-            if let Err(error) = adopt_all(&store, &session, &board).await {
-                tracing::debug!(%error, "adopting");
-                tokio::time::sleep(ADOPT_RETRY).await;
-                session.update_standing(|standing| standing.orphans = true);
-            }
-        }
-        tokio::select! {
-            () = session.over.cancelled() => return,
-            changed = standing.wait_for(|standing| standing.orphans) => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-        }
+    let call = resign(store, &session.id, lease.term);
+    if session.ask(&store.work, Patience::ONCE, call).await.is_err() {
+        tracing::debug!("resigning unanswered: the lease ends with the session");
     }
 }
 

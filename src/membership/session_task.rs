@@ -1,11 +1,12 @@
-//! [`Keeper`]: keeps one session alive, on the thread of the connection that listens, so that busy
+//! [`SessionTask`]: keeps one session alive, on the thread of the connection that listens, so that busy
 //! handlers cannot stop the heartbeat; and starts a new one when it is lost.
 //!
 //! **Invariant:** a join is sent once per id. Without an answer the next try uses a new id, so a
 //! late copy can only add a ghost that nobody acts for, never bring a dead session back.
 
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
@@ -14,12 +15,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{End, MemberId, Session};
+use super::heartbeat::Beats;
+use super::{End, Session};
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::FleetSetting;
+use crate::id::MemberId;
 use crate::notice::{Board, Notice};
-use crate::store::{Hint, Link, PROTOCOL, Reply, Script, Store, StoreError};
+use crate::store::{Call, Hint, Link, PROTOCOL, Reply, Script, Store, StoreError};
 
 static JOIN: Script = Script::new("join", include_str!("join.lua"));
 static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
@@ -32,6 +35,12 @@ const FIRST_TRIES: u32 = 4;
 const CONFLICT_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two refreshes while presence is lost.
 pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
+/// How often a member reports that no term or token can be granted.
+const EXHAUSTED_EVERY: Duration = Duration::from_secs(60);
+/// How often it is tried to leave.
+const LEAVE_TRIES: u32 = 3;
+/// How long a join waits for its answer.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a session tells about its process, and asks of its fleet.
 #[derive(Clone, Debug)]
@@ -65,26 +74,26 @@ impl Profile {
 }
 
 /// The handle on the sessions of this process.
-pub(crate) struct Keeper {
+pub(crate) struct SessionHandle {
     sessions: watch::Receiver<Option<Arc<Session>>>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Keeper {
+impl SessionHandle {
     /// Joins, and returns when there is a first session.
     pub(crate) async fn start(
         store: Store,
         profile: Profile,
         board: Board,
-    ) -> Result<Keeper, Error> {
+    ) -> Result<SessionHandle, Error> {
         let (publish, sessions) = watch::channel(None);
         let (ready, joined) = oneshot::channel();
         let stop = CancellationToken::new();
-        let ear = store.ear()?;
-        let hints = ear.hints().ok_or(Error::Stopping)?;
-        let keep = Keep {
-            link: ear.link.clone(),
+        let listening = store.session_link()?;
+        let hints = listening.hints().ok_or(Error::Stopping)?;
+        let task = SessionTask {
+            link: listening.link.clone(),
             store,
             profile,
             board,
@@ -95,15 +104,16 @@ impl Keeper {
             seen_born: None,
             exhausted_at: None,
             joined_on: 0,
-            denied: AtomicBool::new(false),
+            silent_since: None,
+            is_denied: false,
         };
-        let task = ear.spawn(keep.run(ready));
+        let task = listening.spawn(task.run(ready));
         // Dropped while waiting, the task must not stay a member on nobody's behalf.
         let abandoned = stop.clone().drop_guard();
         let joined = joined.await;
         abandoned.disarm();
         match joined {
-            Ok(Ok(())) => Ok(Keeper { sessions, stop, task }),
+            Ok(Ok(())) => Ok(SessionHandle { sessions, stop, task }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::Stopping),
         }
@@ -121,7 +131,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SessionHandle {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -143,7 +153,7 @@ fn overdue(wait_ms: i64) -> Option<Duration> {
 }
 
 /// What the session thread knows across sessions.
-pub(super) struct Keep {
+pub(super) struct SessionTask {
     pub(super) store: Store,
     pub(super) profile: Profile,
     pub(super) board: Board,
@@ -156,15 +166,16 @@ pub(super) struct Keep {
     pub(super) seen_term: u64,
     /// The id of the fleet's first member ever.
     seen_born: Option<String>,
-    /// When it was last said that no term can be granted.
-    pub(super) exhausted_at: Option<Instant>,
+    /// When it was last reported that no term can be granted.
+    exhausted_at: Option<Instant>,
     /// The connection on which the present session subscribed before it joined.
     pub(super) joined_on: u64,
-    /// It was said that Redis denies access.
-    denied: AtomicBool,
+    /// Since when Redis does not answer, and whether it was reported that it denies access.
+    silent_since: Option<Instant>,
+    is_denied: bool,
 }
 
-impl Keep {
+impl SessionTask {
     async fn run(mut self, ready: oneshot::Sender<Result<(), Error>>) {
         let mut ready = Some(ready);
         loop {
@@ -176,30 +187,10 @@ impl Keep {
                         let _ = ready.send(Err(error));
                         return;
                     }
-                    // The fleet was set up anew with other values while we were away: take them. Another
-                    // protocol cannot be taken: wait until those members are gone.
-                    let pause = match error {
-                        Error::BeingRemoved { .. } => {
-                            tracing::error!(%error, "cannot join: waiting until it is removed");
-                            CONFLICT_PAUSE
-                        }
-                        Error::Protocol { .. } => {
-                            tracing::error!(
-                                %error,
-                                "cannot join: stop all processes of the fleet, then start all with one version"
-                            );
-                            CONFLICT_PAUSE * 10
-                        }
-                        _ => {
-                            tracing::error!(%error, "joining with the fleet's values instead");
-                            CONFLICT_PAUSE
-                        }
-                    };
-                    self.profile.settings.iter_mut().for_each(|setting| setting.wanted = None);
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => continue,
-                        () = self.stop.cancelled() => return,
+                    if self.wait_for_the_fleet(&error).await {
+                        continue;
                     }
+                    return;
                 }
             };
             self.board.publish(Notice::Joined { member: session.id.clone() });
@@ -207,7 +198,7 @@ impl Keep {
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Ok(()));
             }
-            self.live(&session).await;
+            Beats::live(&mut self, &session).await;
             self.publish.send_replace(None);
             match session.ended() {
                 Some(End::Gone) | None => {
@@ -227,20 +218,49 @@ impl Keep {
         }
     }
 
+    /// The fleet was set up anew with other values while we were away: they are taken from now on. Another protocol
+    /// cannot be taken: this waits until those members are gone. False if the process stops.
+    async fn wait_for_the_fleet(&mut self, error: &Error) -> bool {
+        let pause = match error {
+            Error::BeingRemoved { .. } => {
+                tracing::error!(%error, "cannot join: waiting until it is removed");
+                CONFLICT_PAUSE
+            }
+            Error::Protocol { .. } => {
+                tracing::error!(
+                    %error,
+                    "cannot join: stop all processes of the fleet, then start all with one version"
+                );
+                CONFLICT_PAUSE * 10
+            }
+            _ => {
+                tracing::error!(%error, "joining with the fleet's values instead");
+                CONFLICT_PAUSE
+            }
+        };
+        self.profile.settings.iter_mut().for_each(|setting| setting.wanted = None);
+        self.pause(pause).await
+    }
+
+    /// False if the process stops meanwhile.
+    async fn pause(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(time) => true,
+            () = self.stop.cancelled() => false,
+        }
+    }
+
     /// Joins under a new id, again and again until it is answered; `None` when told to stop.
     async fn join(&mut self, first: bool) -> Result<Option<Session>, Error> {
-        let (mut silent_since, mut tries) = (None, 0);
+        let mut tries = 0;
         // Since when every member is overdue whose settings are not ours.
         let mut overdue_since: Option<Instant> = None;
         let mut waited = false;
         let mut id = MemberId::new(self.profile.observes());
-        loop {
-            if self.stop.is_cancelled() {
-                return Ok(None);
-            }
+        while !self.stop.is_cancelled() {
             match self.join_as(&id, waited).await {
                 Ok(Joined::Session(session)) => {
-                    self.heard(&mut silent_since);
+                    self.heard();
                     return Ok(Some(*session));
                 }
                 // They are dead, or only frozen: a living member refreshes within a lease. A refusal wrote
@@ -253,16 +273,12 @@ impl Keep {
                     }
                     let since = *overdue_since.get_or_insert_with(Instant::now);
                     waited = since.elapsed() >= lease;
-                    tokio::select! {
-                        () = tokio::time::sleep(ABSENT_BEAT) => {}
-                        () = self.stop.cancelled() => return Ok(None),
-                    }
                 }
                 Ok(Joined::Conflict { error, .. }) => return Err(error),
-                Err(error) if first && tries >= FIRST_TRIES => {
-                    return Err(self.store.explain(error));
-                }
-                Err(error @ StoreError::Server { .. }) if first => {
+                Err(error)
+                    if first
+                        && (tries >= FIRST_TRIES || matches!(error, StoreError::Server { .. })) =>
+                {
                     return Err(self.store.explain(error));
                 }
                 Err(error) => {
@@ -270,23 +286,56 @@ impl Keep {
                     (overdue_since, waited) = (None, false);
                     id = MemberId::new(self.profile.observes());
                     if !first {
-                        self.unheard(&mut silent_since, &error);
+                        self.unheard(&error);
                     }
                     self.link.reset();
-                    tokio::select! {
-                        () = tokio::time::sleep(ABSENT_BEAT) => {}
-                        () = self.stop.cancelled() => return Ok(None),
-                    }
                 }
             }
+            if !self.pause(ABSENT_BEAT).await {
+                break;
+            }
         }
+        Ok(None)
     }
 
     async fn join_as(&mut self, id: &MemberId, waited: bool) -> Result<Joined, StoreError> {
-        let timeout = Duration::from_secs(2);
-        self.joined_on = self.subscribe(id, timeout).await?;
-        let keys = &self.store.keys;
-        let settings = &self.profile.settings;
+        self.joined_on = self.subscribe(id, JOIN_TIMEOUT).await?;
+        let call = self.join_call(id, waited);
+        let sent = Moment::now();
+        let reply = self.link.call(&call, JOIN_TIMEOUT).await?;
+        match reply.tag() {
+            "ok" => {
+                self.compare_term(reply.number(0)? as u64);
+                self.compare_born(reply.text(2)?);
+                if reply.number(1)? == 1 {
+                    tracing::debug!(%id, "our presence is not visible: judged by deadline only");
+                }
+                let ms = |at| reply.number(at).map(|ms| Duration::from_millis(ms as u64));
+                let (times, backlog_max) = ((ms(3)?, ms(4)?), reply.number(7)? as usize);
+                let board = self.board.clone();
+                let session = Session::new(id.clone(), times, backlog_max, sent, board);
+                session.tally.works.store(self.profile.handles, Ordering::Relaxed);
+                Ok(Joined::Session(Box::new(session)))
+            }
+            "config" => {
+                let error = Error::Conflict {
+                    fleet: self.store.fleet().to_owned(),
+                    field: reply.text(0)?,
+                    theirs: reply.text(1)?,
+                    yours: reply.text(2)?,
+                };
+                Ok(Joined::Conflict { error, lease: overdue(reply.number(3)?) })
+            }
+            "protocol" => {
+                let error = self.store.other_protocol(&reply.text(0)?);
+                Ok(Joined::Conflict { error, lease: overdue(reply.number(1)?) })
+            }
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    fn join_call(&self, id: &MemberId, waited: bool) -> Call<Reply> {
+        let (keys, settings) = (&self.store.keys, &self.profile.settings);
         let mut call = JOIN
             .call(&[
                 keys.members(),
@@ -312,56 +361,27 @@ impl Keep {
         for (field, value) in self.profile.card() {
             call = call.arg(field).arg(value);
         }
-        call = call.arg("version").arg(env!("CARGO_PKG_VERSION"));
-        let sent = Moment::now();
-        let reply = Reply::parse(self.link.call(&call, timeout).await?)?;
-        match reply.tag.as_str() {
-            "ok" => {
-                self.compare_term(reply.number(0)? as u64);
-                self.compare_born(reply.text(2)?);
-                if reply.number(1)? == 1 {
-                    tracing::debug!(%id, "our presence is not visible: judged by deadline only");
-                }
-                let lease = Duration::from_millis(reply.number(3)? as u64);
-                let grace = Duration::from_millis(reply.number(4)? as u64);
-                let backlog_max = reply.number(7)? as usize;
-                let session = Session::new(id.clone(), lease, grace, backlog_max, sent);
-                session.works.store(self.profile.handles, Ordering::Relaxed);
-                Ok(Joined::Session(Box::new(session)))
-            }
-            "config" => {
-                let error = Error::Conflict {
-                    fleet: self.store.fleet().to_owned(),
-                    field: reply.text(0)?,
-                    theirs: reply.text(1)?,
-                    yours: reply.text(2)?,
-                };
-                Ok(Joined::Conflict { error, lease: overdue(reply.number(3)?) })
-            }
-            "protocol" => {
-                let error = self.store.other_protocol(&reply.text(0)?);
-                Ok(Joined::Conflict { error, lease: overdue(reply.number(1)?) })
-            }
-            _ => Err(reply.unexpected()),
-        }
+        call.arg("version").arg(env!("CARGO_PKG_VERSION"))
     }
 
     /// Makes our presence visible, and hears hints from then on, for the epoch that is returned.
-    pub(super) async fn subscribe(
+    pub(super) fn subscribe(
         &self,
         id: &MemberId,
         timeout: Duration,
-    ) -> Result<u64, StoreError> {
-        let keys = &self.store.keys;
-        let mut epoch = self.link.subscribe(&keys.alive(), timeout).await?;
-        for channel in [keys.alive_of(id), keys.ctl()] {
-            let then = self.link.subscribe(&channel, timeout).await?;
-            if then != epoch {
-                // What was subscribed to first is not heard on the new connection.
-                epoch = 0;
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send + 'static {
+        let (link, keys) = (self.link.clone(), &self.store.keys);
+        let (first, others) = (keys.alive(), [keys.alive_of(id), keys.ctl()]);
+        async move {
+            let mut epoch = link.subscribe(&first, timeout).await?;
+            for channel in others {
+                if link.subscribe(&channel, timeout).await? != epoch {
+                    // What was subscribed to first is not heard on the new connection.
+                    epoch = 0;
+                }
             }
+            Ok(epoch)
         }
-        Ok(epoch)
     }
 
     /// Says goodbye, for a bounded time: unanswered, the session ends by itself.
@@ -380,8 +400,8 @@ impl Keep {
                 keys.locks(&session.id),
             ])
             .arg(session.id.as_str());
-        for _ in 0..3 {
-            match self.link.call(&call, session.call_timeout()).await {
+        for _ in 0..LEAVE_TRIES {
+            match self.link.call(&call, session.trust.call_timeout()).await {
                 Ok(_) => return,
                 Err(error) => tracing::debug!(%error, "leaving unanswered"),
             }
@@ -402,22 +422,34 @@ impl Keep {
         self.seen_born = Some(born);
     }
 
-    pub(super) fn unheard(&self, silent_since: &mut Option<Instant>, error: &StoreError) {
+    /// No term or token can be granted any more. Reported again and again: only an operator can help.
+    pub(super) fn exhausted(&mut self, names: &[String]) {
+        if self.exhausted_at.is_none_or(|at| at.elapsed() >= EXHAUSTED_EVERY) {
+            self.exhausted_at = Some(Instant::now());
+            let keys = &self.store.keys;
+            let key = |name: &String| if name == "term" { keys.term() } else { keys.token() };
+            self.board.publish(Notice::Exhausted { keys: names.iter().map(key).collect() });
+        }
+    }
+
+    /// Redis did not answer.
+    pub(super) fn unheard(&mut self, error: &StoreError) {
         let reason = error.to_string();
+        let is_new = self.silent_since.is_none();
+        self.silent_since.get_or_insert_with(Instant::now);
         if error.is_denied() {
-            if !self.denied.swap(true, Ordering::Relaxed) {
+            if !std::mem::replace(&mut self.is_denied, true) {
                 self.board.publish(Notice::Denied { reason });
             }
-            silent_since.get_or_insert_with(Instant::now);
-        } else if silent_since.is_none() {
-            *silent_since = Some(Instant::now());
+        } else if is_new {
             self.board.publish(Notice::Disconnected { reason });
         }
     }
 
-    pub(super) fn heard(&self, silent_since: &mut Option<Instant>) {
-        self.denied.store(false, Ordering::Relaxed);
-        if let Some(since) = silent_since.take() {
+    /// Redis answered.
+    pub(super) fn heard(&mut self) {
+        self.is_denied = false;
+        if let Some(since) = self.silent_since.take() {
             self.board.publish(Notice::Reconnected { after: since.elapsed() });
         }
     }

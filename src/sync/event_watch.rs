@@ -1,4 +1,4 @@
-//! [`Flag`]: what this process knows of one event, for everybody in it who waits for it.
+//! [`EventWatch`]: what this process knows of one event, for everybody in it who waits for it.
 //!
 //! **Invariant:** whoever waits returns if the event is set after its wait began, however briefly. A
 //! wait begins with its first answered read: what was set and cleared before that is over.
@@ -21,8 +21,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::jittered;
-use crate::mutant::{Rule, off};
-use crate::store::{Call, Ear, Link, Listener, Reply, Script, Signal, StoreError, Switchboard};
+use crate::mutant::{Rule, disabled};
+use crate::store::{
+    Call, Link, Listener, PushRouter, Reply, Route, Script, SessionLink, Signal, StoreError,
+};
 
 static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
 
@@ -92,13 +94,13 @@ fn woken(start: &mut Start, seen: &Seen, level: bool) -> Result<Option<u64>, Sto
 }
 
 /// One event, as this process sees it.
-pub(crate) struct Flag {
+pub(crate) struct EventWatch {
     key: String,
     channel: String,
     link: Arc<Link>,
-    switchboard: Arc<Switchboard>,
+    router: Arc<PushRouter>,
     /// Not kept alive: the listening goes on only as long as somebody has a use for it.
-    ear: Weak<Ear>,
+    session: Weak<SessionLink>,
     seen: watch::Sender<Seen>,
     answers: watch::Sender<Answer>,
     /// Reads that were asked for, and those that were sent.
@@ -112,7 +114,7 @@ pub(crate) struct Flag {
     warned: AtomicBool,
 }
 
-impl Listener for Flag {
+impl Listener for EventWatch {
     fn hear(&self, text: &str) {
         let generation = text.parse().unwrap_or(0);
         let mut proof = false;
@@ -132,14 +134,14 @@ impl Listener for Flag {
     }
 }
 
-impl Drop for Flag {
+impl Drop for EventWatch {
     fn drop(&mut self) {
-        self.switchboard.unplug(&self.channel);
+        self.router.remove(&self.route());
     }
 }
 
 /// Somebody waits, until this is dropped.
-struct Waiting<'a>(&'a Flag);
+struct Waiting<'a>(&'a EventWatch);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -147,14 +149,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Flag {
-    pub(super) fn new(signal: Signal, ear: &Arc<Ear>) -> Arc<Flag> {
-        let flag = Arc::new(Flag {
+impl EventWatch {
+    pub(super) fn new(signal: Signal, session: &Arc<SessionLink>) -> Arc<EventWatch> {
+        let watch = Arc::new(EventWatch {
             key: signal.key,
             channel: signal.channel,
-            link: ear.link.clone(),
-            switchboard: ear.switchboard.clone(),
-            ear: Arc::downgrade(ear),
+            link: session.link.clone(),
+            router: session.router.clone(),
+            session: Arc::downgrade(session),
             seen: watch::Sender::default(),
             answers: watch::Sender::default(),
             questions: AtomicU64::new(0),
@@ -164,13 +166,17 @@ impl Flag {
             listening: Mutex::new(false),
             warned: AtomicBool::new(false),
         });
-        let listener: Arc<dyn Listener> = flag.clone();
-        ear.switchboard.plug(flag.channel.clone(), Arc::downgrade(&listener));
-        flag
+        let listener: Arc<dyn Listener> = watch.clone();
+        session.router.add(watch.route(), Arc::downgrade(&listener));
+        watch
+    }
+
+    fn route(&self) -> Route {
+        Route::Channel(self.channel.clone())
     }
 
     /// Waits until it is set, also if it is cleared again at once. Reads at least `every` so often.
-    pub(crate) async fn wait(self: &Arc<Flag>, every: Duration) -> Result<(), StoreError> {
+    pub(crate) async fn wait(self: &Arc<EventWatch>, every: Duration) -> Result<(), StoreError> {
         let _waiting = self.enter(every);
         let mut seen = self.seen.subscribe();
         let heard = seen.borrow_and_update().heard;
@@ -186,7 +192,7 @@ impl Flag {
 
     /// Waits for a generation after this one, and returns it.
     pub(crate) async fn wait_past(
-        self: &Arc<Flag>,
+        self: &Arc<EventWatch>,
         generation: u64,
         every: Duration,
     ) -> Result<u64, StoreError> {
@@ -229,13 +235,13 @@ impl Flag {
     }
 
     /// Counts somebody who waits, and makes sure that somebody listens.
-    fn enter(self: &Arc<Flag>, every: Duration) -> Waiting<'_> {
+    fn enter(self: &Arc<EventWatch>, every: Duration) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let mut listening = self.listening.lock().expect("never poisoned");
         self.every_ms.fetch_min(every.as_millis() as u64, Ordering::AcqRel);
-        if !*listening && let Some(ear) = self.ear.upgrade() {
+        if !*listening && let Some(session) = self.session.upgrade() {
             *listening = true;
-            ear.spawn(self.clone().listen());
+            session.spawn(self.clone().listen());
         }
         Waiting(self)
     }
@@ -251,12 +257,12 @@ impl Flag {
     }
 
     /// Listens for all who wait: a subscription, and a read whenever there is a reason for one.
-    async fn listen(self: Arc<Flag>) {
+    async fn listen(self: Arc<EventWatch>) {
         let mut on = None;
         loop {
             let every = self.every();
             let timeout = every.clamp(TIMEOUT.0, TIMEOUT.1);
-            let early = match off(Rule::SubscribeThenRead) {
+            let early = match disabled(Rule::SubscribeThenRead) {
                 true => self.read(timeout).await,
                 false => None,
             };
@@ -271,7 +277,7 @@ impl Flag {
                 early => early,
             };
             let idle = self.waiting.load(Ordering::Acquire) == 0;
-            // Whoever came while it was asked, and was answered with it, may want to be asked for sooner.
+            // A waiter that joined during this read may want to read more often.
             let every = self.every();
             let pause = match () {
                 () if idle => LINGER,
@@ -280,7 +286,7 @@ impl Flag {
             };
             let broken = async {
                 match on {
-                    Some(epoch) if !idle && !off(Rule::ReadAfterReconnect) => {
+                    Some(epoch) if !idle && !disabled(Rule::ReadAfterReconnect) => {
                         self.link.past(epoch).await;
                     }
                     _ => std::future::pending().await,
@@ -321,7 +327,7 @@ impl Flag {
         // A number of its own: whoever asked before is answered, and whoever was answered before
         // sees that this is a later one.
         let question = self.questions.fetch_add(1, Ordering::AcqRel) + 1;
-        let answer = self.link.call(&read_call(&self.key), timeout).await.and_then(parse);
+        let answer = self.link.call(&read_call(&self.key), timeout).await;
         if answer.as_ref().is_err_and(StoreError::is_passing) {
             return None;
         }
@@ -357,17 +363,15 @@ impl Flag {
     }
 }
 
-pub(crate) fn read_call(key: &str) -> Call {
-    READ.call(&[key.to_owned()])
-}
-
-pub(crate) fn parse(value: redis::Value) -> Result<Read, StoreError> {
-    let reply = Reply::parse(value)?;
-    let left = reply.number(1)?;
-    Ok(Read {
-        set: reply.tag == "set",
-        generation: reply.number(0)? as u64,
-        left: (left > 0).then(|| Duration::from_millis(left as u64)),
+/// Reads an event.
+pub(super) fn read_call(key: &str) -> Call<Read> {
+    READ.call(&[key.to_owned()]).reading(|reply: Reply| {
+        let left = reply.number(1)?;
+        Ok(Read {
+            set: reply.tag() == "set",
+            generation: reply.number(0)? as u64,
+            left: (left > 0).then(|| Duration::from_millis(left as u64)),
+        })
     })
 }
 

@@ -1,30 +1,31 @@
 #!lua flags=allow-oom
--- Gives up a right, the lease or a lock, that the caller or a dead member holds; nobody else's.
+-- Gives up a tenure, the lease or a lock, that the caller or a dead member holds; nobody else's.
 -- KEYS[1] members ZSET   KEYS[2] lease or lock:<name>, STRING `member|token`
 -- lease:  KEYS[3] ctl channel
 -- lock:   KEYS[3] alive channel, `alive:<id>` beside it   KEYS[4] locks:<whose> HASH   KEYS[5] waiters:<name> ZSET
 -- ARGV    me, token; for a lock also: its name, and whose it is (mine, or a dead member's)
 -- Returns 'ok', 'gone' (no session), 'fenced' (it is not held under this token), 'alive' (not dead: nothing changed)
+-- Uses    deadline_of, tell_free, tell_unlocked
 -- Why the token too: a late copy from a member's first term must not end its second.
 -- Why the first waiter only: a hundred that try at once are in each other's way. One that was told and does
 -- not come loses its place, so that a frozen one delays nobody twice; token 0 only gives up waiting.
 local me, token, name, whose = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ARGV[1]
-if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end
-if whose ~= me and redis.call('ZSCORE', KEYS[1], whose) then return 'alive' end
-local right = redis.call('GET', KEYS[2])
-local held = right == whose .. '|' .. token
+if not deadline_of(KEYS[1], me) then return 'gone' end
+if whose ~= me and deadline_of(KEYS[1], whose) then return 'alive' end
+local holder = redis.call('GET', KEYS[2])
+local held = holder == whose .. '|' .. token
 if held then redis.call('DEL', KEYS[2]) end
 if not name then
-  if held then redis.call('SPUBLISH', KEYS[3], 'free|' .. me) end
+  if held then tell_free(KEYS[3], me) end
   return held and 'ok' or 'fenced'
 end
 local listed = not held and redis.call('HGET', KEYS[4], name)
 if held or listed and (string.match(listed, '^%d+') or token) == token then redis.call('HDEL', KEYS[4], name) end
 if not held then redis.call('ZREM', KEYS[5], whose) end
-if held or not right or not redis.call('ZSCORE', KEYS[1], string.match(right, '^[^|]*')) then
+if held or not holder or not deadline_of(KEYS[1], string.match(holder, '^[^|]*')) then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, 63)) do
     redis.call('ZREM', KEYS[5], id)
-    if redis.call('ZSCORE', KEYS[1], id) and redis.call('SPUBLISH', KEYS[3] .. ':' .. id, 'lock|' .. name) > 0 then break end
+    if deadline_of(KEYS[1], id) and tell_unlocked(KEYS[3] .. ':' .. id, name) > 0 then break end
   end
 end
 return held and 'ok' or 'fenced'

@@ -4,11 +4,13 @@
 
 use serde::Serialize;
 
-use super::flag::{parse, read_call};
+use super::event_watch::read_call;
 use super::{DistributedEvent, EventState, Redis, check_name};
 use crate::Error;
-use crate::membership::{Card, MemberId};
-use crate::store::{Call, StoreError, list, number, text};
+use crate::id::MemberId;
+use crate::membership::MemberInfo;
+use crate::store::{Call, Reply};
+use crate::tenure::locks_of;
 use crate::term::Token;
 
 /// An event at one moment.
@@ -65,9 +67,7 @@ impl Redis {
             let read = self.store.once(&read_call(&key)).await;
             // A key that holds something else, or has no name of ours, is nobody's event.
             let name = key[prefix.len()..].to_owned();
-            let (Ok(Ok(read)), Ok(())) = (read.map(parse), check_name("event", &name)) else {
-                continue;
-            };
+            let (Ok(read), Ok(())) = (read, check_name("event", &name)) else { continue };
             events.push(EventStatus { name, state: DistributedEvent::state_of(&read) });
         }
         events.sort_by(|a, b| a.name.cmp(&b.name));
@@ -86,16 +86,11 @@ impl Redis {
     pub async fn locks(&self) -> Result<Vec<LockStatus>, Error> {
         self.compare().await?;
         let (store, keys) = (&self.store, &self.store.keys);
-        let explain = |error: StoreError| store.explain(error);
         let call = Call::plain("ZRANGE").arg(keys.members()).arg(0).arg(-1);
-        let members = list(store.once(&call).await?).map_err(explain)?;
+        let members = store.once(&call.reading(Reply::into_texts)).await?;
         let mut locks = Vec::new();
-        for member in &members {
-            let id = text(member).map_err(explain)?;
-            let Some(id) = MemberId::from_redis(&id) else { continue };
-            let held = store.once(&Call::plain("HGETALL").arg(keys.locks(&id))).await?;
-            for name in list(held).map_err(explain)?.iter().step_by(2).filter_map(|n| text(n).ok())
-            {
+        for id in members.iter().filter_map(|id| MemberId::from_redis(id)) {
+            for (name, _) in store.once(&locks_of(store, &id)).await? {
                 // What has no name of ours, or holds something else, is nobody's lock.
                 match self.lock_status(&name).await {
                     Ok(lock) => locks.extend(lock),
@@ -122,17 +117,17 @@ impl Redis {
         self.compare().await?;
         let (store, keys) = (&self.store, &self.store.keys);
         let key = keys.lock(name);
-        let right = store.repeat_raw(&Call::plain("GET").arg(&key)).await;
-        let right = right.map_err(|error| self.explain(&key, error))?;
-        let Ok(right) = text(&right) else { return Ok(None) };
-        let Some((member, token)) = right.split_once('|') else { return Ok(None) };
+        let held = store.try_repeat(&Call::plain("GET").arg(&key)).await;
+        let held = held.map_err(|error| self.explain(&key, error))?;
+        let Ok(held) = held.into_text() else { return Ok(None) };
+        let Some((member, token)) = held.split_once('|') else { return Ok(None) };
         let Some(id) = MemberId::from_redis(member) else { return Ok(None) };
         let token = Token::parse(token).map_or(0, Token::get);
         let alive = store.once(&Call::plain("ZSCORE").arg(keys.members()).arg(member)).await?;
-        let Ok(deadline) = number(&alive) else { return Ok(None) };
-        let Card { label, host, pid, .. } = store.card(&id).await?;
-        let waiting = store.once(&Call::plain("ZCARD").arg(keys.waiters(name))).await?;
-        let waiting = number(&waiting).map_err(|error| store.explain(error))? as u64;
+        let Ok(deadline) = alive.into_number() else { return Ok(None) };
+        let MemberInfo { label, host, pid, .. } = store.member_info(&id).await?;
+        let waiting = Call::plain("ZCARD").arg(keys.waiters(name)).reading(Reply::into_number);
+        let waiting = store.once(&waiting).await? as u64;
         let now_ms = store.time_ms().await.map_err(|error| store.explain(error))?;
         Ok(Some(LockStatus {
             name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! [`Gauge`]: how large the reply is that is being read.
+//! [`ReplyLimit`]: how large the reply is that is being read.
 //!
 //! **Invariant:** no reply has more than [`REPLY_BYTES_MAX`] bytes or [`ITEMS_MAX`] items, and one
 //! that says it will have is refused before they are read. Nothing of it is kept here.
@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 32;
 
 /// Follows the protocol without understanding it.
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub(super) struct ReplyLimit {
     /// Of the reply that is being read.
     bytes: u64,
     items: u64,
@@ -47,70 +47,11 @@ fn refused(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the reply is refused: {reason}"))
 }
 
-impl Gauge {
+impl ReplyLimit {
     /// Takes note of what was read.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while let Some(&first) = bytes.first() {
-            let used = match &mut self.state {
-                State::Start => {
-                    self.state = match first {
-                        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {
-                            State::Line { returned: false }
-                        }
-                        b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
-                            State::Head { kind: first, many: None, none: false, returned: false }
-                        }
-                        _ => return Err(refused("it is not one of Redis's")),
-                    };
-                    1
-                }
-                State::Line { returned } => {
-                    let end = bytes.iter().position(|&byte| byte == b'\n');
-                    let last = match end {
-                        Some(0) => *returned,
-                        Some(end) => bytes[end - 1] == b'\r',
-                        None => bytes.last() == Some(&b'\r'),
-                    };
-                    match end {
-                        // Whoever reads it waits for both.
-                        Some(_) if !last => return Err(refused("it is not one of Redis's")),
-                        Some(end) => {
-                            self.item_read();
-                            end + 1
-                        }
-                        None => {
-                            *returned = last;
-                            bytes.len()
-                        }
-                    }
-                }
-                State::Head { kind, many, none, returned } => {
-                    match (first, *returned) {
-                        (b'\n', true) => {
-                            let (kind, many, none) = (*kind, *many, *none);
-                            self.announced(kind, many, none)?;
-                        }
-                        (b'\r', false) => *returned = true,
-                        (b'-', false) if many.is_none() && !*none => *none = true,
-                        (b'0'..=b'9', false) => {
-                            let more = many.unwrap_or(0).checked_mul(10);
-                            let more =
-                                more.and_then(|more| more.checked_add((first - b'0').into()));
-                            *many = Some(more.ok_or_else(too_large)?);
-                        }
-                        _ => return Err(refused("it is not one of Redis's")),
-                    }
-                    1
-                }
-                State::Body { left } => {
-                    let used = (*left).min(bytes.len() as u64);
-                    *left -= used;
-                    if *left == 0 {
-                        self.item_read();
-                    }
-                    used as usize
-                }
-            };
+        while !bytes.is_empty() {
+            let used = self.step(bytes)?;
             // What was announced is counted already.
             self.bytes += used as u64;
             if self.bytes > REPLY_BYTES_MAX {
@@ -124,6 +65,69 @@ impl Gauge {
         Ok(())
     }
 
+    /// Follows as many bytes as belong together; how many.
+    fn step(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let first = bytes[0];
+        match &mut self.state {
+            State::Start => {
+                self.state = match first {
+                    b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {
+                        State::Line { returned: false }
+                    }
+                    b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
+                        State::Head { kind: first, many: None, none: false, returned: false }
+                    }
+                    _ => return Err(foreign()),
+                };
+                Ok(1)
+            }
+            State::Line { returned } => {
+                let end = bytes.iter().position(|&byte| byte == b'\n');
+                let last = match end {
+                    Some(0) => *returned,
+                    Some(end) => bytes[end - 1] == b'\r',
+                    None => bytes.last() == Some(&b'\r'),
+                };
+                match end {
+                    // The client waits for both.
+                    Some(_) if !last => return Err(foreign()),
+                    Some(_) => self.item_read(),
+                    None => *returned = last,
+                }
+                Ok(end.map_or(bytes.len(), |end| end + 1))
+            }
+            State::Head { .. } => self.head(first).map(|()| 1),
+            State::Body { left } => {
+                let used = (*left).min(bytes.len() as u64);
+                *left -= used;
+                if *left == 0 {
+                    self.item_read();
+                }
+                Ok(used as usize)
+            }
+        }
+    }
+
+    /// Follows one byte of a line that says how many follow.
+    fn head(&mut self, byte: u8) -> io::Result<()> {
+        let State::Head { kind, many, none, returned } = &mut self.state else { return Ok(()) };
+        match (byte, *returned) {
+            (b'\n', true) => {
+                let (kind, many, none) = (*kind, *many, *none);
+                self.announced(kind, many, none)?;
+            }
+            (b'\r', false) => *returned = true,
+            (b'-', false) if many.is_none() && !*none => *none = true,
+            (b'0'..=b'9', false) => {
+                let more = many.unwrap_or(0).checked_mul(10);
+                let more = more.and_then(|more| more.checked_add((byte - b'0').into()));
+                *many = Some(more.ok_or_else(too_large)?);
+            }
+            _ => return Err(foreign()),
+        }
+        Ok(())
+    }
+
     /// A line said how many bytes or items follow; with a minus, that there is nothing.
     fn announced(&mut self, kind: u8, many: Option<u64>, none: bool) -> io::Result<()> {
         let many = match (many, none) {
@@ -132,7 +136,7 @@ impl Gauge {
                 return Ok(());
             }
             (Some(many), false) => many,
-            _ => return Err(refused("it is not one of Redis's")),
+            _ => return Err(foreign()),
         };
         if matches!(kind, b'$' | b'=' | b'!') {
             if self.bytes.saturating_add(many) > REPLY_BYTES_MAX {
@@ -174,6 +178,10 @@ impl Gauge {
     }
 }
 
+fn foreign() -> io::Error {
+    refused("it is not one of Redis's")
+}
+
 fn too_large() -> io::Error {
     refused(&format!("it has more than {} MiB", REPLY_BYTES_MAX >> 20))
 }
@@ -185,9 +193,9 @@ mod tests {
     /// In pieces of every size.
     fn read(text: &str) -> io::Result<()> {
         for size in [1, 2, 3, 7, text.len().max(1)] {
-            let mut gauge = Gauge::default();
-            text.as_bytes().chunks(size).try_for_each(|piece| gauge.read(piece))?;
-            assert!(gauge.open.is_empty() && gauge.bytes == 0, "{text:?} is whole: {gauge:?}");
+            let mut limit = ReplyLimit::default();
+            text.as_bytes().chunks(size).try_for_each(|piece| limit.read(piece))?;
+            assert!(limit.open.is_empty() && limit.bytes == 0, "{text:?} is whole: {limit:?}");
         }
         Ok(())
     }
@@ -227,23 +235,23 @@ mod tests {
                 + &"x".repeat(60_000_000)
                 + "\r\n|1\r\n+k\r\n$60000000\r\n",
         ] {
-            assert!(Gauge::default().read(text.as_bytes()).is_err(), "{text:?}");
+            assert!(ReplyLimit::default().read(text.as_bytes()).is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn a_reply_that_never_ends_is_refused() {
-        let mut gauge = Gauge::default();
+        let mut limit = ReplyLimit::default();
         let piece = vec![b'x'; 1 << 20];
-        gauge.read(b"+").expect("a line");
-        let refused = (0..100).map(|_| gauge.read(&piece)).any(|read| read.is_err());
+        limit.read(b"+").expect("a line");
+        let refused = (0..100).map(|_| limit.read(&piece)).any(|read| read.is_err());
         assert!(refused);
         // Many that are large, one after the other, are none of its business.
-        let mut gauge = Gauge::default();
+        let mut limit = ReplyLimit::default();
         for _ in 0..100 {
-            gauge.read(b"$1048576\r\n").expect("a head");
-            gauge.read(&piece).expect("a body");
-            gauge.read(b"\r\n").expect("its end");
+            limit.read(b"$1048576\r\n").expect("a head");
+            limit.read(&piece).expect("a body");
+            limit.read(b"\r\n").expect("its end");
         }
     }
 }

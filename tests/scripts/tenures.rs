@@ -102,7 +102,7 @@ fn a_token_survives_data_loss() {
 /// A dead session's lock is nobody's, at once.
 #[test]
 fn a_lock_ends_with_its_session() {
-    let rule = "local deadline = holder and holder ~= me and redis.call('ZSCORE', KEYS[1], holder)";
+    let rule = "local deadline = holder and holder ~= me and deadline_of(KEYS[1], holder)";
     proves("acquire", rule, "local deadline = holder ~= me and 9e15", |lab| {
         lab.join("a");
         lab.join("b");
@@ -114,7 +114,7 @@ fn a_lock_ends_with_its_session() {
 
 #[test]
 fn a_member_that_is_gone_gets_no_lock() {
-    let rule = "if not redis.call('ZSCORE', KEYS[1], me) then return 'gone' end";
+    let rule = "if not deadline_of(KEYS[1], me) then return 'gone' end";
     proves("acquire", rule, "", |lab| {
         lab.join("a");
         lab.reap("a");
@@ -125,7 +125,7 @@ fn a_member_that_is_gone_gets_no_lock() {
 /// A repeat after a lost reply finds what the first copy got: its holder keeps its token.
 #[test]
 fn a_repeated_attempt_gets_the_same_token() {
-    let rule = "if attempt == ARGV[4] and right == me .. '|' .. token then";
+    let rule = "if attempt == ARGV[4] and held == me .. '|' .. token then";
     proves("acquire", rule, "if false then", |lab| {
         lab.join("a");
         let token = won(&lab.lock("a", "l", 1));
@@ -208,20 +208,20 @@ fn a_release_tells_the_first_who_listens() {
 /// until they are.
 #[test]
 fn the_dead_give_up_their_locks() {
-    let rule = " and redis.call('EXISTS', KEYS[9]) == 0";
-    proves("adopt", rule, "", |lab| {
+    let rule = "if redis.call('EXISTS', KEYS[4]) == 1 then return 'left' end";
+    proves("forget", rule, "", |lab| {
         lab.join("a");
         lab.join("b");
         let token = won(&lab.lock("a", "l", 1));
         let release = lab.release_call("b", "a", "l", &token);
         assert_eq!(lab.send(&release), "alive", "not while it lives");
         lab.reap("a");
-        let adopt = lab.adopt_call("b", "a", 0, 100);
-        let done = lab.send(&adopt).at(4) == "1";
+        let forget = lab.forget_call("b", "a");
+        let early = lab.send(&forget);
         assert_eq!(lab.send(&release), "ok");
         let lock = lab.key("lock:l");
         assert_eq!(lab.redis::<i64>(&["EXISTS", &lock]), 0);
-        !done && lab.send(&adopt).at(4) == "1"
+        early == "left" && lab.send(&forget) == "ok"
     });
 }
 

@@ -1,0 +1,51 @@
+//! [`Cause`]: why a message failed.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a message failed.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Cause {
+    /// The handler said so, or panicked.
+    Handler,
+    /// Too many workers died while they held it.
+    Attempts,
+    /// It could not be read.
+    Decode,
+    /// The handler ran too long.
+    Timeout,
+    /// Several workers could not read it over their links.
+    Unread,
+}
+
+impl Cause {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Cause::Handler => "handler",
+            Cause::Attempts => "attempts",
+            Cause::Decode => "decode",
+            Cause::Timeout => "timeout",
+            Cause::Unread => "unread",
+        }
+    }
+}
+
+impl FromStr for Cause {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cause, String> {
+        use Cause::{Attempts, Decode, Handler, Timeout, Unread};
+        let all = [Handler, Attempts, Decode, Timeout, Unread];
+        let found = all.into_iter().find(|cause| cause.as_str() == text);
+        found.ok_or_else(|| "must be handler, attempts, decode, timeout or unread".to_owned())
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}

@@ -1,0 +1,166 @@
+//! [`Adopter`]: ends what dead members left behind.
+//!
+//! **Invariant:** an orphan is forgotten only when its messages are put back and its locks are freed; one script
+//! checks both. However many members adopt at once, nothing happens twice.
+
+use std::time::Duration;
+
+use super::{Duty, Means};
+use crate::id::MemberId;
+use crate::membership::{AskError, Patience, Session};
+use crate::notice::{Board, Notice};
+use crate::queue::{PutBack, adopt_messages};
+use crate::store::{Call, Reply, Script, Store, StoreError};
+use crate::tenure::{locks_of, release_lock};
+
+static FORGET: Script = Script::new("forget", include_str!("forget.lua"));
+
+/// Orphans per round.
+const ROUND: usize = 16;
+/// Pause after Redis refused something.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Adopts whenever there is an orphan.
+pub(super) struct Adopter {
+    means: Means,
+}
+
+impl Adopter {
+    pub(super) fn new(means: Means) -> Adopter {
+        Adopter { means }
+    }
+
+    /// Adopts under one session, until it is over.
+    async fn serve(&self, session: &Session) {
+        let mut views = session.views.follow();
+        loop {
+            let (orphans, rank) = {
+                let view = views.borrow_and_update();
+                (view.orphans, view.rank)
+            };
+            if orphans {
+                // Everybody hears of it; the lower ranks are usually done before the others begin.
+                tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
+                // Before, not after: what is heard of meanwhile must not be forgotten.
+                session.views.update(|view| view.orphans = false);
+                let adopted = adopt_all(&self.means.store, session, &self.means.board).await;
+                if let Err(AskError::Failed(error)) = adopted {
+                    tracing::debug!(%error, "adopting");
+                    tokio::time::sleep(RETRY).await;
+                    session.views.update(|view| view.orphans = true);
+                }
+            }
+            tokio::select! {
+                () = session.over.cancelled() => return,
+                changed = views.wait_for(|view| view.orphans) => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Duty for Adopter {
+    const ON_SESSION_THREAD: bool = false;
+
+    async fn run(self) {
+        let mut sessions = self.means.sessions.clone();
+        loop {
+            let session = sessions.borrow_and_update().clone();
+            if let Some(session) = session {
+                self.serve(&session).await;
+            }
+            if sessions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Adopts until no orphan is left, none can be got on with, or the session is over. Nobody else
+/// may get on with what is left, either: it is tried again with the next heartbeat, and no sooner.
+pub(crate) async fn adopt_all(
+    store: &Store,
+    session: &Session,
+    board: &Board,
+) -> Result<PutBack, AskError> {
+    let orphans = Call::plain("SRANDMEMBER").arg(store.keys.orphans()).arg(ROUND);
+    let orphans = orphans.reading(Reply::into_list);
+    let mut total = PutBack::default();
+    loop {
+        if !session.trust.wait().await {
+            return Ok(total);
+        }
+        let found = store.work.call(&orphans, session.trust.call_timeout()).await;
+        let found = found.map_err(AskError::Failed)?;
+        let mut got_on = false;
+        for orphan in found {
+            let Some(id) = orphan_id(store, session, orphan).await? else {
+                got_on = true;
+                continue;
+            };
+            let (PutBack { returned, failed }, is_over) = match adopt(store, session, &id).await {
+                Err(AskError::Over | AskError::Gone) => return Ok(total),
+                adopted => adopted?,
+            };
+            if returned + failed > 0 {
+                board.publish(Notice::Adopted { member: id, returned, failed });
+            }
+            total.returned += returned;
+            total.failed += failed;
+            got_on |= is_over || returned + failed > 0;
+        }
+        if !got_on {
+            return Ok(total);
+        }
+    }
+}
+
+/// The id of an orphan. Nothing can belong to what is no id: it is removed.
+async fn orphan_id(
+    store: &Store,
+    session: &Session,
+    orphan: Reply,
+) -> Result<Option<MemberId>, AskError> {
+    let bytes = orphan.into_bytes().map_err(AskError::Failed)?;
+    let id = std::str::from_utf8(&bytes).ok().and_then(MemberId::from_redis);
+    if id.is_none() {
+        let remove = Call::plain("SREM").arg(store.keys.orphans()).arg(bytes);
+        let removed = store.work.call(&remove, session.trust.call_timeout()).await;
+        removed.map_err(AskError::Failed)?;
+    }
+    Ok(id)
+}
+
+/// Frees the locks of an orphan, for which somebody may wait, and then puts its messages back. What was put back, and
+/// whether nothing is left of it.
+async fn adopt(
+    store: &Store,
+    session: &Session,
+    orphan: &MemberId,
+) -> Result<(PutBack, bool), AskError> {
+    let locks = store.work.call(&locks_of(store, orphan), session.trust.call_timeout()).await;
+    for (name, token) in locks.map_err(AskError::Failed)? {
+        let call = release_lock(store, &session.id, orphan, &name, token);
+        session.ask(&store.work, Patience::UNTIL_ANSWERED, call).await?;
+    }
+    let put_back = adopt_messages(store, session, orphan).await?;
+    let keys = &store.keys;
+    let forget = FORGET
+        .call(&[keys.members(), keys.orphans(), keys.blocks(orphan), keys.locks(orphan)])
+        .arg(session.id.as_str())
+        .arg(orphan.as_str())
+        .reading(is_forgotten);
+    let is_over = session.ask(&store.work, Patience::UNTIL_ANSWERED, forget).await?;
+    Ok((put_back, is_over))
+}
+
+fn is_forgotten(reply: Reply) -> Result<bool, StoreError> {
+    match reply.tag() {
+        "ok" | "already" => Ok(true),
+        "left" => Ok(false),
+        _ => Err(reply.unexpected()),
+    }
+}

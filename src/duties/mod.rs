@@ -1,0 +1,83 @@
+//! Duties: what every member does beside its part in the stages, for as long as it is a member.
+//!
+//! **Invariant:** a duty runs from the first session to the end of the last, and [`Duties::stop`] returns when none
+//! of them runs any more. Each follows the sessions by itself; whatever it began under one that is over has no effect.
+
+mod adopter;
+mod reporter;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::Error;
+use crate::membership::Session;
+use crate::notice::Board;
+use crate::role::Role;
+use crate::store::Store;
+use crate::sync::EventWatch;
+
+pub(crate) use adopter::adopt_all;
+
+/// What duties work with.
+#[derive(Clone)]
+pub(crate) struct Means {
+    pub(crate) store: Store,
+    pub(crate) board: Board,
+    pub(crate) sessions: watch::Receiver<Option<Arc<Session>>>,
+    pub(crate) roles: watch::Receiver<Role>,
+    /// The question for this member's numbers.
+    pub(crate) question: Arc<EventWatch>,
+    pub(crate) label: String,
+    pub(crate) host: String,
+    pub(crate) began: Instant,
+}
+
+/// One duty: it runs until it is stopped, or until there will be no session any more.
+trait Duty: Send + 'static {
+    /// It runs on the thread of the session, where busy handlers cannot hold it up.
+    const ON_SESSION_THREAD: bool;
+
+    fn run(self) -> impl Future<Output = ()> + Send;
+}
+
+/// The duties of one member, as they run.
+pub(crate) struct Duties {
+    running: Vec<JoinHandle<()>>,
+}
+
+impl Duties {
+    /// Starts all of them.
+    pub(crate) fn start(means: &Means) -> Result<Duties, Error> {
+        let mut duties = Duties { running: Vec::new() };
+        duties.begin(means, adopter::Adopter::new(means.clone()))?;
+        duties.begin(means, reporter::Reporter::new(means.clone())?)?;
+        Ok(duties)
+    }
+
+    fn begin<D: Duty>(&mut self, means: &Means, duty: D) -> Result<(), Error> {
+        let running = match D::ON_SESSION_THREAD {
+            true => means.store.session_link()?.spawn(duty.run()),
+            false => tokio::spawn(duty.run()),
+        };
+        self.running.push(running);
+        Ok(())
+    }
+
+    /// Stops all of them, and waits for their end.
+    pub(crate) async fn stop(mut self) {
+        for duty in &mut self.running {
+            duty.abort();
+            let _ = duty.await;
+        }
+    }
+}
+
+impl Drop for Duties {
+    fn drop(&mut self) {
+        self.running.iter().for_each(JoinHandle::abort);
+    }
+}

@@ -1,0 +1,110 @@
+//! [`MemberId`] and [`MessageId`]: the names of sessions and of messages.
+//!
+//! **Invariant:** an id stands in keys and on screens, so it is letters, digits and a few signs, whoever wrote it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::term::Term;
+
+/// Bytes of an id.
+const ID_BYTES_MAX: usize = 200;
+
+/// Is this an id, of a member or of a message? They stand in keys and on screens, so what stands in
+/// Redis and is anything else is refused, whoever wrote it.
+pub(crate) fn is_id(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=ID_BYTES_MAX).contains(&text.len())
+        && !text.starts_with(['.', '-'])
+        && text.bytes().all(known)
+}
+
+/// How the ids of members begin that neither work nor lead.
+const OBSERVER: char = 'o';
+
+/// A session's name: random, and new for every session, so that an id is itself a claim token.
+///
+/// Ranks count by id, and the ids of observers begin with a letter behind all others: however many
+/// there are, none of them delays an election or keeps watch while somebody else can.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd, serde::Serialize)]
+pub struct MemberId(String);
+
+impl MemberId {
+    pub(crate) fn new(observes: bool) -> MemberId {
+        let random = rand::random::<u128>();
+        match observes {
+            true => MemberId(format!("{OBSERVER}{:023x}", random >> 36)),
+            false => MemberId(format!("{:024x}", random >> 32)),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn random() -> MemberId {
+        MemberId::new(false)
+    }
+
+    /// Is it the id of a member that neither works nor leads?
+    pub fn is_observer(&self) -> bool {
+        self.0.starts_with(OBSERVER)
+    }
+
+    /// What stands in Redis, if it is an id.
+    pub(crate) fn from_redis(text: &str) -> Option<MemberId> {
+        is_id(text).then(|| MemberId(text.to_owned()))
+    }
+
+    /// The id as it stands in Redis.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A message's name: `<term>-<seq>` if it was generated, with `seq` dense within a term;
+/// `s<sender>-<seq>` if it was sent. It stays the same over all attempts, so it serves as an
+/// idempotency key for effects outside Redis.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
+pub struct MessageId(Arc<str>);
+
+impl serde::Serialize for MessageId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl MessageId {
+    /// The id as it stands in Redis.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn sent(sender: &str, seq: u64) -> MessageId {
+        MessageId(format!("s{sender}-{seq}").into())
+    }
+
+    /// Of a message that cannot be read.
+    pub(crate) fn unreadable() -> MessageId {
+        MessageId("unreadable".into())
+    }
+
+    /// What stands in Redis, if it is an id.
+    pub(crate) fn from_redis(text: &str) -> Option<MessageId> {
+        is_id(text).then(|| MessageId(text.into()))
+    }
+
+    /// The term under which the message was generated, if it was.
+    pub fn term(&self) -> Option<Term> {
+        Term::parse(self.0.split_once('-')?.0)
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}

@@ -1,0 +1,367 @@
+//! [`Session::ask`]: the one way to make a call in the name of a session.
+//!
+//! **Invariant:** calls are repeated byte for byte, those that were not answered, until each has its answer or
+//! the [`Patience`] ends. `gone` ends the session. Trust counts from before the call was sent, and is refreshed only by
+//! an answer with which Redis has refreshed the session itself.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{End, Session};
+use crate::clock::Moment;
+use crate::notice::Notice;
+use crate::store::{Call, Link, Reply, Store, StoreError};
+
+/// Pause before a call is repeated.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A call whose answer does not come through this often, while Redis answers otherwise, is replaced.
+const TRIES_BEFORE_INSTEAD: u32 = 3;
+
+/// What a call does while its session is in doubt.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum InDoubt {
+    /// It is sent all the same: nothing is built on its answer.
+    Send,
+    /// It is sent once, and not repeated.
+    GiveUp,
+    /// It waits until the session is trusted.
+    Wait,
+}
+
+/// How long, how often, and through which refusals something is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    tries: u32,
+    in_doubt: InDoubt,
+    /// So many refusals that do not pass are one too many; and then the session is ended, so that others get what
+    /// it holds.
+    refusals: u32,
+    ends_session: bool,
+    /// An answer is waited for only as long as a beat of the session.
+    within_beat: bool,
+}
+
+impl Patience {
+    /// Asked once.
+    pub(crate) const ONCE: Patience = Patience {
+        tries: 1,
+        in_doubt: InDoubt::Send,
+        refusals: 1,
+        ends_session: false,
+        within_beat: false,
+    };
+    /// Asked once by the task that keeps the session alive, which has no time to wait.
+    pub(super) const ONE_BEAT: Patience = Patience { within_beat: true, ..Patience::ONCE };
+    /// Repeated a few times.
+    pub(crate) const SHORT: Patience = Patience { tries: 5, ..Patience::ONCE };
+    /// Repeated as long as the session is trusted.
+    pub(crate) const WHILE_TRUSTED: Patience =
+        Patience { tries: u32::MAX, in_doubt: InDoubt::GiveUp, ..Patience::ONCE };
+    /// Repeated until it is answered or the session is over.
+    pub(crate) const UNTIL_OVER: Patience = Patience { tries: u32::MAX, ..Patience::ONCE };
+    /// The same, and only while the session is trusted.
+    pub(crate) const UNTIL_ANSWERED: Patience =
+        Patience { tries: u32::MAX, in_doubt: InDoubt::Wait, ..Patience::ONCE };
+    /// The same. A refusal that does not pass is waited out for a while; then the session is ended.
+    pub(crate) const UNTIL_RECORDED: Patience =
+        Patience { refusals: 60, ends_session: true, ..Patience::UNTIL_ANSWERED };
+
+    /// What comes after a try that was not answered.
+    fn next(self, tries: u32, refusals: u32, trusted: bool) -> Next {
+        if refusals >= self.refusals {
+            return Next::Refused;
+        }
+        if tries >= self.tries || (self.in_doubt == InDoubt::GiveUp && !trusted) {
+            return Next::Unanswered;
+        }
+        Next::Again
+    }
+}
+
+#[derive(Debug, Eq, PartialEq)]
+enum Next {
+    Again,
+    Unanswered,
+    Refused,
+}
+
+/// The longer Redis refuses, the less it is asked.
+fn pause(refused: u32) -> Duration {
+    PAUSE * (refused / 4 + 1).min(10)
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum AskError {
+    /// The session is over.
+    Over,
+    /// This very call found out that it is: Redis does not know the session any more.
+    Gone,
+    /// Redis did not answer, or refused.
+    Failed(StoreError),
+}
+
+impl AskError {
+    /// As an error of the store, for callers to whom a session that is over is one more reason.
+    pub(crate) fn into_store(self) -> StoreError {
+        match self {
+            AskError::Over | AskError::Gone => {
+                StoreError::Unconnected("the session is over".to_owned())
+            }
+            AskError::Failed(error) => error,
+        }
+    }
+}
+
+/// One call of an ask.
+pub(crate) struct Part<R> {
+    pub(crate) call: Call<R>,
+    pub(crate) instead: Option<Instead<R>>,
+}
+
+/// What is sent if an answer is too large for the link: it does not come through, and Redis answers otherwise.
+pub(crate) struct Instead<R> {
+    /// Bytes the answer may have: with the next try it gets the time to travel.
+    pub(crate) bytes: usize,
+    /// What is sent in the end.
+    pub(crate) call: Call<R>,
+}
+
+impl<R> From<Call<R>> for Part<R> {
+    fn from(call: Call<R>) -> Part<R> {
+        Part { call, instead: None }
+    }
+}
+
+/// The state of an ask.
+struct Asking<R> {
+    parts: Vec<Part<R>>,
+    /// The answers so far, each with the epoch of its connection.
+    answers: Vec<Option<(R, u64)>>,
+    /// Tries of each part that were too slow.
+    slow: Vec<u32>,
+    tries: u32,
+    /// Refusals that do not pass, and those that do.
+    refusals: u32,
+    passing: u32,
+}
+
+impl Session {
+    /// Makes one call in the name of this session.
+    pub(crate) async fn ask<R>(
+        &self,
+        link: &Link,
+        patience: Patience,
+        call: Call<R>,
+    ) -> Result<R, AskError> {
+        let mut asking = Asking::new(vec![call.into()]);
+        asking.answered(self, link, patience).await?;
+        let answer = asking.answers.pop().flatten();
+        answer.map(|(answer, _)| answer).ok_or(AskError::Over)
+    }
+
+    /// Makes calls that are written and repeated together; returns when as many replicas have what they wrote as
+    /// an answer needs.
+    pub(crate) async fn ask_all<R>(
+        &self,
+        store: &Store,
+        patience: Patience,
+        parts: Vec<Part<R>>,
+        replicas: impl Fn(&R) -> u32,
+    ) -> Result<Vec<R>, AskError> {
+        let mut asking = Asking::new(parts);
+        loop {
+            asking.answered(self, &store.work, patience).await?;
+            let answers = asking.answers.iter().flatten();
+            let wanted = answers.map(|(answer, _)| replicas(answer)).max().unwrap_or(0);
+            if asking.replicated(self, store, wanted).await {
+                return Ok(asking
+                    .answers
+                    .into_iter()
+                    .flatten()
+                    .map(|(answer, _)| answer)
+                    .collect());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+impl<R> Asking<R> {
+    fn new(parts: Vec<Part<R>>) -> Asking<R> {
+        let answers = parts.iter().map(|_| None).collect();
+        let slow = vec![0; parts.len()];
+        Asking { parts, answers, slow, tries: 0, refusals: 0, passing: 0 }
+    }
+
+    /// Sends what has no answer, again and again until everything has.
+    async fn answered(
+        &mut self,
+        session: &Session,
+        link: &Link,
+        patience: Patience,
+    ) -> Result<(), AskError> {
+        loop {
+            if session.over.is_cancelled()
+                || (patience.in_doubt == InDoubt::Wait && !session.trust.wait().await)
+            {
+                return Err(AskError::Over);
+            }
+            let Some(error) = self.try_once(session, link, patience).await? else { return Ok(()) };
+            match patience.next(self.tries, self.refusals, session.trust.holds()) {
+                Next::Again => {}
+                Next::Unanswered => return Err(AskError::Failed(error)),
+                Next::Refused if patience.ends_session => {
+                    // Nothing of it was recorded, and nothing will be: let others have what we hold.
+                    session.board.publish(Notice::Refused { reason: error.to_string() });
+                    session.end(End::Refused);
+                    return Err(AskError::Over);
+                }
+                Next::Refused => return Err(AskError::Failed(error)),
+            }
+            tokio::time::sleep(pause(self.refusals.max(self.passing))).await;
+        }
+    }
+
+    /// One try of everything that has no answer; what went wrong last, if anything did.
+    async fn try_once(
+        &mut self,
+        session: &Session,
+        link: &Link,
+        patience: Patience,
+    ) -> Result<Option<StoreError>, AskError> {
+        let trust = &session.trust;
+        let timeout = if patience.within_beat { trust.beat() } else { trust.call_timeout() };
+        let open: Vec<usize> =
+            (0..self.parts.len()).filter(|&at| self.answers[at].is_none()).collect();
+        let sent = Moment::now();
+        let calls = open.iter().map(|&at| link.answer(&self.parts[at].call, timeout));
+        let results = join_all(calls).await;
+        self.tries += 1;
+        let mut failed = None;
+        for (at, result) in open.into_iter().zip(results) {
+            match result {
+                Ok((reply, epoch)) => self.take(session, at, reply, epoch, sent)?,
+                Err(error) => {
+                    self.note(session, patience, at, &error, sent);
+                    failed = Some(error);
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Takes an answer.
+    fn take(
+        &mut self,
+        session: &Session,
+        at: usize,
+        reply: Reply,
+        epoch: u64,
+        sent: Moment,
+    ) -> Result<(), AskError> {
+        if reply.tag() == "gone" {
+            session.end(End::Gone);
+            return Err(AskError::Gone);
+        }
+        let call = &self.parts[at].call;
+        if call.refreshes(&reply) {
+            session.trust.refresh(sent);
+        }
+        self.answers[at] = Some((call.read(reply).map_err(AskError::Failed)?, epoch));
+        Ok(())
+    }
+
+    /// Notes that a try came to nothing.
+    fn note(
+        &mut self,
+        session: &Session,
+        patience: Patience,
+        at: usize,
+        error: &StoreError,
+        sent: Moment,
+    ) {
+        // Memory may be freed: what must be recorded waits for it.
+        let passes = error.is_passing() || (patience.ends_session && error.is_oom());
+        if !passes {
+            self.refusals += 1;
+            if patience.ends_session {
+                tracing::warn!(%error, refusals = self.refusals, "Redis refused");
+            }
+            return;
+        }
+        tracing::debug!(%error, "unanswered");
+        self.passing += u32::from(matches!(error, StoreError::Server { .. }));
+        // Redis is there, and the answer is not: it may be large, and the link slow.
+        let slow = matches!(error, StoreError::Silent(_)) && session.trust.refreshed_at() > sent;
+        let part = &mut self.parts[at];
+        if !slow || part.instead.is_none() {
+            return;
+        }
+        self.slow[at] += 1;
+        if self.slow[at] < TRIES_BEFORE_INSTEAD {
+            let bytes = part.instead.as_ref().map_or(0, |instead| instead.bytes);
+            part.call = part.call.clone().answering(bytes);
+        } else if let Some(instead) = part.instead.take() {
+            part.call = instead.call;
+        }
+    }
+
+    /// Do this many replicas have everything? If the connection has changed, nothing can be said about what was
+    /// written over the one before: it is written again.
+    async fn replicated(&mut self, session: &Session, store: &Store, wanted: u32) -> bool {
+        if wanted == 0 {
+            return true;
+        }
+        let epoch = store.work.epoch();
+        let old = self.answers.iter().flatten().any(|(_, answered_in)| *answered_in != epoch);
+        let have = match old {
+            true => Err(StoreError::Broken("the connection changed".to_owned())),
+            false => store.replicas(wanted, session.trust.call_timeout(), epoch).await,
+        };
+        match have {
+            Ok(replicas) if replicas < wanted => {
+                session.board.publish(Notice::Unreplicated { replicas, wanted });
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                tracing::debug!(%error, "replicas unknown, will be repeated");
+                self.answers.fill_with(|| None);
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_where_it_says() {
+        assert_eq!(Patience::ONCE.next(1, 0, true), Next::Unanswered);
+        assert_eq!(Patience::SHORT.next(4, 0, false), Next::Again);
+        assert_eq!(Patience::SHORT.next(5, 0, true), Next::Unanswered);
+        assert_eq!(Patience::WHILE_TRUSTED.next(900, 0, true), Next::Again);
+        assert_eq!(Patience::WHILE_TRUSTED.next(1, 0, false), Next::Unanswered);
+        assert_eq!(Patience::UNTIL_OVER.next(900, 0, false), Next::Again);
+        assert_eq!(Patience::UNTIL_ANSWERED.next(900, 0, false), Next::Again);
+    }
+
+    #[test]
+    fn a_refusal_is_told_at_once_or_waited_out_for_a_while() {
+        assert_eq!(Patience::UNTIL_ANSWERED.next(1, 1, true), Next::Refused);
+        assert_eq!(Patience::UNTIL_RECORDED.next(59, 59, true), Next::Again);
+        assert_eq!(Patience::UNTIL_RECORDED.next(60, 60, true), Next::Refused);
+    }
+
+    #[test]
+    fn a_redis_that_refuses_is_asked_less_and_less() {
+        assert_eq!(
+            [0, 3, 4, 8, 400].map(pause).map(|pause| pause.as_millis()),
+            [50, 50, 100, 150, 500]
+        );
+    }
+}

@@ -1,0 +1,396 @@
+//! [`Beats`]: heartbeats while a session is trusted, questions while it is in doubt, and presence in between.
+//!
+//! **Invariant:** only a trusted session is refreshed, over whichever connection works.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::judge::{self, Beat};
+use super::session_task::{ABSENT_BEAT, PROFILE_TTL, SessionTask};
+use super::{AskError, End, Holder, Patience, Session};
+use crate::clock::Moment;
+use crate::id::MemberId;
+use crate::notice::Notice;
+use crate::store::{Call, Control, Hint, Reply, Script, StoreError};
+use crate::tenure::{Difference, Known, LeaseUse, held_locks, release_lock, resign};
+use crate::term::{Term, Token};
+
+static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
+
+/// Locks given back after one heartbeat; more wait for the next.
+const STRAYS_MAX: usize = 16;
+
+/// What the task that keeps sessions alive knows of the present one.
+pub(super) struct Beats<'a> {
+    pub(super) task: &'a mut SessionTask,
+    pub(super) session: Arc<Session>,
+    next_beat: Instant,
+    last_heartbeat: Option<Instant>,
+    pub(super) next_look: Option<Instant>,
+    /// The member count for which our rank was computed.
+    pub(super) ranked: i64,
+    /// When the last answered "am I still a member?" was sent.
+    confirmed: Option<Moment>,
+    /// The connection on which we are subscribed; any other one does not show our presence.
+    subscribed: Option<u64>,
+}
+
+/// What Redis answers to a heartbeat.
+struct Heartbeat {
+    /// Who holds the lease, and how long its session lasts unless it is refreshed.
+    holder: Option<(MemberId, Term, Duration)>,
+    /// When the fleet was last looked over.
+    looked_ago: Duration,
+    has_orphans: bool,
+    members: usize,
+    /// Redis and the worker do not agree on its blocks.
+    is_stray: bool,
+    /// What can be granted no more: `term`, `token`.
+    spent: Vec<String>,
+    lease_ms: u64,
+    grace_ms: u64,
+    locks: Vec<(String, Option<Token>)>,
+}
+
+impl Heartbeat {
+    fn read(reply: Reply) -> Result<Heartbeat, StoreError> {
+        let ms = |at| reply.number(at).map(|ms| Duration::from_millis(ms.max(0) as u64));
+        let left = ms(1)?;
+        let lease = reply.text(0)?;
+        let holder = lease.split_once('|').and_then(|(member, term)| {
+            Some((MemberId::from_redis(member)?, Term::parse(term)?, left))
+        });
+        Ok(Heartbeat {
+            holder,
+            looked_ago: ms(2)?,
+            has_orphans: reply.number(3)? > 0,
+            members: reply.number(4)? as usize,
+            is_stray: reply.number(5)? == 1,
+            spent: reply.text(6)?.split_whitespace().map(str::to_owned).collect(),
+            lease_ms: reply.number(7)? as u64,
+            grace_ms: reply.number(8)? as u64,
+            locks: match reply.into_parts().pop() {
+                Some(locks) => held_locks(locks)?,
+                None => Vec::new(),
+            },
+        })
+    }
+}
+
+impl Beats<'_> {
+    /// Keeps the session alive until it is over.
+    pub(super) async fn live(task: &mut SessionTask, session: &Arc<Session>) {
+        let (now, joined_on) = (Instant::now(), task.joined_on);
+        session.trust.present_in(joined_on);
+        let mut beats = Beats {
+            task,
+            session: session.clone(),
+            next_beat: now,
+            last_heartbeat: None,
+            next_look: Some(now),
+            ranked: -1,
+            confirmed: None,
+            subscribed: Some(joined_on),
+        };
+        beats.run().await;
+    }
+
+    async fn run(&mut self) {
+        loop {
+            if !self.is_present() {
+                self.next_beat = self.next_beat.min(Instant::now() + ABSENT_BEAT);
+            }
+            let look_at = self.next_look.unwrap_or(self.next_beat + Duration::from_secs(3600));
+            tokio::select! {
+                () = self.session.over.cancelled() => return,
+                () = self.task.stop.cancelled() => {
+                    self.session.end(End::Leave);
+                    return;
+                }
+                Some(hint) = self.task.hints.recv() => match hint {
+                    // Without presence we are suspects: be heard of at once, then keep being heard of.
+                    Hint::Lost => (self.subscribed, self.next_beat) = (None, Instant::now()),
+                    Hint::Control(control) => self.follow(control),
+                },
+                () = tokio::time::sleep_until(self.next_beat) => self.beat().await,
+                () = tokio::time::sleep_until(look_at) => self.look().await,
+            }
+        }
+    }
+
+    /// Follows what scripts tell.
+    fn follow(&mut self, control: Control) {
+        let (me, views) = (self.session.id.clone(), &self.session.views);
+        match control {
+            Control::Unlocked(name) => return self.pass_on(&name),
+            Control::Free(id) => views.update(|view| view.freed_by(&id)),
+            Control::Lead(member, term) => {
+                self.task.seen_term = self.task.seen_term.max(term.get());
+                let deadline = Moment::now() + self.session.trust.lease();
+                views.update(|view| view.lease = Some(Holder { member, term, deadline }));
+            }
+            Control::Joined(id) if id < me => views.update(|view| view.rank += 1),
+            Control::Joined(_) => {}
+            Control::Dead(ref id) | Control::Left(ref id) => {
+                let is_dead = matches!(control, Control::Dead(_));
+                if is_dead && *id == me {
+                    // Judged dead while we live: learn it now, not at the next heartbeat.
+                    (self.last_heartbeat, self.next_beat) = (None, Instant::now());
+                }
+                views.update(|view| {
+                    view.freed_by(id);
+                    view.orphans |= is_dead;
+                    view.rank = view.rank.saturating_sub(usize::from(*id < me));
+                });
+            }
+        }
+        if self.next_look.is_none() && self.watches() {
+            self.next_look = Some(Instant::now() + judge::LOOK_EVERY);
+        }
+    }
+
+    /// We are told that a lock is free for which nobody here waits any more: let the next know.
+    fn pass_on(&self, name: &str) {
+        let (session, link) = (self.session.clone(), self.task.link.clone());
+        let call = release_lock(&self.task.store, &session.id, &session.id, name, None);
+        tokio::spawn(async move { session.ask(&link, Patience::ONCE, call).await });
+    }
+
+    async fn beat(&mut self) {
+        let beat = self.session.trust.beat();
+        if !self.is_present() {
+            self.become_present().await;
+        }
+        let trust = &self.session.trust;
+        let since = Moment::now().since(trust.refreshed_at());
+        let told = self.last_heartbeat.is_some_and(|at| at.elapsed() < trust.lease() / 2);
+        if self.is_present() && since < beat && told {
+            self.next_beat = Instant::now() + beat - since;
+            return;
+        }
+        let session = self.session.clone();
+        let result = match judge::beat(Moment::now(), trust.until(), self.confirmed, beat) {
+            Beat::Heartbeat => self.heartbeat(&session).await,
+            Beat::Question => self.question(&session).await,
+        };
+        let (trust, lease) = (&session.trust, &session.tenures.lease);
+        let pause = match result {
+            Ok(pause) => {
+                self.task.heard();
+                pause
+            }
+            Err(error) => {
+                if !trust.holds() {
+                    self.task.unheard(&error);
+                }
+                // While Redis is silent a generator cannot show its work.
+                lease.note_progress();
+                ABSENT_BEAT.min(beat)
+            }
+        };
+        let pause = if self.is_present() { pause } else { pause.min(ABSENT_BEAT) };
+        self.next_beat = Instant::now() + pause;
+        let interval = self.task.profile.interval;
+        if let LeaseUse::Leading(term, over) = lease.get()
+            && judge::stalled(Moment::now(), lease.progress(), interval, trust.lease())
+        {
+            tracing::warn!(%term, "this generator makes no progress, so it resigns");
+            self.resign(term).await;
+            over.cancel();
+        }
+    }
+
+    fn is_present(&self) -> bool {
+        self.subscribed == Some(self.task.link.epoch())
+    }
+
+    fn subscribing(&self) -> BoxFuture<'static, Result<u64, StoreError>> {
+        let timeout = self.session.trust.call_timeout();
+        Box::pin(self.task.subscribe(&self.session.id, timeout))
+    }
+
+    /// Without presence we are suspects: refresh over the work connection, at once and then ten
+    /// times a second, while a new session connection is made.
+    async fn become_present(&mut self) {
+        let session = self.session.clone();
+        let mut subscribing = self.subscribing();
+        let mut heard = false;
+        loop {
+            if session.trust.holds() {
+                let work = self.task.store.work.clone();
+                let answer = match work.is_live() {
+                    true => tokio::select! {
+                        answer = session.ask(&work, Patience::ONE_BEAT, self.heartbeat_call()) => Some(answer),
+                        result = &mut subscribing => {
+                            if self.subscribed(result, heard) {
+                                return;
+                            }
+                            subscribing = self.subscribing();
+                            None
+                        }
+                    },
+                    false => Some(Err(AskError::Failed(StoreError::odd("not connected")))),
+                };
+                match answer {
+                    Some(Err(AskError::Over | AskError::Gone)) => return,
+                    Some(Ok(told)) => {
+                        heard = true;
+                        session.trust.follow(told.lease_ms, told.grace_ms);
+                    }
+                    Some(Err(AskError::Failed(_))) => heard = false,
+                    None => {}
+                }
+            }
+            tokio::select! {
+                () = session.over.cancelled() => return,
+                () = self.task.stop.cancelled() => return,
+                () = tokio::time::sleep(ABSENT_BEAT) => {}
+                result = &mut subscribing => {
+                    // While the other connection is heard, this one is tried again and again; if
+                    // neither is, the question must be asked.
+                    if self.subscribed(result, heard) || !heard {
+                        return;
+                    }
+                    subscribing = self.subscribing();
+                }
+            }
+        }
+    }
+
+    fn subscribed(&mut self, result: Result<u64, StoreError>, heard: bool) -> bool {
+        match result {
+            Ok(epoch) => {
+                self.subscribed = Some(epoch);
+                self.session.trust.present_in(epoch);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, member = %self.session.id, "not present yet");
+                if !heard && !self.session.trust.holds() {
+                    self.task.unheard(&error);
+                }
+                false
+            }
+        }
+    }
+
+    fn heartbeat_call(&self) -> Call<Heartbeat> {
+        let (session, keys) = (&self.session, &self.task.store.keys);
+        let (asked, trust, tally) = (session.blocks.asked(), &session.trust, &session.tally);
+        let mut call = HEARTBEAT
+            .call(&[
+                keys.members(),
+                keys.lease(),
+                keys.watch(),
+                keys.orphans(),
+                keys.member(&session.id),
+                keys.blocks(&session.id),
+                keys.locks(&session.id),
+                keys.term(),
+                keys.token(),
+                keys.config(),
+            ])
+            .arg(session.id.as_str())
+            .arg(trust.lease_ms())
+            .arg(asked.held)
+            .arg(asked.hi)
+            .arg(PROFILE_TTL.max(trust.lease() * 2).as_millis() as u64);
+        for (field, count) in [
+            ("done", &tally.done),
+            ("failed", &tally.failed),
+            ("in_flight", &tally.in_flight),
+            ("claimed", &tally.claimed),
+        ] {
+            call = call.arg(field).arg(count.load(Ordering::Relaxed));
+        }
+        for (field, is_so) in [("idle", &tally.idle), ("works", &tally.works)] {
+            call = call.arg(field).arg(u8::from(is_so.load(Ordering::Relaxed)));
+        }
+        call = call.arg("leaderless_ms").arg(session.views.leaderless().as_millis() as u64);
+        for (field, value) in self.task.profile.card() {
+            call = call.arg(field).arg(value);
+        }
+        call.refreshing(&["ok"]).reading(Heartbeat::read)
+    }
+
+    /// Refreshes the session and applies what the reply says.
+    async fn heartbeat(&mut self, session: &Arc<Session>) -> Result<Duration, StoreError> {
+        let (tenures, asked) = (&session.tenures, session.blocks.asked());
+        let (lease_before, locks_before) = (tenures.lease.get(), tenures.locks.known());
+        let sent = Moment::now();
+        let call = self.heartbeat_call();
+        let told = match session.ask(&self.task.link, Patience::ONE_BEAT, call).await {
+            Ok(told) => told,
+            Err(AskError::Over | AskError::Gone) => return Ok(session.trust.beat()),
+            Err(AskError::Failed(error)) => return Err(error),
+        };
+        session.trust.follow(told.lease_ms, told.grace_ms);
+        self.last_heartbeat = Some(Instant::now());
+        self.confirmed = None;
+
+        let holder = told.holder.map(|(member, term, left)| {
+            self.task.compare_term(term.get());
+            Holder { member, term, deadline: sent + left }
+        });
+        session.views.update(|view| {
+            view.lease = holder.clone();
+            view.known = true;
+            view.orphans = told.has_orphans;
+            view.members = told.members;
+        });
+        if told.is_stray && session.blocks.is_unchanged(&asked) {
+            let what = "open blocks that nobody holds";
+            self.task.board.publish(Notice::DataLossSeen { what });
+            session.end(End::DataLoss);
+            return Ok(session.trust.beat());
+        }
+        let mine = holder.filter(|holder| holder.member == session.id).map(|holder| holder.term);
+        if let Difference::Unused(term) = tenures.lease.compare(lease_before, mine) {
+            tracing::debug!(%term, "a lease in our name that we do not use: resigning");
+            self.resign(term).await;
+        }
+        if !told.spent.is_empty() {
+            self.task.exhausted(&told.spent);
+        }
+        self.give_back_strays(&locks_before, told.locks).await;
+        if judge::look_overdue(told.looked_ago, session.trust.lease()) {
+            self.next_look = Some(Instant::now());
+        }
+        Ok(session.trust.beat())
+    }
+
+    /// Gives back locks in our name that nobody here holds.
+    async fn give_back_strays(&self, before: &Known, listed: Vec<(String, Option<Token>)>) {
+        let session = &self.session;
+        let strays = session.tenures.locks.compare(before, listed);
+        for (name, token) in strays.into_iter().take(STRAYS_MAX) {
+            tracing::debug!(name, "a lock in our name that nobody here holds: giving it back");
+            let call = release_lock(&self.task.store, &session.id, &session.id, &name, token);
+            if session.ask(&self.task.link, Patience::ONE_BEAT, call).await.is_err() {
+                return; // the next heartbeat lists them again
+            }
+        }
+    }
+
+    async fn resign(&self, term: Term) {
+        let call = resign(&self.task.store, &self.session.id, term);
+        // Unanswered is fine: the next heartbeat sees the lease again.
+        let _ = self.session.ask(&self.task.link, Patience::ONE_BEAT, call).await;
+    }
+
+    /// In doubt: asks, and changes nothing.
+    async fn question(&mut self, session: &Session) -> Result<Duration, StoreError> {
+        let members = self.task.store.keys.members();
+        let call = Call::plain("ZSCORE").arg(members).arg(session.id.as_str());
+        let sent = Moment::now();
+        match self.task.link.call(&call, session.trust.beat()).await?.is_nil() {
+            true => session.end(End::Gone),
+            false => self.confirmed = Some(sent),
+        }
+        Ok(Duration::ZERO)
+    }
+}

@@ -1,0 +1,82 @@
+//! [`FleetView`]: what this member last heard about its fleet.
+//!
+//! **Invariant:** a view is a hint. Every part of it may be stale, and nothing is safe because of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock::Moment;
+use crate::id::MemberId;
+use crate::term::Term;
+
+/// Who holds the lease.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Holder {
+    pub(crate) member: MemberId,
+    pub(crate) term: Term,
+    /// When its session ends unless it is refreshed, on our clock. A hint for our timer.
+    pub(crate) deadline: Moment,
+}
+
+/// The fleet, as one member sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FleetView {
+    pub(crate) lease: Option<Holder>,
+    /// Has the lease been asked for at all yet?
+    pub(crate) known: bool,
+    pub(crate) rank: usize,
+    pub(crate) members: usize,
+    pub(crate) orphans: bool,
+}
+
+impl FleetView {
+    /// This member does not lead any more.
+    pub(super) fn freed_by(&mut self, member: &MemberId) {
+        if self.lease.as_ref().is_some_and(|holder| holder.member == *member) {
+            self.lease = None;
+        }
+    }
+}
+
+/// The present view, for all who follow it.
+#[derive(Debug)]
+pub(crate) struct Views {
+    present: watch::Sender<FleetView>,
+    /// Since when nobody was seen to lead, µs; 0 while somebody does.
+    leaderless_since: AtomicU64,
+}
+
+impl Views {
+    pub(super) fn new(began: Moment) -> Views {
+        Views {
+            present: watch::Sender::default(),
+            leaderless_since: AtomicU64::new(began.as_micros()),
+        }
+    }
+
+    /// The present view, and every later one.
+    pub(crate) fn follow(&self) -> watch::Receiver<FleetView> {
+        self.present.subscribe()
+    }
+
+    pub(crate) fn update(&self, change: impl FnOnce(&mut FleetView)) {
+        self.present.send_modify(change);
+        let since = &self.leaderless_since;
+        if self.present.borrow().lease.is_some() {
+            since.store(0, Ordering::Relaxed);
+        } else {
+            let now = Moment::now().as_micros();
+            let _ = since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// For how long nobody was seen to lead.
+    pub(super) fn leaderless(&self) -> Duration {
+        match self.leaderless_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Moment::now().since(Moment::from_micros(since)),
+        }
+    }
+}
