@@ -7,9 +7,9 @@ use artel::{Context, Fleet, Message, Outcome, Tick};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redis = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let fleet = Fleet::builder()
-        .redis(redis)
-        .name("orders")
+    let fleet = Fleet::connect(redis, "orders").await?;
+    let member = fleet
+        .join()
         .generate(|tick: Tick| async move { format!("order {}", tick.seq) })
         .handle(|order: Message, context: Context| async move {
             tracing::info!(id = %context.id, attempt = context.attempt, "{}", order.text());
@@ -21,8 +21,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         })
         .start()
         .await?;
-    tokio::signal::ctrl_c().await?;
-    fleet.stop();
-    fleet.stopped().await;
+    member.run_until(tokio::signal::ctrl_c()).await?;
     Ok(())
 }

@@ -9,10 +9,10 @@ use artel::{Context, Effect, Fleet, Message, Notice, Outcome, Tick};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redis = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let fleet = Fleet::connect(redis, "graceful").await?;
     let member = || {
-        Fleet::builder()
-            .redis(redis.as_str())
-            .name("graceful")
+        fleet
+            .join()
             .generate(|tick: Tick| async move { format!("{}", tick.seq) })
             // The sum is written together with the outcome, so it is exact whatever is killed.
             .handle(|message: Message, _: Context| async move {
@@ -33,11 +33,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         terms
     });
     tokio::time::sleep(Duration::from_secs(2)).await;
-    for fleet in [one, two] {
-        fleet.stop();
-        fleet.stopped().await;
+    for member in [one, two] {
+        member.shutdown().await;
     }
-    let status = artel::Status::read(&redis, "graceful").await?;
+    let status = fleet.status().await?;
     assert_eq!(status.messages.balance, 0);
     assert!(status.members.is_empty());
     let _terms_led = listener.await?;

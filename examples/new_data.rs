@@ -5,15 +5,14 @@
 //! change the file and say so: `artel event set new-data && artel event clear new-data`.
 #![allow(clippy::print_stderr)]
 
-use artel::{DistributedEvent, Redis};
+use artel::Fleet;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let address = args.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let file = args.next().unwrap_or_else(|| "data.txt".to_owned());
-    let redis = Redis::open(address, "artel")?;
-    let new_data = DistributedEvent::new(&redis, "new-data")?;
+    let new_data = Fleet::open(address, "artel")?.event("new-data")?;
     // Before the first look at the data: what is new after this is not missed.
     let mut seen = new_data.state().await?.generation;
     loop {

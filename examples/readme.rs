@@ -5,9 +5,9 @@ use artel::{Context, Effect, Fleet, Message, Outcome, Tick};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redis = std::env::args().nth(1).unwrap_or("redis://127.0.0.1:6379".into());
-    let fleet = Fleet::builder()
-        .redis(redis)
-        .name("orders")
+    let fleet = Fleet::connect(redis, "orders").await?;
+    let member = fleet
+        .join()
         // Called in one process of the fleet at a time, every 500 ms; numbers begin anew with a term.
         .generate(|tick: Tick| async move { format!("order {}-{}", tick.term, tick.seq) })
         // Called in all the others.
@@ -20,8 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         })
         .start()
         .await?;
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await; // or until Ctrl-C
-    fleet.stop();
-    fleet.stopped().await;
+    let second = tokio::time::sleep(std::time::Duration::from_secs(1));
+    member.run_until(second).await; // or tokio::signal::ctrl_c()
     Ok(())
 }

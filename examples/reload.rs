@@ -12,14 +12,15 @@ use artel::{Context, Fleet, Message, Outcome, Tick};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let fleet = Fleet::builder()
-        .redis(address)
+    let fleet = Fleet::connect(address, "artel").await?;
+    let member = fleet
+        .join()
         .generate(|tick: Tick| async move { format!("order {}", tick.seq) })
         .handle(|_: Message, _: Context| async { Outcome::done() })
         .start()
         .await?;
     let reload = fleet.event("reload")?;
-    let tells = fleet.lock("tell-about-reload")?;
+    let tells = member.lock("tell-about-reload")?;
     let mut seen = reload.state().await?.generation;
     let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
     eprintln!("running");
@@ -38,7 +39,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ = &mut stop => break,
         }
     }
-    fleet.stop();
-    fleet.stopped().await;
+    member.shutdown().await;
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! the same few lines in its handler.
 #![allow(clippy::print_stderr)]
 
-use artel::{Error, Sender};
+use artel::{Error, Fleet, Sender};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener =
         TcpListener::bind(args.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned())).await?;
     // Once, at the start. Clones share one connection, which comes back by itself.
-    let sender = Sender::open(redis, "orders").await?;
+    let sender = Fleet::connect(redis, "orders").await?.sender();
     eprintln!("listening on {}", listener.local_addr()?);
     loop {
         let (stream, _) = listener.accept().await?;

@@ -6,13 +6,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use artel::{DistributedEvent, Redis};
+use artel::Fleet;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let redis = Redis::open(address, "artel")?;
-    let start = DistributedEvent::new(&redis, "start-job")?;
+    let start = Fleet::open(address, "artel")?.event("start-job")?;
     if std::env::args().nth(2).as_deref() == Some("go") {
         // The sign is for those who wait now; who comes a minute later waits for the next one.
         start.set_for(Duration::from_secs(60)).await?;

@@ -19,6 +19,8 @@ pub enum Cause {
     Timeout,
     /// Several workers could not read it over their links.
     Unread,
+    /// No handler is there for its kind.
+    Kind,
 }
 
 impl Cause {
@@ -29,6 +31,7 @@ impl Cause {
             Cause::Decode => "decode",
             Cause::Timeout => "timeout",
             Cause::Unread => "unread",
+            Cause::Kind => "kind",
         }
     }
 }
@@ -37,10 +40,10 @@ impl FromStr for Cause {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cause, String> {
-        use Cause::{Attempts, Decode, Handler, Timeout, Unread};
-        let all = [Handler, Attempts, Decode, Timeout, Unread];
+        use Cause::{Attempts, Decode, Handler, Kind, Timeout, Unread};
+        let all = [Handler, Attempts, Decode, Timeout, Unread, Kind];
         let found = all.into_iter().find(|cause| cause.as_str() == text);
-        found.ok_or_else(|| "must be handler, attempts, decode, timeout or unread".to_owned())
+        found.ok_or_else(|| "must be handler, attempts, decode, timeout, unread or kind".to_owned())
     }
 }
 

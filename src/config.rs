@@ -109,14 +109,14 @@ pub struct Config {
     pub lease: Option<Duration>,
     /// How long presence must be missing before a member counts as dead. One value for the fleet;
     /// `None` takes the fleet's (default 300 ms).
-    pub grace: Option<Duration>,
+    pub presence_grace: Option<Duration>,
     /// Workers that may die over a message before it goes to the error store. One value for the
     /// fleet; `None` takes the fleet's (default 5).
     pub attempts_max: Option<u32>,
     /// Time between two ticks of the generator.
     pub interval: Duration,
     /// How long each further standby waits before it tries to take over.
-    pub takeover_timeout: Duration,
+    pub takeover_step: Duration,
     /// Whether this member handles messages while it leads.
     pub leader_works: LeaderWorks,
     /// Messages handled at the same time by this process.
@@ -168,10 +168,10 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             lease: None,
-            grace: None,
+            presence_grace: None,
             attempts_max: None,
             interval: Duration::from_millis(500),
-            takeover_timeout: Duration::from_millis(50),
+            takeover_step: Duration::from_millis(50),
             leader_works: LeaderWorks::Never,
             concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             handler_timeout: Duration::from_secs(300),
@@ -197,7 +197,7 @@ impl Config {
         let setting = |field, wanted, default| FleetSetting { field, wanted, default };
         [
             setting("lease_ms", self.lease.map(ms), 3_000),
-            setting("grace_ms", self.grace.map(ms), 300),
+            setting("grace_ms", self.presence_grace.map(ms), 300),
             setting("attempts_max", self.attempts_max.map(i64::from), 5),
             setting("ledger", self.ledger.map(Ledger::arg), Ledger::Off.arg()),
             setting("backlog_max", self.backlog_max.map(|n| n as i64), 1_000_000),
@@ -210,14 +210,14 @@ impl Config {
         if let Some(lease) = self.lease {
             within("lease", lease, 500 * MS, Duration::from_secs(3600))?;
         }
-        if let Some(grace) = self.grace {
-            within("grace", grace, 100 * MS, Duration::from_secs(3600))?;
+        if let Some(grace) = self.presence_grace {
+            within("presence_grace", grace, 100 * MS, Duration::from_secs(3600))?;
         }
         if let Some(attempts) = self.attempts_max {
             counted("attempts_max", attempts as usize, 1, 1_000_000)?;
         }
         within("interval", self.interval, MS, Duration::from_secs(86_400))?;
-        within("takeover_timeout", self.takeover_timeout, MS, Duration::from_secs(10))?;
+        within("takeover_step", self.takeover_step, MS, Duration::from_secs(10))?;
         within("handler_timeout", self.handler_timeout, MS, Duration::from_secs(7 * 86_400))?;
         counted("concurrency", self.concurrency, 1, 10_000)?;
         let bounds = [("backlog_max", self.backlog_max), ("errors_max", self.errors_max)];

@@ -16,22 +16,23 @@
 //! | 4 who handles it | `worker` | a claim | [`Outcome`] |
 //! | 5 how it ended | `outcome` | a claim, [`Outcome`] | |
 //!
-//! [`Fleet`] wires them and owns every task; what they have to tell goes to [`Notices`], and to an
-//! [`EventHub`](hub::EventHub) ([`Fleet::hub`]).
+//! There is one door. [`Fleet`] is a client: it sends, looks, sets events, reads errors, and needs no membership.
+//! [`Fleet::join`] makes this process a [`Member`], which owns every task; what happens goes to [`Notices`], and to an
+//! [`EventHub`](hub::EventHub) ([`Member::hub`]).
 //!
-//! Beside them, on the same sessions and the same connection: [`DistributedEvent`], [`Lock`],
+//! Beside the stages, on the same sessions and the same connection: [`DistributedEvent`], [`Lock`],
 //! [`Semaphore`], [`CountDownLatch`] and [`Barrier`], across processes and machines.
 //!
 //! ```
-//! # let server = artel_testkit::Server::any();
+//! # let server = artel_rig::Server::any();
 //! # let redis = server.url();
 //! # tokio::runtime::Runtime::new()?.block_on(async {
-//! use artel::{Context, Fleet, Message, Notice, Outcome, Tick};
+//! use artel::{Context, Fleet, Message, Outcome, Tick};
 //!
+//! let fleet = Fleet::connect(redis, "orders").await?;
 //! let member = || {
-//!     Fleet::builder()
-//!         .redis(redis.as_str())
-//!         .name("orders")
+//!     fleet
+//!         .join()
 //!         .generate(|tick: Tick| async move { format!("order {}", tick.seq) })
 //!         .handle(|message: Message, _: Context| async move {
 //!             if message.payload().is_empty() {
@@ -43,13 +44,11 @@
 //! };
 //! // Two copies, here in one process: one of them leads, the other works.
 //! let (one, two) = (member().await?, member().await?);
-//! while one.status().await?.messages.done == 0 {
+//! while fleet.status().await?.messages.done == 0 {
 //!     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
 //! }
-//! for fleet in [one, two] {
-//!     fleet.stop();
-//!     fleet.stopped().await;
-//! }
+//! one.shutdown().await;
+//! two.shutdown().await;
 //! # Ok::<(), artel::Error>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -65,6 +64,7 @@ mod fleet;
 mod generator;
 mod id;
 mod inspect;
+mod member;
 mod membership;
 mod mutant;
 mod notice;
@@ -80,7 +80,10 @@ mod sync;
 mod tenure;
 mod term;
 mod timings;
+mod watch;
 mod worker;
+
+pub mod testing;
 
 /// Why it is the way it is.
 #[cfg(doc)]
@@ -91,11 +94,12 @@ pub mod design {}
 pub use artel_hub as hub;
 pub use cause::Cause;
 pub use config::{Config, Durability, LaneWeights, LeaderWorks, Ledger};
-pub use error::Error;
-pub use fleet::{Fleet, FleetBuilder, Readiness};
+pub use error::{BadAddress, Denial, Error, Unfit, Unreached};
+pub use fleet::{Fleet, FleetInfo};
 pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
 pub use id::{MemberId, MessageId};
 pub use inspect::{Data, MessageState, WaitingIn};
+pub use member::{Member, MemberBuilder, Readiness};
 pub use notice::{Notice, Notices};
 pub use outcome::{
     Books, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
@@ -107,7 +111,7 @@ pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;
 pub use sync::{
     Barrier, CountDownLatch, DistributedEvent, EventState, EventStatus, GuardedScript, Lock,
-    LockGuard, LockStatus, Permit, Redis, Semaphore,
+    LockGuard, LockStatus, Permit, Semaphore,
 };
 pub use term::{Term, Token};
 pub use worker::{Context, Handle, Json, json};

@@ -41,7 +41,7 @@ pub enum Notice {
         /// Why.
         reason: &'static str,
     },
-    /// Redis refused a write of a generator whose term no longer leads. Nothing was added.
+    /// Redis refused a write of a generator whose term, or whose session, is over. Nothing was added.
     Fenced {
         /// The stale term.
         term: Term,

@@ -117,7 +117,7 @@ impl Stages {
         let elector = Elector {
             store: self.store.clone(),
             session: session.clone(),
-            takeover_step: self.config.takeover_timeout,
+            takeover_step: self.config.takeover_step,
         };
         loop {
             let lease = tokio::select! {

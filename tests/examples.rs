@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use artel_testkit::{Program, Server, Snapshot, eventually};
+use artel_rig::{Program, Server, Snapshot, eventually};
 
 /// Examples are built beside the tests.
 fn example(name: &str) -> PathBuf {
@@ -54,7 +54,7 @@ fn post(port: u16, key: &str, body: &str) -> std::io::Result<String> {
 #[test]
 fn a_web_service_survives_without_redis() {
     let mut server = Server::any();
-    let port = artel_testkit::free_port();
+    let port = artel_rig::free_port();
     let args = [server.url(), format!("127.0.0.1:{port}")];
     let service = Program::start(example("send_from_http"), &args);
     service.says("listening on");
@@ -170,13 +170,18 @@ fn the_readme_shows_a_program_that_runs() {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a text");
     let program = read("examples/readme.rs");
     let (_, code) = program.split_once("\n\n").expect("a head, then the program");
-    assert!(
-        read("README.md").contains(&format!("```rust\n{code}```")),
-        "README.md shows examples/readme.rs"
-    );
-    for handler in ["handle.sh", "handle.py", "generate.sh"] {
-        let code = read(&format!("examples/handlers/{handler}"));
-        assert!(read("README.md").contains(&format!("\n{code}```")), "README.md shows {handler}");
+    for page in ["README.md", "docs/library.md"] {
+        let shown = format!("```rust\n{code}```");
+        assert!(read(page).contains(&shown), "{page} shows examples/readme.rs");
+    }
+    for (page, handlers) in [
+        ("README.md", &["handle.sh"][..]),
+        ("docs/handlers.md", &["handle.sh", "handle.py", "generate.sh"]),
+    ] {
+        for handler in handlers {
+            let code = read(&format!("examples/handlers/{handler}"));
+            assert!(read(page).contains(&format!("\n{code}```")), "{page} shows {handler}");
+        }
     }
     let server = Server::any();
     let mut run = Program::start(example("readme"), &[server.url()]);

@@ -6,20 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Which rooms of the library each room may import. Every room is listed.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("store", &[]),
+    ("watch", &["store"]),
+    ("fleet", &["store", "watch"]),
     ("tenure", &["store"]),
     ("membership", &["store", "tenure"]),
     ("election", &["store", "membership", "tenure"]),
-    ("queue", &["store", "membership", "election"]),
+    ("queue", &["store", "fleet", "membership", "election"]),
     ("generator", &["store", "election", "queue"]),
-    ("outcome", &["store", "membership", "queue"]),
+    ("outcome", &["store", "fleet", "membership", "queue"]),
     ("worker", &["store", "membership", "queue", "outcome"]),
-    ("sync", &["store", "membership", "tenure"]),
-    ("stats", &["store", "membership", "outcome", "sync"]),
-    ("inspect", &["store", "membership", "queue", "outcome", "sync"]),
-    ("duties", &["store", "membership", "tenure", "queue", "sync", "stats"]),
-    ("role", &[]),
+    ("sync", &["store", "watch", "fleet", "membership", "tenure"]),
+    ("stats", &["store", "fleet", "membership", "outcome", "sync"]),
+    ("inspect", &["store", "fleet", "membership", "queue", "outcome"]),
+    ("duties", &["store", "watch", "membership", "tenure", "queue", "stats"]),
     ("shutdown", &[]),
     (
         "stages",
@@ -32,27 +33,25 @@ const ROOMS: [(&str, &[&str]); 18] = [
             "queue",
             "worker",
             "duties",
-            "role",
             "shutdown",
         ],
     ),
     (
-        "fleet",
+        "member",
         &[
             "store",
+            "fleet",
             "membership",
             "generator",
             "queue",
             "worker",
-            "outcome",
             "sync",
-            "inspect",
             "duties",
             "stages",
-            "role",
             "shutdown",
         ],
     ),
+    ("testing", &["generator", "outcome", "queue", "worker"]),
     ("mutant", &[]),
     ("lib", &[]),
 ];
@@ -63,7 +62,7 @@ const COMMON: [&str; 11] = [
 ];
 
 /// The crates of this project that have a `src` folder.
-const CRATES: [&str; 5] = ["src", "cli/src", "hub/src", "testkit/src", "verify/src"];
+const CRATES: [&str; 5] = ["src", "cli/src", "hub/src", "rig/src", "verify/src"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -283,6 +282,50 @@ fn only_one_place_ends_a_session_that_is_gone() {
         let knows = text.contains("session.end(End::Gone)");
         let may = ["ask.rs", "heartbeat.rs"].contains(&name.as_str());
         assert!(!knows || may, "{} ends a session: use Session::ask", path.display());
+    }
+}
+
+/// Names that were metaphors, or that two things had, and what they are called now.
+const OLD_NAMES: [(&str, &str); 24] = [
+    ("Crew", "Stages, Children"),
+    ("Keeper", "SessionHandle"),
+    ("Pace", "Beats"),
+    ("Exercise", "LeaseUse"),
+    ("Standing", "FleetView"),
+    ("Card", "MemberInfo"),
+    ("Ear", "SessionLink"),
+    ("Switchboard", "PushRouter"),
+    ("Gauge", "ReplyLimit"),
+    ("Locksmith", "SyncContext"),
+    ("Flag", "EventWatch"),
+    ("Outlet", "Pusher"),
+    ("Signature", "SettledBy"),
+    ("Rights", "Tenures"),
+    ("take_in", "apply"),
+    ("consumer_timeout", "reread_every"),
+    ("takeover_timeout", "takeover_step"),
+    ("Heart", "HubCore"),
+    ("Desk", "LetterWriter"),
+    ("Lived", "RunnerTask"),
+    ("Post", "Intake"),
+    ("Spare", "RunnerMaker"),
+    ("Caretaker", "Timer"),
+    ("testkit", "rig"),
+];
+
+#[test]
+fn old_names_do_not_come_back() {
+    for path in
+        ["src", "hub/src", "rig/src", "verify/src"].into_iter().flat_map(|dir| files(dir, "rs"))
+    {
+        for line in read(&path).lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for word in words {
+                if let Some((old, new)) = OLD_NAMES.iter().find(|(old, _)| *old == word) {
+                    panic!("{}: {old} is called {new}: {line}", path.display());
+                }
+            }
+        }
     }
 }
 

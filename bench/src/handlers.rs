@@ -4,8 +4,8 @@ use std::io::{BufRead, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use artel::{NewMessage, Sender};
-use artel_testkit::{Program, Server};
+use artel::{Fleet, NewMessage};
+use artel_rig::{Program, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
@@ -86,7 +86,8 @@ impl Case {
             children.push(command.kill_on_drop(true).spawn()?);
         }
         let each = self.messages / children.len();
-        let talks: Vec<_> = children.into_iter().map(|child| tokio::spawn(talk(child, each))).collect();
+        let talks: Vec<_> =
+            children.into_iter().map(|child| tokio::spawn(talk(child, each))).collect();
         let start = Instant::now();
         for talk in talks {
             talk.await??;
@@ -120,15 +121,28 @@ impl Case {
     async fn through_artel(&self, program: &str, server: &Server) -> Result<Duration> {
         let (url, fleet) = (server.url(), "handlers");
         let _: () = redis::cmd("FLUSHALL").query(&mut server.connect())?;
-        let sender = Sender::open(&url, fleet).await?;
-        let messages: Vec<NewMessage> = (0..self.messages).map(|n| format!("{n:0100}").into()).collect();
+        let sender = Fleet::connect(&url, fleet).await?.sender();
+        let messages: Vec<NewMessage> =
+            (0..self.messages).map(|n| format!("{n:0100}").into()).collect();
         for batch in messages.chunks(1000) {
             sender.send_all(batch).await?;
         }
         let mode = if self.lines { "lines" } else { "exec" };
         let handler = self.words.join(" ");
-        let args = ["run", "-q", "--redis", &url, "--fleet", fleet, "--generator", "true",
-            "--handler", &handler, "--handler-mode", mode];
+        let args = [
+            "run",
+            "-q",
+            "--redis",
+            &url,
+            "--fleet",
+            fleet,
+            "--generator",
+            "true",
+            "--handler",
+            &handler,
+            "--handler-mode",
+            mode,
+        ];
         let start = Instant::now();
         let mut first = None;
         let _members = [Program::start(program, &args), Program::start(program, &args)];
@@ -163,7 +177,8 @@ async fn talk(mut child: tokio::process::Child, messages: usize) -> std::io::Res
     };
     let (mut stdout, mut answer) = (BufReader::new(stdout), String::new());
     for n in 0..messages {
-        let request = format!("{{\"v\":1,\"id\":\"1794710083943807-{n}\",\"payload\":\"{n:0100}\"}}\n");
+        let request =
+            format!("{{\"v\":1,\"id\":\"1794710083943807-{n}\",\"payload\":\"{n:0100}\"}}\n");
         stdin.write_all(request.as_bytes()).await?;
         answer.clear();
         stdout.read_line(&mut answer).await?;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use artel::{Config, Context, Fleet, Message, Outcome, Role, Tick};
-use artel_testkit::Server;
+use artel_rig::Server;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -41,7 +41,7 @@ pub(crate) struct Idle {
     pub(crate) mean: f64,
 }
 
-struct Member {
+struct Commands {
     id: String,
     leads: bool,
     commands: f64,
@@ -53,15 +53,15 @@ pub(crate) async fn measure(server: &Server, fleet: &str, parts: &[Part]) -> Res
     for part in parts {
         fleets.push(start(server, fleet, *part).await?);
     }
-    while fleets[0].status().await?.messages.done < MESSAGES {
+    while fleets[0].fleet().status().await?.messages.done < MESSAGES {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     tokio::time::sleep(CALM).await;
 
     let mut members = Vec::new();
     for fleet in &fleets {
-        let id = fleet.member().ok_or("a member without a session")?.to_string();
-        members.push(Member { id, leads: fleet.role() == Role::Generator, commands: 0.0 });
+        let id = fleet.id().ok_or("a member without a session")?.to_string();
+        members.push(Commands { id, leads: fleet.role() == Role::Generator, commands: 0.0 });
     }
     // By rank, which goes by id.
     members.sort_by(|one, two| one.id.cmp(&two.id));
@@ -81,10 +81,10 @@ pub(crate) async fn measure(server: &Server, fleet: &str, parts: &[Part]) -> Res
     Ok(Idle { workers, watchers, mean: total / members.len() as f64 })
 }
 
-async fn start(server: &Server, fleet: &str, part: Part) -> Result<Fleet> {
+async fn start(server: &Server, fleet: &str, part: Part) -> Result<artel::Member> {
     let mut config = Config::default();
     config.messages_max = Some(MESSAGES);
-    let mut builder = Fleet::builder().redis(server.url()).name(fleet).config(config);
+    let mut builder = Fleet::open(server.url(), fleet)?.join().config(config);
     if part != Part::Handle {
         builder = builder.generate(|_: Tick| async { "the only one" });
     }
@@ -95,7 +95,7 @@ async fn start(server: &Server, fleet: &str, part: Part) -> Result<Fleet> {
 }
 
 /// Counts for a while, by the member whose id a command carries; returns how many carry none.
-async fn listen(server: &Server, members: &mut [Member]) -> Result<f64> {
+async fn listen(server: &Server, members: &mut [Commands]) -> Result<f64> {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await?;
     stream.write_all(b"MONITOR\r\n").await?;
     let mut lines = BufReader::new(stream).lines();

@@ -95,7 +95,7 @@ pub(crate) fn own_cpu() -> Result<Duration> {
 pub(crate) struct Gauge(redis::Connection);
 
 impl Gauge {
-    pub(crate) fn new(server: &artel_testkit::Server) -> Gauge {
+    pub(crate) fn new(server: &artel_rig::Server) -> Gauge {
         Gauge(server.connect())
     }
 

@@ -14,7 +14,7 @@ mod signals;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use artel_testkit::{Kind, Server};
+use artel_rig::{Kind, Server};
 
 use crate::idle::Part;
 use crate::load::{BYTES, Gauge, MESSAGES, Result, WAITING, own_cpu, percentiles};
@@ -63,7 +63,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match tokio::runtime::Runtime::new().map_err(Into::into).and_then(|rt| rt.block_on(run(rounds, only)))
+    match tokio::runtime::Runtime::new()
+        .map_err(Into::into)
+        .and_then(|rt| rt.block_on(run(rounds, only)))
     {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use artel::{Books, Config, Context, Fleet, Message, NewMessage, Outcome, Tick};
+use artel::{Books, Config, Context, Fleet, Member, Message, NewMessage, Outcome, Tick};
 
 use crate::load::{Clock, LOOPS, PACE, Result, SAMPLES, WARM_UP, payloads};
 
@@ -39,7 +39,7 @@ impl Meter {
     /// since the first.
     async fn run(
         &self,
-        fleet: &Fleet,
+        member: &Member,
         count: usize,
         agree: impl Fn(&Books) -> bool,
     ) -> Result<Duration> {
@@ -48,7 +48,7 @@ impl Meter {
             tokio::time::sleep(FAR).await;
         }
         loop {
-            let books = fleet.status().await?.messages;
+            let books = member.fleet().status().await?.messages;
             let end = Instant::now();
             if agree(&books) {
                 if books.balance != 0 {
@@ -80,8 +80,7 @@ pub(crate) async fn push(url: &str, fleet: &str, count: usize) -> Result<Duratio
         let batch: Vec<_> = payloads.map(|payload| NewMessage::from(payload.to_vec())).collect();
         async { batch }
     };
-    let member =
-        Fleet::builder().redis(url).name(fleet).config(config).generate(generate).start().await?;
+    let member = Fleet::open(url, fleet)?.join().config(config).generate(generate).start().await?;
     let took = meter.run(&member, count, |books| books.generated == count as u64).await?;
     stop([member]).await;
     Ok(took)
@@ -97,8 +96,7 @@ pub(crate) async fn drain(url: &str, fleet: &str, count: usize) -> Result<Durati
         seen.add(1);
         async { Outcome::done() }
     };
-    let member =
-        Fleet::builder().redis(url).name(fleet).config(config).handle(handle).start().await?;
+    let member = Fleet::open(url, fleet)?.join().config(config).handle(handle).start().await?;
     let took = meter.run(&member, count, |books| books.done == count as u64).await?;
     stop([member]).await;
     Ok(took)
@@ -112,14 +110,15 @@ pub(crate) async fn latency(url: &str, fleet: &str) -> Result<Vec<Duration>> {
     config.concurrency = LOOPS;
     config.interval = PACE;
     config.messages_max = Some((WARM_UP + SAMPLES) as u64);
-    let builder = || Fleet::builder().redis(url).name(fleet).config(config.clone());
+    // Each over connections of its own, as in processes of their own.
+    let builder = || Ok::<_, artel::Error>(Fleet::open(url, fleet)?.join().config(config.clone()));
     let handle = move |message: Message, _: Context| {
         let _ = heard.send(clock.since(message.payload()));
         async { Outcome::done() }
     };
-    let worker = builder().handle(handle).start().await?;
+    let worker = builder()?.handle(handle).start().await?;
     let generate = move |_: Tick| async move { NewMessage::from(clock.stamp()) };
-    let generator = builder().generate(generate).start().await?;
+    let generator = builder()?.generate(generate).start().await?;
     let mut latencies = Vec::with_capacity(WARM_UP + SAMPLES);
     while latencies.len() < WARM_UP + SAMPLES {
         let next = tokio::time::timeout(PATIENCE, hear.recv()).await?;
@@ -130,7 +129,7 @@ pub(crate) async fn latency(url: &str, fleet: &str) -> Result<Vec<Duration>> {
 }
 
 /// Ends members in this order, and waits until they have left.
-pub(crate) async fn stop(members: impl IntoIterator<Item = Fleet>) {
+pub(crate) async fn stop(members: impl IntoIterator<Item = Member>) {
     for member in members {
         member.stop();
         member.stopped().await;

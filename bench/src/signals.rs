@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use artel::{DistributedEvent, Fleet, Redis};
-use artel_testkit::Server;
+use artel::Fleet;
+use artel_rig::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
 use tokio::task::JoinSet;
@@ -64,8 +64,8 @@ impl Signals {
 
     /// Ten thousand who wait for one event, then a thousand events at once.
     async fn waiters(&mut self, server: &Server) -> Result<()> {
-        let redis = Redis::open(server.url(), "waiters")?;
-        let event = DistributedEvent::new(&redis, "one")?;
+        let redis = Fleet::open(server.url(), "waiters")?;
+        let event = redis.event("one")?;
         // What is there for the first is not there for each.
         event.wait_timeout(Duration::from_millis(50)).await?;
         let before = resident()?;
@@ -92,10 +92,10 @@ impl Signals {
         event.clear().await?;
 
         for at in 0..EVENTS {
-            let event = DistributedEvent::new(&redis, &format!("e{at}"))?;
+            let event = redis.event(&format!("e{at}"))?;
             all.spawn(async move { event.wait().await.map(|_| Instant::now()) });
         }
-        let last = DistributedEvent::new(&redis, &format!("e{}", EVENTS - 1))?;
+        let last = redis.event(&format!("e{}", EVENTS - 1))?;
         last.wait_timeout(Duration::from_millis(500)).await?;
         let mut connection = server.connect();
         let list: String =
@@ -158,8 +158,8 @@ impl Drop for Waiter {
 
 /// The median time from setting to waking up in another process, in microseconds.
 async fn wake_up(url: &str, how: &str) -> Result<f64> {
-    let redis = Redis::open(url, "wake")?;
-    let event = DistributedEvent::new(&redis, "wake")?;
+    let redis = Fleet::open(url, "wake")?;
+    let event = redis.event("wake")?;
     let mut raw = connect(url).await?;
     let mut waiter = Waiter::start(url, how)?;
     let mut took = Vec::new();
@@ -169,7 +169,9 @@ async fn wake_up(url: &str, how: &str) -> Result<f64> {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let sent = micros_now();
         match how {
-            "raw" => redis::cmd("SPUBLISH").arg("raw:wake-up").arg("1").exec_async(&mut raw).await?,
+            "raw" => {
+                redis::cmd("SPUBLISH").arg("raw:wake-up").arg("1").exec_async(&mut raw).await?
+            }
             _ => event.set().await?,
         }
         let woken: f64 = waiter.line()?.parse()?;
@@ -187,8 +189,8 @@ pub(crate) fn be_waiter() -> Result<()> {
     let (url, how) = (std::env::args().nth(2).ok_or("url")?, std::env::args().nth(3).ok_or("how")?);
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
-        let redis = Redis::open(url.as_str(), "wake")?;
-        let event = DistributedEvent::new(&redis, "wake")?;
+        let redis = Fleet::open(url.as_str(), "wake")?;
+        let event = redis.event("wake")?;
         let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
             if push.kind == PushKind::SMessage {
@@ -234,7 +236,7 @@ async fn raw_turn(url: &str) -> Result<f64> {
 
 /// The median of taking and releasing a lock that nobody else wants.
 async fn turn(url: &str) -> Result<f64> {
-    let fleet = Fleet::builder().redis(url).name("turn").start().await?;
+    let fleet = Fleet::open(url, "turn")?.join().start().await?;
     let lock = fleet.lock("turn")?;
     let mut took = Vec::new();
     for _ in 0..TURNS {
@@ -262,7 +264,7 @@ async fn raw_trip(url: &str) -> Result<f64> {
 async fn hand_over(url: &str) -> Result<f64> {
     let mut fleets = Vec::new();
     for _ in 0..CONTENDERS {
-        fleets.push(Fleet::builder().redis(url).name("hand-over").start().await?);
+        fleets.push(Fleet::open(url, "hand-over")?.join().start().await?);
     }
     let released = Arc::new(Mutex::new(None::<Instant>));
     let took = Arc::new(Mutex::new(Vec::new()));

@@ -1,5 +1,7 @@
 //! The documented exit codes, and what is said when one of them is not 0.
 
+use artel::{BadAddress, Unfit, Unreached};
+
 /// All went well; also after a clean drain on SIGTERM or Ctrl-C.
 pub(crate) const OK: u8 = 0;
 /// Something failed.
@@ -47,12 +49,16 @@ impl From<artel::Error> for Failure {
         let text = error.to_string();
         match error {
             Error::Config { field, ref problem } => misconfigured(field, problem),
-            Error::Unreachable { ref reason, .. } => {
-                Failure::new(UNREACHABLE, text).hint(unreachable_hint(reason))
+            Error::Address { ref why } => {
+                let name = crate::layers::name_of("redis");
+                Failure::new(USAGE, format!("{name} {why}")).hint(address_hint(why))
+            }
+            Error::Unreachable { why, .. } => {
+                Failure::new(UNREACHABLE, text).hint(unreachable_hint(why))
             }
             Error::NoAnswer { .. } => Failure::new(UNREACHABLE, text)
                 .hint("is it busy, frozen or behind a firewall? `redis-cli ping` should answer"),
-            Error::Denied { ref reason, .. } if reason.contains("keys") => {
+            Error::Denied { why: artel::Denial::Keys, .. } => {
                 Failure::new(FAILURE, text).hint(
                     "this user may not touch the keys of this fleet: is the `--fleet` name right? \
                      Its rights need `~artel:{NAME}:*`",
@@ -87,10 +93,10 @@ impl From<artel::Error> for Failure {
                 .hint("`artel show ID` says whether it is there, once Redis answers"),
             Error::Exhausted { .. } => Failure::new(FAILURE, text).hint(
                 "set Redis's clock right; if that is not enough, stop all members and lower the \
-                 number by hand (README, \"Clocks\")",
+                 number by hand (docs/operations.md, \"Clocks\")",
             ),
-            Error::Unfit { ref reason, .. } => Failure::new(FAILURE, text).hint(unfit_hint(reason)),
-            Error::LockLost { .. } => {
+            Error::Unfit { ref why, .. } => Failure::new(FAILURE, text).hint(unfit_hint(why)),
+            Error::NotHeld { .. } => {
                 Failure::new(NOT_FOUND, text).hint("`artel lock status` shows who holds it now")
             }
             Error::Full { .. } => Failure::new(FAILURE, text)
@@ -104,17 +110,11 @@ impl From<artel::Error> for Failure {
 fn misconfigured(field: &str, problem: &str) -> Failure {
     let hint = match field {
         "fleet" => "try `--fleet orders`",
-        "redis" if problem.contains("rediss://") => "write rediss:// instead of redis://",
-        "redis" if problem.contains("#insecure") => {
-            "pass the certificate to trust with `--tls-ca <FILE>`"
-        }
-        "redis" if problem.contains('#') => "`%23` stands for #",
-        "redis" => "try `--redis redis://127.0.0.1:6379`",
         "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
         "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
         "event" => "try a name such as `new-prices`",
         "lock" => "try a name such as `nightly-report`",
-        "consumer_timeout" | "ttl" => "`artel event --help` shows what is allowed",
+        "reread_every" | "ttl" => "`artel event --help` shows what is allowed",
         "id" => "`artel send` prints the id of each message that it is given as an argument",
         "timeout" => "try `--timeout 5s`",
         "cursor" => "`artel errors list` says where the next page begins",
@@ -124,48 +124,60 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
         // Arguments, not options.
         "event" | "lock" => format!("the name of the {field}"),
         "id" => "the id".to_owned(),
+        // As the command line spells it.
+        "reread_every" => crate::layers::name_of("consumer-timeout"),
+        "takeover_step" => crate::layers::name_of("takeover-timeout"),
         _ => crate::layers::name_of(&field.replace('_', "-")),
     };
     Failure::new(USAGE, format!("{name} {problem}")).hint(hint)
 }
 
-/// What to try with a server that cannot keep the promise.
-fn unfit_hint(reason: &str) -> &'static str {
-    if reason.contains("policy") {
-        "`redis-cli config set maxmemory-policy noeviction`"
-    } else if reason.contains("older") {
-        "Artel needs Redis 7.0 or Valkey 7.2, or later"
-    } else if reason.contains("something else") {
-        "use another name, or another `--fleet`"
-    } else {
-        "use another `--fleet` name or another `--db`"
+/// What to try with an address that cannot be used.
+fn address_hint(why: &BadAddress) -> &'static str {
+    match why {
+        BadAddress::NotTls => "write rediss:// instead of redis://",
+        BadAddress::Insecure => "pass the certificate to trust with `--tls-ca <FILE>`",
+        BadAddress::Hash => "`%23` stands for #",
+        _ => "try `--redis redis://127.0.0.1:6379`",
     }
 }
 
-/// What to try, by what the network or the other side said.
-fn unreachable_hint(reason: &str) -> &'static str {
-    let says = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-    if says(&["unknownissuer", "unknown issuer"]) {
-        "the server's certificate is signed by an authority that is not trusted here: \
-         pass its certificate with `--tls-ca <FILE>`"
-    } else if says(&["notvalidforname", "not valid for name"]) {
-        "the server's certificate is for another name: use a name it is for in the address"
-    } else if says(&["expired"]) {
-        "the server's certificate has expired: renew it (or is this machine's clock wrong?)"
-    } else if says(&["certificaterequired", "certificate required"]) {
-        "the server asks for a certificate: pass ours with `--tls-cert <FILE> --tls-key <FILE>`"
-    } else if says(&["fatal alert"]) {
-        "the server does not accept us: is our certificate (`--tls-cert`) signed by the authority \
-         that the server trusts?"
-    } else if says(&["does not speak tls"]) {
-        "write redis:// instead of rediss://, or give the port that speaks TLS"
-    } else if says(&["answers there speaks tls"]) {
-        "write rediss:// instead of redis://"
-    } else if says(&["is not redis"]) {
-        "is the port right? Redis usually has 6379"
-    } else if says(&["certificate", "tls", "reset by peer"]) {
-        "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"
-    } else {
-        "start Redis, or pass `--redis <URL>`"
+/// What to try with a server that cannot keep the promise.
+fn unfit_hint(why: &Unfit) -> &'static str {
+    match why {
+        Unfit::Evicts { .. } => "`redis-cli config set maxmemory-policy noeviction`",
+        Unfit::TooOld { .. } => "Artel needs Redis 7.0 or Valkey 7.2, or later",
+        Unfit::Occupied { .. } => "use another name, or another `--fleet`",
+        _ => "use another `--fleet` name or another `--db`",
+    }
+}
+
+/// What to try with a Redis that cannot be reached.
+fn unreachable_hint(why: Unreached) -> &'static str {
+    match why {
+        Unreached::UnknownAuthority => {
+            "the server's certificate is signed by an authority that is not trusted here: \
+             pass its certificate with `--tls-ca <FILE>`"
+        }
+        Unreached::OtherName => {
+            "the server's certificate is for another name: use a name it is for in the address"
+        }
+        Unreached::Expired => {
+            "the server's certificate has expired: renew it (or is this machine's clock wrong?)"
+        }
+        Unreached::CertificateWanted => {
+            "the server asks for a certificate: pass ours with `--tls-cert <FILE> --tls-key <FILE>`"
+        }
+        Unreached::CertificateRefused => {
+            "the server does not accept us: is our certificate (`--tls-cert`) signed by the authority \
+             that the server trusts?"
+        }
+        Unreached::NoTls => "write redis:// instead of rediss://, or give the port that speaks TLS",
+        Unreached::OnlyTls => "write rediss:// instead of redis://",
+        Unreached::NotRedis => "is the port right? Redis usually has 6379",
+        Unreached::PerhapsTls => {
+            "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"
+        }
+        _ => "start Redis, or pass `--redis <URL>`",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use artel::{Address, Config, Durability};
+use artel::{Address, Config, Durability, Fleet};
 
 use crate::args::{EmbeddedMode, Global, LeaderWorks, MakeArgs, MemberArgs};
 use crate::embedded::{self, Embedded, Hold};
@@ -14,6 +14,18 @@ use crate::{file, printer, variables};
 pub(crate) struct Place {
     pub(crate) redis: Address,
     pub(crate) fleet: String,
+}
+
+impl Place {
+    /// The fleet; nothing is connected to yet.
+    pub(crate) fn open(&self) -> Result<Fleet, artel::Error> {
+        Fleet::open(&self.redis, &self.fleet)
+    }
+
+    /// The fleet, on a Redis that was checked.
+    pub(crate) async fn connect(&self) -> Result<Fleet, artel::Error> {
+        Fleet::connect(&self.redis, &self.fleet).await
+    }
 }
 
 /// What to do when no address is given and nothing answers.
@@ -143,7 +155,7 @@ pub(crate) fn config(make: Option<&MakeArgs>, args: &MemberArgs) -> Config {
     }
     config.lease = args.lease;
     config.attempts_max = args.attempts_max;
-    config.takeover_timeout = args.takeover_timeout;
+    config.takeover_step = args.takeover_timeout;
     config.handler_timeout = args.handler_timeout;
     config.backlog_max = args.backlog_max;
     config.errors_max = args.errors_max;

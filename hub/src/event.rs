@@ -8,8 +8,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::lane::Priority;
 use crate::topic::Channel;
+use crate::wait::lane::Priority;
 
 /// An event with its payload, in one allocation.
 struct Event<P: ?Sized> {

@@ -6,20 +6,19 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::caretaker::Caretaker;
-use crate::context::pool::Pool;
-use crate::context::thread::block_on;
-use crate::dead_letter::{DeadLetters, Desk, LETTERS_MAX, LetterStore};
+use crate::end::life::Life;
 use crate::error::{PublishError, Refusal};
-use crate::heart::{Clock, Handle, Heart, Settings};
+use crate::hub_core::{Clock, Handle, HubCore, Settings};
+use crate::keep::dead_letter::{DeadLetters, LETTERS_MAX, LetterStore, LetterWriter};
 use crate::key::IntoKeys;
-use crate::life::Life;
-use crate::publish::{Publisher, Receipt};
+use crate::publish::publisher::{Publisher, Receipt};
+use crate::run::context::pool::Pool;
+use crate::run::context::thread::block_on;
+use crate::run::subscribe::Subscribe;
+use crate::run::subscriber::{Stage, Subscriber};
+use crate::run::subscription::{GRACE, stop};
+use crate::run::timer::Timer;
 use crate::stats::Stats;
-use crate::subscribe::Subscribe;
-use crate::subscriber::{Stage, Subscriber};
-use crate::subscription::{GRACE, stop};
-use crate::timer::Timer;
 use crate::topic::Topic;
 
 /// How many handlers in a row may lead to an event.
@@ -129,10 +128,10 @@ impl EventHubBuilder {
                 "this program aborts when anything panics: a subscriber's panic ends it"
             );
         }
-        let desk = Desk::new(self.letters_max, self.store)
+        let letter_writer = LetterWriter::new(self.letters_max, self.store)
             .map_err(|error| BuildError::NoThread { reason: error.to_string() })?;
-        let heart = Heart::new(self.settings, desk);
-        Ok(EventHub { handle: Arc::new(Handle { heart }) })
+        let core = HubCore::new(self.settings, letter_writer);
+        Ok(EventHub { handle: Arc::new(Handle { core }) })
     }
 }
 
@@ -243,8 +242,8 @@ impl EventHub {
         EventHubBuilder { settings, letters_max: LETTERS_MAX, store: None }
     }
 
-    pub(crate) fn heart(&self) -> &Arc<Heart> {
-        &self.handle.heart
+    pub(crate) fn core(&self) -> &Arc<HubCore> {
+        &self.handle.core
     }
 
     /// The same hub for its own handlers: what a handler holds does not keep the hub alive.
@@ -257,7 +256,7 @@ impl EventHub {
 
     /// Begins to subscribe to a [`Topic`] or to [`Keys`](crate::Keys).
     pub fn subscribe<T: Send + Sync + 'static>(&self, keys: impl IntoKeys<T>) -> Subscribe<T> {
-        Subscribe::new(self.heart().clone(), keys.into_keys())
+        Subscribe::new(self.core().clone(), keys.into_keys())
     }
 
     /// A publisher that has looked its key up once and for all.
@@ -265,7 +264,7 @@ impl EventHub {
     where
         T: Send + Sync + 'static,
     {
-        if self.heart().is_closed() {
+        if self.core().is_closed() {
             return Err(Refusal::Closed);
         }
         Publisher::new(self.handle.clone(), topic)
@@ -333,7 +332,7 @@ impl EventHub {
 
     /// How many subscribers ask for this key; the members of a group count one by one.
     pub fn subscriber_count(&self, key: &str) -> usize {
-        let registry = self.heart().registry();
+        let registry = self.core().registry();
         match registry.channel(key) {
             Some(channel) => registry.fresh(channel).subscribers(),
             None => registry
@@ -346,12 +345,12 @@ impl EventHub {
 
     /// What everybody did so far.
     pub fn stats(&self) -> Stats {
-        self.heart().stats()
+        self.core().stats()
     }
 
     /// The events that could not be handled.
     pub fn dead_letters(&self) -> DeadLetters {
-        DeadLetters { heart: self.heart().clone() }
+        DeadLetters { core: self.core().clone() }
     }
 
     /// Waits until every subscriber has handled everything that was published. New events may keep
@@ -361,10 +360,10 @@ impl EventHub {
     ///
     /// Safe.
     pub async fn idle(&self) {
-        let heart = self.heart();
+        let core = self.core();
         poll_fn(|cx| {
-            heart.await_idle(cx.waker());
-            if heart.is_idle() { Poll::Ready(()) } else { Poll::Pending }
+            core.await_idle(cx.waker());
+            if core.is_idle() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -376,7 +375,7 @@ impl EventHub {
 
     /// Whether it was shut down.
     pub fn is_closed(&self) -> bool {
-        self.heart().is_closed()
+        self.core().is_closed()
     }
 
     /// Ends the hub, in this order: publishes are refused and those that wait are told so; the
@@ -394,15 +393,15 @@ impl EventHub {
     ///
     /// Safe to drop, but then the rest goes on without anybody waiting for it.
     pub async fn shutdown(&self, drain: Duration) -> Shutdown {
-        let heart = self.heart();
+        let core = self.core();
         let due = Timer::due(drain);
-        let mut subscribers = heart.close();
+        let mut subscribers = core.close();
         subscribers.sort_by_key(|one| (one.stage, one.id));
         let mut report = Shutdown::default();
         for stage in [Stage::User, Stage::Archive, Stage::Alert] {
             let these: Vec<Arc<Subscriber>> =
                 subscribers.iter().filter(|one| one.stage == stage).cloned().collect();
-            for (one, stopped) in these.iter().zip(stop(heart, &these, due).await) {
+            for (one, stopped) in these.iter().zip(stop(core, &these, due).await) {
                 match stopped {
                     Ok(stopped) => {
                         report.stopped += 1;
@@ -416,11 +415,10 @@ impl EventHub {
             }
         }
         let ending = Arc::new(Ending {
-            desk: heart.desk.clone(),
+            letter_writer: core.letter_writer.clone(),
             letters_time: due.saturating_duration_since(Instant::now()).max(LETTERS),
-            pool: heart.take_pool(),
-            caretaker: heart.caretaker.clone(),
-            timer: heart.timer.clone(),
+            pool: core.take_pool(),
+            timer: core.timer.clone(),
             over: Life::new(),
         });
         let work = ending.clone();
@@ -442,20 +440,18 @@ impl EventHub {
 
 /// What ends after the last subscriber.
 struct Ending {
-    desk: Arc<Desk>,
+    letter_writer: Arc<LetterWriter>,
     letters_time: Duration,
     pool: Option<Arc<Pool>>,
-    caretaker: Caretaker,
     timer: Timer,
     over: Life,
 }
 
 impl Ending {
     fn end(&self) {
-        self.desk.end(self.letters_time);
+        self.letter_writer.end(self.letters_time);
         // A thread may be inside a handler that does not return: nobody waits for it for long.
         self.pool.iter().for_each(|pool| pool.join(GRACE));
-        self.caretaker.end();
         self.timer.end();
         self.over.end();
     }

@@ -156,14 +156,14 @@ impl Pattern {
 
 /// A type of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Payload {
+pub(crate) struct PayloadType {
     id: TypeId,
     pub(crate) name: &'static str,
 }
 
-impl Payload {
-    pub(crate) fn of<T: 'static>() -> Payload {
-        Payload { id: TypeId::of::<T>(), name: std::any::type_name::<T>() }
+impl PayloadType {
+    pub(crate) fn of<T: 'static>() -> PayloadType {
+        PayloadType { id: TypeId::of::<T>(), name: std::any::type_name::<T>() }
     }
 }
 
@@ -172,11 +172,11 @@ impl Payload {
 pub(crate) struct Selection {
     pub(crate) patterns: Box<[Pattern]>,
     /// `None`: events of any type.
-    pub(crate) payload: Option<Payload>,
+    pub(crate) payload: Option<PayloadType>,
 }
 
 impl Selection {
-    pub(crate) fn matches(&self, key: &str, payload: Payload) -> bool {
+    pub(crate) fn matches(&self, key: &str, payload: PayloadType) -> bool {
         self.payload.is_none_or(|wanted| wanted == payload)
             && self.patterns.iter().any(|pattern| pattern.matches(key))
     }
@@ -207,12 +207,12 @@ impl<T: 'static> Keys<T> {
     /// Events with a payload of type `T` under any of these keys or patterns. Events of other types
     /// under the same keys are not for this subscriber.
     pub fn new<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Keys<T>, KeyError> {
-        Keys::of(patterns, Some(Payload::of::<T>()))
+        Keys::of(patterns, Some(PayloadType::of::<T>()))
     }
 
     fn of<P: AsRef<str>>(
         patterns: impl IntoIterator<Item = P>,
-        payload: Option<Payload>,
+        payload: Option<PayloadType>,
     ) -> Result<Keys<T>, KeyError> {
         let mut checked = Vec::new();
         for pattern in patterns {

@@ -262,80 +262,50 @@
 //!   built.
 #![forbid(unsafe_code)]
 
-mod attempt;
-mod caretaker;
 mod clock;
-mod context;
-mod current;
-mod cursor;
-mod dead_letter;
-mod direct;
+mod end;
 mod error;
 mod event;
-mod failure;
-mod filter;
-mod group;
-mod guard;
-mod handler;
-mod heart;
-mod history;
 mod hub;
-mod inbox;
+mod hub_core;
+mod keep;
 mod key;
-mod lane;
-mod leave;
-mod life;
-mod lived;
-mod log;
 mod notice;
-pub mod notify;
-mod overflow;
 mod publish;
-mod queue;
-mod reader;
-mod restart;
-mod route;
-mod runner;
-mod segment;
-mod signal;
-mod spare;
+mod run;
 mod stats;
-mod subscribe;
-mod subscriber;
-mod subscription;
 mod sync;
-mod timer;
 mod topic;
-mod watch;
-mod work;
+mod wait;
 
 /// The hub inside a small web service.
 #[doc = include_str!("../docs/web_service.md")]
 pub mod web_service {}
 
-pub use context::Context;
+pub use error::{PublishError, Refusal, StopError, SubscribeError};
+pub use event::AnyEvent;
+pub use hub::{BuildError, EventHub, EventHubBuilder, Shutdown, WeakEventHub};
 #[cfg(feature = "sqlite")]
-pub use dead_letter::SqliteLetters;
-pub use dead_letter::{
+pub use keep::dead_letter::SqliteLetters;
+pub use keep::dead_letter::{
     Cause, DeadLetters, JsonLinesLetters, Letter, LetterError, LetterFilter, LetterStore,
     Redelivered,
 };
-pub use error::{PublishError, Refusal, StopError, SubscribeError};
-pub use event::AnyEvent;
-pub use filter::{Hours, Rate};
-pub use group::Share;
-pub use handler::{Delivery, Handler, HandlerError, IntoOutcome, Severity};
 #[cfg(feature = "sqlite")]
-pub use history::SqliteArchive;
-pub use history::{ArchiveError, ArchiveStore, History, JsonLinesArchive, Query, Record};
-pub use hub::{BuildError, EventHub, EventHubBuilder, Shutdown, WeakEventHub};
+pub use keep::history::SqliteArchive;
+pub use keep::history::{ArchiveError, ArchiveStore, History, JsonLinesArchive, Query, Record};
+pub use keep::notify;
 pub use key::{IntoKeys, KEY_BYTES_MAX, KEYS_MAX, KeyError, Keys};
-pub use lane::Priority;
 pub use notice::{HubNotice, NOTICES};
-pub use overflow::{Overflow, Queue};
-pub use publish::{Publisher, Receipt};
-pub use restart::{Backoff, Restart};
+pub use publish::group::Share;
+pub use publish::publisher::{Publisher, Receipt};
+pub use run::context::Context;
+pub use run::filter::{Hours, Rate};
+pub use run::handler::{Delivery, Handler, HandlerError, IntoOutcome, Severity};
+pub use run::restart::{Backoff, Restart};
+pub use run::subscribe::Subscribe;
+pub use run::subscription::{Stopped, Subscription};
 pub use stats::{HandlerTimes, State, Stats, SubscriberStats, TopicStats};
-pub use subscribe::Subscribe;
-pub use subscription::{Stopped, Subscription};
 pub use topic::Topic;
+pub use wait::lane::Priority;
+pub use wait::overflow::{Overflow, Queue};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::handler::Severity;
+use crate::run::handler::Severity;
 use crate::topic::Topic;
 
 /// Where the hub publishes its notices.
@@ -60,7 +60,7 @@ pub enum HubNotice {
         /// How many events it left; they are dead letters.
         leftovers: u64,
     },
-    /// A subscriber began to lose events because its queue is full. Said again only after it has
+    /// A subscriber began to lose events because its queue is full. SayGuard again only after it has
     /// caught up.
     Lagging {
         /// Which.

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::event::{AnyEvent, Meta};
-use crate::key::Payload;
-use crate::route::Routes;
+use crate::key::PayloadType;
+use crate::publish::route::Routes;
 
 /// Reads a payload from JSON and makes an event of it.
 type Decode = fn(Meta, Value) -> Result<AnyEvent, serde_json::Error>;
@@ -127,7 +127,7 @@ where
 #[derive(Debug)]
 pub(crate) struct Channel {
     key: Box<str>,
-    pub(crate) payload: Payload,
+    pub(crate) payload: PayloadType,
     codec: OnceLock<Codec>,
     sequence: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -138,7 +138,7 @@ impl Channel {
     pub(crate) fn new<T: 'static>(key: &str, first: u64) -> Channel {
         Channel {
             key: key.into(),
-            payload: Payload::of::<T>(),
+            payload: PayloadType::of::<T>(),
             codec: OnceLock::new(),
             sequence: AtomicU64::new(first),
             dropped: AtomicU64::new(0),

@@ -101,15 +101,19 @@ pub(crate) async fn adopt_all(
                 got_on = true;
                 continue;
             };
-            let (PutBack { returned, failed }, is_over) = match adopt(store, session, &id).await {
-                Err(AskError::Over | AskError::Gone) => return Ok(total),
-                adopted => adopted?,
-            };
+            let mut put_back = PutBack::default();
+            let adopted = adopt(store, session, &id, &mut put_back).await;
+            // Whatever went wrong after it, it is put back.
+            let PutBack { returned, failed } = put_back;
             if returned + failed > 0 {
                 board.publish(Notice::Adopted { member: id, returned, failed });
             }
             total.returned += returned;
             total.failed += failed;
+            let is_over = match adopted {
+                Err(AskError::Over | AskError::Gone) => return Ok(total),
+                adopted => adopted?,
+            };
             got_on |= is_over || returned + failed > 0;
         }
         if !got_on {
@@ -134,33 +138,32 @@ async fn orphan_id(
     Ok(id)
 }
 
-/// Frees the locks of an orphan, for which somebody may wait, and then puts its messages back. What was put back, and
-/// whether nothing is left of it.
+/// Frees the locks of an orphan, for which somebody may wait, and then puts its messages back. Is nothing left of it?
 async fn adopt(
     store: &Store,
     session: &Session,
     orphan: &MemberId,
-) -> Result<(PutBack, bool), AskError> {
+    put_back: &mut PutBack,
+) -> Result<bool, AskError> {
     let locks = store.work.call(&locks_of(store, orphan), session.trust.call_timeout()).await;
     for (name, token) in locks.map_err(AskError::Failed)? {
         let call = release_lock(store, &session.id, orphan, &name, token);
         session.ask(&store.work, Patience::UNTIL_ANSWERED, call).await?;
     }
-    let put_back = adopt_messages(store, session, orphan).await?;
+    adopt_messages(store, session, orphan, put_back).await?;
     let keys = &store.keys;
     let forget = FORGET
         .call(&[keys.members(), keys.orphans(), keys.blocks(orphan), keys.locks(orphan)])
         .arg(session.id.as_str())
         .arg(orphan.as_str())
         .reading(is_forgotten);
-    let is_over = session.ask(&store.work, Patience::UNTIL_ANSWERED, forget).await?;
-    Ok((put_back, is_over))
+    session.ask(&store.work, Patience::UNTIL_ANSWERED, forget).await
 }
 
 fn is_forgotten(reply: Reply) -> Result<bool, StoreError> {
     match reply.tag() {
         "ok" | "already" => Ok(true),
-        "left" => Ok(false),
+        "left" | "alive" => Ok(false),
         _ => Err(reply.unexpected()),
     }
 }

@@ -18,7 +18,7 @@ use crate::membership::Session;
 use crate::notice::Board;
 use crate::role::Role;
 use crate::store::Store;
-use crate::sync::EventWatch;
+use crate::watch::EventWatch;
 
 pub(crate) use adopter::adopt_all;
 

@@ -30,7 +30,7 @@ pub struct Tick {
     pub count: u64,
     /// Redis time, in milliseconds since 1970: the same clock in every process.
     pub time_ms: u64,
-    state: Arc<[u8]>,
+    pub(crate) state: Arc<[u8]>,
 }
 
 impl Tick {
@@ -68,6 +68,16 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// What it adds.
+    pub fn messages(&self) -> &[NewMessage] {
+        &self.messages
+    }
+
+    /// What it keeps, if it does.
+    pub fn state(&self) -> Option<&[u8]> {
+        self.state.as_deref()
+    }
+
     /// Bytes of a state.
     pub const STATE_BYTES_MAX: usize = 64 << 10;
     /// Messages of a tick that keeps a state: they are added in one step.
@@ -97,7 +107,9 @@ impl Batch {
 /// takes(|_: Tick| async { vec![NewMessage::from("one"), NewMessage::from("two")] });
 /// ```
 pub trait Generate: Send + 'static {
-    /// The messages of this tick, none or many. An error skips the tick and is told as a notice.
+    /// The messages of this tick, none or many. An error skips the tick and is reported as a notice. A generator that is
+    /// replaced gets no error: it is not called again, a call that is under way is dropped, and the next leader gets the
+    /// state that was accepted last.
     fn generate(&mut self, tick: Tick) -> impl Future<Output = Result<Batch, BoxError>> + Send;
 }
 

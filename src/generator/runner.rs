@@ -54,6 +54,7 @@ impl Runner {
 
     /// Leads: generates every interval until the term ends or `stop` is cancelled.
     pub(crate) async fn lead(&mut self, lease: &Lease, stop: &CancellationToken) -> Ending {
+        self.pusher.begin_term();
         let interval = self.config.interval;
         let mut due = Instant::now() + lease.first_tick(interval);
         let state = lease.state.clone();

@@ -1,8 +1,8 @@
 //! What effects wrote.
 
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::store::{Call, Reply};
-use crate::sync::Redis;
 
 /// Elements of one name that are read at once; more are refused, not cut.
 const ELEMENTS_MAX: i64 = 100_000;
@@ -33,7 +33,7 @@ impl Data {
     }
 }
 
-impl Redis {
+impl Fleet {
     /// What effects wrote under this name; `None` if nothing did.
     ///
     /// # Errors

@@ -4,12 +4,12 @@
 //! once, so the search runs twice before the message counts as gone.
 
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::id::{MemberId, MessageId, is_id};
 use crate::membership::MemberInfo;
 use crate::outcome::{ErrorRecord, drains, record_of};
 use crate::queue::{Lane, Message};
 use crate::store::{Call, Reply, Script, StoreError};
-use crate::sync::Redis;
 use crate::term::Term;
 
 static FIND: Script = Script::new("find", include_str!("find.lua"));
@@ -93,7 +93,7 @@ pub enum MessageState {
     Unknown,
 }
 
-impl Redis {
+impl Fleet {
     /// Looks for a message by its id. It looks through everything that waits, is claimed or is stored, in
     /// small pieces: with millions of messages that takes seconds.
     ///

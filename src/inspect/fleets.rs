@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::config::check_fleet_name;
+use crate::fleet::Fleet;
 use crate::store::{Call, REMOVING, Reply, Script, nonce};
-use crate::sync::Redis;
 
 /// A removal that begins later than this does not begin: the fleet may be another one by then.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 static REMOVE: Script = Script::new("remove", include_str!("remove.lua"));
 
-impl Redis {
+impl Fleet {
     /// The names of all fleets in this database of this Redis, also of those that nobody ever joined and
     /// something was sent to. It reads the names of all keys there are, in pages.
     ///
@@ -59,7 +59,7 @@ impl Redis {
     ///
     /// Dropped before it returns, a part of it may be gone; nobody can join until another call has removed
     /// the rest.
-    pub async fn remove_fleet(&self) -> Result<u64, Error> {
+    pub async fn remove(&self) -> Result<u64, Error> {
         let keys = &self.store.keys;
         let name = self.begin_removal().await?;
         let everything = self.store.pattern_of(&keys.of_fleet());

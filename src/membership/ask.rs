@@ -106,9 +106,7 @@ impl AskError {
     /// As an error of the store, for callers to whom a session that is over is one more reason.
     pub(crate) fn into_store(self) -> StoreError {
         match self {
-            AskError::Over | AskError::Gone => {
-                StoreError::Unconnected("the session is over".to_owned())
-            }
+            AskError::Over | AskError::Gone => StoreError::odd("the session is over"),
             AskError::Failed(error) => error,
         }
     }
@@ -172,16 +170,17 @@ impl Session {
     ) -> Result<Vec<R>, AskError> {
         let mut asking = Asking::new(parts);
         loop {
-            asking.answered(self, &store.work, patience).await?;
+            match asking.answered(self, &store.work, patience).await {
+                // What Redis answered before it forgot us is true all the same.
+                Err(AskError::Gone) if asking.answers.iter().any(Option::is_some) => {
+                    return Ok(asking.into_answers());
+                }
+                answered => answered?,
+            }
             let answers = asking.answers.iter().flatten();
             let wanted = answers.map(|(answer, _)| replicas(answer)).max().unwrap_or(0);
             if asking.replicated(self, store, wanted).await {
-                return Ok(asking
-                    .answers
-                    .into_iter()
-                    .flatten()
-                    .map(|(answer, _)| answer)
-                    .collect());
+                return Ok(asking.into_answers());
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -193,6 +192,10 @@ impl<R> Asking<R> {
         let answers = parts.iter().map(|_| None).collect();
         let slow = vec![0; parts.len()];
         Asking { parts, answers, slow, tries: 0, refusals: 0, passing: 0 }
+    }
+
+    fn into_answers(self) -> Vec<R> {
+        self.answers.into_iter().flatten().map(|(answer, _)| answer).collect()
     }
 
     /// Sends what has no answer, again and again until everything has.
@@ -239,15 +242,20 @@ impl<R> Asking<R> {
         let calls = open.iter().map(|&at| link.answer(&self.parts[at].call, timeout));
         let results = join_all(calls).await;
         self.tries += 1;
-        let mut failed = None;
+        let (mut failed, mut is_gone) = (None, false);
         for (at, result) in open.into_iter().zip(results) {
             match result {
+                Ok((reply, _)) if reply.tag() == "gone" => is_gone = true,
                 Ok((reply, epoch)) => self.take(session, at, reply, epoch, sent)?,
                 Err(error) => {
                     self.note(session, patience, at, &error, sent);
                     failed = Some(error);
                 }
             }
+        }
+        if is_gone {
+            session.end(End::Gone);
+            return Err(AskError::Gone);
         }
         Ok(failed)
     }
@@ -261,10 +269,6 @@ impl<R> Asking<R> {
         epoch: u64,
         sent: Moment,
     ) -> Result<(), AskError> {
-        if reply.tag() == "gone" {
-            session.end(End::Gone);
-            return Err(AskError::Gone);
-        }
         let call = &self.parts[at].call;
         if call.refreshes(&reply) {
             session.trust.refresh(sent);

@@ -177,6 +177,9 @@ impl Beats<'_> {
             Beat::Heartbeat => self.heartbeat(&session).await,
             Beat::Question => self.question(&session).await,
         };
+        if session.over.is_cancelled() {
+            return;
+        }
         let (trust, lease) = (&session.trust, &session.tenures.lease);
         let pause = match result {
             Ok(pause) => {
@@ -221,7 +224,7 @@ impl Beats<'_> {
         let mut heard = false;
         loop {
             if session.trust.holds() {
-                let work = self.task.store.work.clone();
+                let (work, sent) = (self.task.store.work.clone(), Moment::now());
                 let answer = match work.is_live() {
                     true => tokio::select! {
                         answer = session.ask(&work, Patience::ONE_BEAT, self.heartbeat_call()) => Some(answer),
@@ -240,6 +243,7 @@ impl Beats<'_> {
                     Some(Ok(told)) => {
                         heard = true;
                         session.trust.follow(told.lease_ms, told.grace_ms);
+                        session.trust.refresh(sent);
                     }
                     Some(Err(AskError::Failed(_))) => heard = false,
                     None => {}
@@ -314,7 +318,7 @@ impl Beats<'_> {
         for (field, value) in self.task.profile.card() {
             call = call.arg(field).arg(value);
         }
-        call.refreshing(&["ok"]).reading(Heartbeat::read)
+        call.reading(Heartbeat::read)
     }
 
     /// Refreshes the session and applies what the reply says.
@@ -328,7 +332,9 @@ impl Beats<'_> {
             Err(AskError::Over | AskError::Gone) => return Ok(session.trust.beat()),
             Err(AskError::Failed(error)) => return Err(error),
         };
+        // With the lease that Redis has just used.
         session.trust.follow(told.lease_ms, told.grace_ms);
+        session.trust.refresh(sent);
         self.last_heartbeat = Some(Instant::now());
         self.confirmed = None;
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -22,7 +21,7 @@ use crate::clock::Moment;
 use crate::config::FleetSetting;
 use crate::id::MemberId;
 use crate::notice::{Board, Notice};
-use crate::store::{Call, Hint, Link, PROTOCOL, Reply, Script, Store, StoreError};
+use crate::store::{Call, Hints, Link, PROTOCOL, Reply, Script, Store, StoreError};
 
 static JOIN: Script = Script::new("join", include_str!("join.lua"));
 static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
@@ -84,14 +83,14 @@ impl SessionHandle {
     /// Joins, and returns when there is a first session.
     pub(crate) async fn start(
         store: Store,
+        hints: Hints,
         profile: Profile,
         board: Board,
     ) -> Result<SessionHandle, Error> {
         let (publish, sessions) = watch::channel(None);
         let (ready, joined) = oneshot::channel();
         let stop = CancellationToken::new();
-        let listening = store.session_link()?;
-        let hints = listening.hints().ok_or(Error::Stopping)?;
+        let listening = hints.link.clone();
         let task = SessionTask {
             link: listening.link.clone(),
             store,
@@ -158,7 +157,7 @@ pub(super) struct SessionTask {
     pub(super) profile: Profile,
     pub(super) board: Board,
     pub(super) link: Arc<Link>,
-    pub(super) hints: Receiver<Hint>,
+    pub(super) hints: Hints,
     publish: watch::Sender<Option<Arc<Session>>>,
     pub(super) stop: CancellationToken,
     /// The highest term this process has seen. Terms only grow, so a Redis whose terms are lower
@@ -207,6 +206,8 @@ impl SessionTask {
                 Some(End::DataLoss | End::Refused) => self.leave(&session).await,
                 Some(End::Leave) => {
                     self.leave(&session).await;
+                    // Clients of the same fleet may live on: what they listen to they subscribe to again.
+                    self.link.reset();
                     return;
                 }
             }

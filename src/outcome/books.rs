@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use super::error_store::drains;
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::queue::Lane;
-use crate::store::{Address, PROTOCOL, Reply, Script, Store, StoreError};
+use crate::store::{PROTOCOL, Reply, Script, Store, StoreError};
 
 /// No term or token is granted past this: see `acquire.lua`.
 const NUMBER_MAX: u64 = 1 << 52;
@@ -208,19 +209,25 @@ impl Status {
         let works = here.any(|member| member.works);
         (self.messages.waiting > 0 && !works).then_some(Trouble::NoWorker)
     }
+}
 
-    /// Reads the status of a fleet without joining it.
+impl Fleet {
+    /// The fleet at this moment: who leads, who is here, the books. Over the connection that is
+    /// there, as far as it is.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached, refuses or does not answer.
     ///
     /// # Cancel safety
     ///
     /// Safe: it only reads.
-    pub async fn read(redis: impl Into<Address>, fleet: &str) -> Result<Status, Error> {
-        crate::config::check_fleet_name(fleet)?;
-        read_status(&Store::open(&redis.into(), fleet)?).await
+    pub async fn status(&self) -> Result<Status, Error> {
+        read_status(&self.store).await
     }
 }
 
-pub(crate) async fn read_status(store: &Store) -> Result<Status, Error> {
+async fn read_status(store: &Store) -> Result<Status, Error> {
     let server = store.server().await?;
     let raw = read_raw(store).await?;
     let (members, leaderless_ms) = raw.members(store).await?;

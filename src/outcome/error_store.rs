@@ -7,8 +7,9 @@
 use super::record::{ErrorRecord, record};
 use super::take::{Taker, restore_dead};
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::queue::Lane;
-use crate::store::{Address, Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
+use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 static DROP: Script = Script::new("drop", include_str!("drop.lua"));
 static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
@@ -80,39 +81,28 @@ pub struct Requeued {
     pub unreadable: u64,
 }
 
-/// The failed messages of one fleet. Needs no session: it is used by commands, not by members.
+/// The failed messages of one fleet. Made by [`Fleet::errors`].
 #[derive(Clone)]
 pub struct ErrorStore {
-    pub(super) store: Store,
-    pub(super) was_joined: bool,
+    pub(super) fleet: Fleet,
+}
+
+impl Fleet {
+    /// The failed messages of this fleet.
+    pub fn errors(&self) -> ErrorStore {
+        ErrorStore { fleet: self.clone() }
+    }
 }
 
 impl ErrorStore {
-    /// Connects to a fleet's error store.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only reads.
-    pub async fn open(redis: impl Into<Address>, fleet: &str) -> Result<ErrorStore, Error> {
-        crate::config::check_fleet_name(fleet)?;
-        let store = Store::open(&redis.into(), fleet)?;
-        store.check().await?;
-        let was_joined = store.open_fleet().await?.was_joined;
-        Ok(ErrorStore { store, was_joined })
-    }
-
-    /// Had a member ever joined this fleet when the store was opened? If not, its name may be wrong.
-    pub fn was_joined(&self) -> bool {
-        self.was_joined
-    }
-
     /// How many are stored, those being taken included.
     ///
     /// # Cancel safety
     ///
     /// Safe: it only reads.
     pub async fn count(&self) -> Result<u64, Error> {
-        Ok(self.len(self.store.keys.errors()).await? + self.being_taken().await?)
+        self.fleet.compare().await?;
+        Ok(self.len(self.fleet.store.keys.errors()).await? + self.being_taken().await?)
     }
 
     /// How many are in the hands of takers.
@@ -122,8 +112,8 @@ impl ErrorStore {
     /// Safe: it only reads.
     pub async fn being_taken(&self) -> Result<u64, Error> {
         let mut count = 0;
-        for token in drains(&self.store).await? {
-            count += self.len(self.store.keys.drain(&token)).await?;
+        for token in drains(&self.fleet.store).await? {
+            count += self.len(self.fleet.store.keys.drain(&token)).await?;
         }
         Ok(count)
     }
@@ -134,7 +124,7 @@ impl ErrorStore {
     ///
     /// Safe: it only reads.
     pub async fn now_ms(&self) -> Result<u64, Error> {
-        self.store.time_ms().await.map_err(|error| self.store.explain(error))
+        self.fleet.store.time_ms().await.map_err(|error| self.fleet.store.explain(error))
     }
 
     /// Reads up to `count` records, oldest first, and moves the cursor on; empty at the end. Nothing
@@ -144,8 +134,9 @@ impl ErrorStore {
     ///
     /// Safe: the cursor moves only with the answer.
     pub async fn page(&self, cursor: &mut Cursor, count: usize) -> Result<Vec<ErrorRecord>, Error> {
+        self.fleet.compare().await?;
         if cursor.after.is_none() {
-            restore_dead(&self.store).await?;
+            restore_dead(&self.fleet.store).await?;
         }
         self.read(cursor, cursor.span(), count).await
     }
@@ -160,8 +151,9 @@ impl ErrorStore {
         cursor: &mut Cursor,
         count: usize,
     ) -> Result<Vec<ErrorRecord>, Error> {
+        self.fleet.compare().await?;
         if cursor.after.is_none() {
-            restore_dead(&self.store).await?;
+            restore_dead(&self.fleet.store).await?;
         }
         self.read(cursor, cursor.span_back(), count).await
     }
@@ -172,7 +164,8 @@ impl ErrorStore {
         span: Span,
         count: usize,
     ) -> Result<Vec<ErrorRecord>, Error> {
-        let page = read_page(&self.store, self.store.keys.errors(), span, count).await?;
+        let page =
+            read_page(&self.fleet.store, self.fleet.store.keys.errors(), span, count).await?;
         if let Some(last) = page.last() {
             cursor.after = Some(last.position.clone());
         }
@@ -189,21 +182,22 @@ impl ErrorStore {
     ///
     /// Dropped before it returns, some of the records may be gone; they are counted.
     pub async fn drop_records(&self, records: &[ErrorRecord]) -> Result<u64, Error> {
-        let keys = [self.store.keys.errors(), self.store.keys.counts()];
+        self.fleet.compare().await?;
+        let keys = [self.fleet.store.keys.errors(), self.fleet.store.keys.counts()];
         let mut dropped = 0;
         for some in records.chunks(PAGE) {
             let mut call = DROP.call(&keys).reading(|reply: Reply| reply.number(0));
             for record in some {
                 call.push_arg(&record.position);
             }
-            dropped += self.store.repeat(&call).await? as u64;
+            dropped += self.fleet.store.repeat(&call).await? as u64;
         }
         Ok(dropped)
     }
 
     /// Begins to take everything stored.
     pub fn take(&self) -> Taker {
-        Taker::new(&self.store, None)
+        Taker::new(&self.fleet, None)
     }
 
     /// Begins to take those records, from `cursor` on, that `choose` says yes to.
@@ -212,19 +206,31 @@ impl ErrorStore {
         cursor: Cursor,
         choose: impl FnMut(&ErrorRecord) -> bool + Send + 'static,
     ) -> Taker {
-        Taker::new(&self.store, Some((Box::new(choose), cursor)))
+        Taker::new(&self.fleet, Some((Box::new(choose), cursor)))
     }
 
     /// Begins to put records back to work: into this lane, or each into its own (`normal` for what
     /// was generated).
     pub fn requeue(&self, lane: Option<Lane>) -> Requeuer {
-        let (store, done) = (self.store.clone(), Requeued::default());
-        Requeuer { store, lane, name: nonce(), next: 1, in_doubt: false, done }
+        let (fleet, done) = (self.fleet.clone(), Requeued::default());
+        Requeuer { fleet, lane, name: nonce(), next: 1, in_doubt: false, done }
     }
 
     async fn len(&self, key: String) -> Result<u64, Error> {
         let call = Call::plain("XLEN").arg(key).reading(Reply::into_number);
-        Ok(self.store.once(&call).await? as u64)
+        Ok(self.fleet.store.once(&call).await? as u64)
+    }
+}
+
+impl std::fmt::Debug for ErrorStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ErrorStore").field("fleet", &self.fleet).finish()
+    }
+}
+
+impl std::fmt::Debug for Requeuer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Requeuer").field("done", &self.done).finish_non_exhaustive()
     }
 }
 
@@ -278,7 +284,7 @@ pub(crate) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
 
 /// Puts failed messages back to work: each as a new message, with the old id as its `origin`.
 pub struct Requeuer {
-    store: Store,
+    fleet: Fleet,
     lane: Option<Lane>,
     name: String,
     next: u64,
@@ -306,6 +312,7 @@ impl Requeuer {
     /// Dropped before it returns, the records may have been put back or not; never twice.
     pub async fn put_back(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
         self.lane.map_or(Ok(()), Lane::check_open)?;
+        self.fleet.compare().await?;
         let (mut total, mut rest) = (Requeued::default(), records);
         while !rest.is_empty() {
             let (moved, looked) = self.chunk(&rest[..rest.len().min(PAGE)]).await?;
@@ -327,7 +334,7 @@ impl Requeuer {
                 self.next = 1;
             }
             let call = self.call(records);
-            let reply = match self.store.repeat(&call).await {
+            let reply = match self.fleet.store.repeat(&call).await {
                 Err(Error::Refused { reason }) if reason.starts_with("OOM") => {
                     return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
                 }
@@ -342,14 +349,14 @@ impl Requeuer {
                 Answer::Full(max) => {
                     return Err(Error::Full { reason: format!("{max} messages wait already") });
                 }
-                Answer::Protocol(theirs) => return Err(self.store.other_protocol(&theirs)),
+                Answer::Protocol(theirs) => return Err(self.fleet.store.other_protocol(&theirs)),
                 Answer::Forgotten => {} // again, under another name
             }
         }
     }
 
     fn call(&self, records: &[ErrorRecord]) -> Call<Answer> {
-        let keys = &self.store.keys;
+        let keys = &self.fleet.store.keys;
         let mut call = REQUEUE
             .call(&[
                 keys.errors(),

@@ -11,8 +11,8 @@ mod record;
 mod settlement;
 mod take;
 
+pub(crate) use books::rfc3339;
 pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status, Trouble};
-pub(crate) use books::{read_status, rfc3339};
 pub use effect::Effect;
 pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
@@ -90,6 +90,21 @@ impl Outcome {
             return Err(format!("{bytes} bytes are more than {}", Effect::BYTES_MAX));
         }
         self.effects.iter().try_for_each(Effect::check)
+    }
+
+    /// Why it failed, if it did.
+    pub fn cause(&self) -> Option<Cause> {
+        self.failure.as_ref().map(|failure| failure.cause)
+    }
+
+    /// What was said about the failure, if it failed.
+    pub fn reason(&self) -> Option<&str> {
+        self.failure.as_ref().map(|failure| failure.reason.as_str())
+    }
+
+    /// What is written together with it.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
     }
 
     /// Is it completed (and not failed)?

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Moves chosen records of the error store into a new drain of the caller's own.
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
--- ARGV    token (new for every call), owner, life_ms, bytes_max, then positions, rising
+-- ARGV    token, owner, life_ms, bytes_max, then positions, rising
 -- Returns {'ok', moved, positions that were looked at: the rest is for another call}
 -- Uses    clock, whole
 -- Why it is safe to repeat: what was moved is in the error store no more. A late copy that finds records which were

@@ -1,7 +1,7 @@
 //! [`Taker`]: takes records out of the error store, page by page.
 //!
-//! **Invariant:** a record is deleted only after its bytes were written out by its taker. Two living
-//! takers never share a record; when a taker dies, the page it was printing may be printed again by
+//! **Invariant:** a record is deleted only after its bytes were written out by its taker. Two
+//! takers that refresh their drains never share a record; when a taker dies, the page it was printing may be printed again by
 //! its heir; nothing is ever lost.
 //!
 //! A taker moves everything stored, or what it chooses, to a *drain* of its own, prints page by page,
@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::error_store::{CHUNK_BYTES_MAX, Cursor, ErrorStore, PAGE, Span, drains, read_page};
 use super::record::ErrorRecord;
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::store::{Call, Script, Store, nonce};
 
 static TAKE: Script = Script::new("take", include_str!("take.lua"));
@@ -84,7 +85,7 @@ fn owner() -> String {
 /// Takes records page by page. Dropped without [`release`](Taker::release), what it has not
 /// confirmed is inherited by the next taker a few seconds later.
 pub struct Taker {
-    store: Store,
+    fleet: Fleet,
     token: Option<String>,
     /// Drains of others that were still refreshed when we asked.
     tried: Vec<String>,
@@ -95,11 +96,17 @@ pub struct Taker {
     pending: Option<(String, Vec<String>)>,
 }
 
+impl std::fmt::Debug for Taker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Taker").field("drain", &self.token).finish_non_exhaustive()
+    }
+}
+
 impl Taker {
-    pub(super) fn new(store: &Store, choice: Option<(Choice, Cursor)>) -> Taker {
-        let store = store.clone();
+    pub(super) fn new(fleet: &Fleet, choice: Option<(Choice, Cursor)>) -> Taker {
+        let fleet = fleet.clone();
         let (token, pending, tried) = (None, None, Vec::new());
-        Taker { store, token, tried, owner: owner(), choice, pending }
+        Taker { fleet, token, tried, owner: owner(), choice, pending }
     }
 
     /// The next page, up to 100 records; empty when nothing is left that could be taken.
@@ -108,6 +115,7 @@ impl Taker {
     ///
     /// Safe: records are only deleted by [`confirm`](Taker::confirm).
     pub async fn page(&mut self) -> Result<Vec<ErrorRecord>, Error> {
+        self.fleet.compare().await?;
         loop {
             let token = match &self.token {
                 Some(token) => token.clone(),
@@ -123,9 +131,9 @@ impl Taker {
                     None => return Ok(Vec::new()),
                 },
             };
-            let drain = self.store.keys.drain(&token);
-            let reading = read_page(&self.store, drain, Span::everything(), PAGE);
-            let alive = stay_alive(self.store.clone(), self.confirm_call(&token, &[]));
+            let drain = self.fleet.store.keys.drain(&token);
+            let reading = read_page(&self.fleet.store, drain, Span::everything(), PAGE);
+            let alive = stay_alive(self.fleet.store.clone(), self.confirm_call(&token, &[]));
             // A page over a slow link takes longer than a drain lives: it is said that we do.
             let records = tokio::select! {
                 records = reading => records?,
@@ -164,7 +172,7 @@ impl Taker {
     /// Dropped before it returns, some of it is still in the drain, as if the taker had died.
     pub async fn release(mut self) -> Result<(), Error> {
         match self.token.take().or(self.pending.take().map(|(token, _)| token)) {
-            Some(token) => restore(&self.store, &token, true).await,
+            Some(token) => restore(&self.fleet.store, &token, true).await,
             None => Ok(()),
         }
     }
@@ -178,7 +186,7 @@ impl Taker {
         // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
         let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
         let call = self.confirm_call(&token, ids);
-        let gone = self.store.repeat(&call).await?.tag() == "gone";
+        let gone = self.fleet.store.repeat(&call).await?.tag() == "gone";
         if gone {
             self.token = None;
         }
@@ -186,7 +194,7 @@ impl Taker {
     }
 
     fn confirm_call(&self, token: &str, ids: &[&str]) -> Call {
-        let keys = &self.store.keys;
+        let keys = &self.fleet.store.keys;
         let mut call = CONFIRM
             .call(&[keys.drains(), keys.drain(token), keys.counts()])
             .arg(token)
@@ -208,7 +216,7 @@ impl Taker {
             return Ok(fresh);
         }
         self.tried.clear();
-        for from in drains(&self.store).await? {
+        for from in drains(&self.fleet.store).await? {
             if let Some(token) = self.drain_from(&from).await? {
                 return Ok(Some(token));
             }
@@ -222,11 +230,10 @@ impl Taker {
         while self.pending.is_none() {
             let Some((choice, cursor)) = &mut self.choice else { return Ok(None) };
             let mut ahead = cursor.clone();
-            let page = ErrorStore { store: self.store.clone(), was_joined: true }
-                .page(&mut ahead, PAGE)
-                .await?;
+            let store = ErrorStore { fleet: self.fleet.clone() };
+            let page = store.page(&mut ahead, PAGE).await?;
             if page.is_empty() {
-                self.tried = drains(&self.store).await?;
+                self.tried = drains(&self.fleet.store).await?;
                 return Ok(None);
             }
             let (mut positions, mut bytes) = (Vec::new(), 0);
@@ -249,9 +256,9 @@ impl Taker {
             if positions.is_empty() {
                 break;
             }
-            let call = pick_call(&self.store, token, &self.owner, positions);
-            let reply = self.store.repeat(&call).await?;
-            let looked = reply.number(1).map_err(|error| self.store.explain(error))? as usize;
+            let call = pick_call(&self.fleet.store, token, &self.owner, positions);
+            let reply = self.fleet.store.repeat(&call).await?;
+            let looked = reply.number(1).map_err(|error| self.fleet.store.explain(error))? as usize;
             positions.drain(..looked.clamp(1, positions.len()));
         }
         Ok(self.pending.take().map(|(token, _)| token))
@@ -259,7 +266,7 @@ impl Taker {
 
     async fn drain_from(&mut self, from: &str) -> Result<Option<String>, Error> {
         let token = nonce();
-        let keys = &self.store.keys;
+        let keys = &self.fleet.store.keys;
         let mut all = vec![keys.errors(), keys.drains(), keys.drain(&token)];
         if !from.is_empty() {
             all.push(keys.drain(from));
@@ -270,7 +277,7 @@ impl Taker {
             .arg(&self.owner)
             .arg(DRAIN_LIFE.as_millis() as u64)
             .arg(from);
-        match self.store.repeat(&call).await?.tag() {
+        match self.fleet.store.repeat(&call).await?.tag() {
             "ok" | "same" => Ok(Some(token)),
             "alive" => {
                 self.tried.push(from.to_owned());

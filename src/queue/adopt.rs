@@ -34,19 +34,20 @@ struct Chunk {
     is_over: bool,
 }
 
-/// Puts back the messages of a dead member, those that were in its blocks when this began.
+/// Puts back the messages of a dead member, those that were in its blocks when this began; counts them.
 pub(crate) async fn adopt_messages(
     store: &Store,
     session: &Session,
     orphan: &MemberId,
-) -> Result<PutBack, AskError> {
+    total: &mut PutBack,
+) -> Result<(), AskError> {
     let open = Call::plain("HKEYS").arg(store.keys.blocks(orphan)).reading(Reply::into_texts);
     let open = store.work.call(&open, session.trust.call_timeout()).await;
     let open = open.map_err(AskError::Failed)?;
     // `hi` is no number; a name that no worker of ours gives is 0 and stays.
     let mut open: Vec<u64> = open.iter().filter_map(|n| n.parse().ok()).collect();
     open.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut total, mut rest) = (PutBack::default(), &open[..]);
+    let mut rest = &open[..];
     while !rest.is_empty() {
         // A chunk that was put back is gone from the block: a repeat takes the next one.
         let call = adopt_call(store, session, orphan, &rest[..rest.len().min(CHUNK)]);
@@ -58,7 +59,7 @@ pub(crate) async fn adopt_messages(
             break;
         }
     }
-    Ok(total)
+    Ok(())
 }
 
 fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, blocks: &[u64]) -> Call<Chunk> {

@@ -79,6 +79,24 @@ impl Lane {
     }
 }
 
+impl std::str::FromStr for Lane {
+    type Err = Error;
+
+    /// Reads its name.
+    ///
+    /// ```
+    /// assert_eq!("high".parse::<artel::Lane>()?, artel::Lane::High);
+    /// assert!("fast".parse::<artel::Lane>().is_err());
+    /// # Ok::<(), artel::Error>(())
+    /// ```
+    fn from_str(name: &str) -> Result<Lane, Error> {
+        Lane::ALL.into_iter().find(|lane| lane.name() == name).ok_or_else(|| {
+            let problem = format!("must be high, generated, normal or low, not {name:?}");
+            Error::Config { field: "lane", problem }
+        })
+    }
+}
+
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -305,6 +323,19 @@ impl Message {
     }
 
     /// Stands in for an envelope that could not be read, so that it can be failed and kept.
+    /// A new message as a worker gets it, without having been anywhere.
+    pub(crate) fn received(new: NewMessage, lane: Lane) -> Message {
+        let NewMessage { payload, headers } = new;
+        Message {
+            id: MessageId::sent("test", 1),
+            attempt: 1,
+            generated_ms: 0,
+            payload,
+            lane,
+            headers,
+        }
+    }
+
     pub(crate) fn unreadable(envelope: Vec<u8>) -> Message {
         let id = MessageId::unreadable();
         let lane = Lane::Normal;

@@ -18,7 +18,6 @@ mod lanes;
 mod message;
 mod push;
 mod send;
-mod sender_names;
 
 pub use adopt::PutBack;
 pub(crate) use adopt::{adopt_messages, disown_strays};

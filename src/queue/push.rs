@@ -124,6 +124,13 @@ enum Pushed {
     Accepted,
     /// A bound is reached, as this says; nothing was added and no number used.
     Full(String),
+    /// Nothing more is accepted under this term.
+    Ended(Ended),
+}
+
+/// Why nothing more is accepted under a term.
+#[derive(Debug)]
+enum Ended {
     /// Another term leads.
     Fenced,
     /// Redis lost data.
@@ -137,9 +144,9 @@ impl Pushed {
         match reply.tag() {
             "ok" | "already" => Ok(Pushed::Accepted),
             "full" => Ok(Pushed::Full(full(&reply, Lane::Generated)?)),
-            "fenced" => Ok(Pushed::Fenced),
-            "gap" => Ok(Pushed::Gap),
-            "protocol" => Ok(Pushed::Protocol(reply.text(0)?)),
+            "fenced" => Ok(Pushed::Ended(Ended::Fenced)),
+            "gap" => Ok(Pushed::Ended(Ended::Gap)),
+            "protocol" => Ok(Pushed::Ended(Ended::Protocol(reply.text(0)?))),
             _ => Err(reply.unexpected()),
         }
     }
@@ -180,6 +187,11 @@ pub(crate) struct Pusher {
 impl Pusher {
     pub(crate) fn new(store: Store, config: Config, board: Board) -> Pusher {
         Pusher { store, config, board, is_full: AtomicBool::new(false) }
+    }
+
+    /// A new term begins: whether there is room is not known.
+    pub(crate) fn begin_term(&self) {
+        self.is_full.store(false, Ordering::Relaxed);
     }
 
     /// Pushes everything; how the term ended, if it did. What finds no room when `stop` is cancelled is dropped
@@ -225,7 +237,7 @@ impl Pusher {
         Some(self.call(lease, first, &cut.all.messages[slice.messages], state))
     }
 
-    /// TermNumbers `messages` from `first` on, adds them, and keeps the generator's state, if there is one: its
+    /// The call that adds `messages`, numbered from `first` on, and keeps the generator's state, if there is one: its
     /// number within the term, and itself.
     fn call(
         &self,
@@ -274,17 +286,28 @@ impl Pusher {
         let replicas = self.config.durability.replicas();
         loop {
             let parts = vec![call.clone().into()];
+            // What is in the queue waits for replicas, and that is progress; a refusal waits for nobody.
+            let wanted = |answer: &Pushed| match answer {
+                Pushed::Accepted => {
+                    session.tenures.lease.note_progress();
+                    replicas
+                }
+                Pushed::Full(_) | Pushed::Ended(_) => 0,
+            };
             let patience = Patience::UNTIL_ANSWERED;
+            let is_full = self.is_full.load(Ordering::Relaxed);
             let answer = tokio::select! {
-                answer = session.ask_all(&self.store, patience, parts, |_| replicas) => answer,
+                answer = session.ask_all(&self.store, patience, parts, wanted) => answer,
+                () = stop.cancelled(), if is_full => return Some(Ending::Stopped),
                 () = lease.over.cancelled() => return Some(ending_of(lease)),
             };
             let refused = match answer.map(|mut answers| answers.pop()) {
+                Ok(Some(Pushed::Accepted)) => {
+                    self.accepted(lease);
+                    return None;
+                }
                 Ok(Some(Pushed::Full(reason))) => Some(reason),
-                Ok(Some(answer)) => match self.accepted(lease, answer) {
-                    Ok(()) => return None,
-                    Err(ending) => return Some(ending),
-                },
+                Ok(Some(Pushed::Ended(why))) => return Some(self.ended(lease, why)),
                 Ok(None) => None,
                 Err(AskError::Gone) => {
                     self.board.publish(Notice::Fenced { term: lease.term });
@@ -317,29 +340,30 @@ impl Pusher {
         }
     }
 
-    /// Is it in the queue? Else how the term ended.
-    fn accepted(&self, lease: &Lease, answer: Pushed) -> Result<(), Ending> {
-        match answer {
-            Pushed::Accepted | Pushed::Full(_) => {
-                lease.session.tenures.lease.note_progress();
-                if self.is_full.swap(false, Ordering::Relaxed) {
-                    self.board.publish(Notice::Flowing);
-                }
-                Ok(())
-            }
-            Pushed::Fenced => {
+    /// It is in the queue.
+    fn accepted(&self, lease: &Lease) {
+        lease.session.tenures.lease.note_progress();
+        if self.is_full.swap(false, Ordering::Relaxed) {
+            self.board.publish(Notice::Flowing);
+        }
+    }
+
+    /// How the term ended.
+    fn ended(&self, lease: &Lease, why: Ended) -> Ending {
+        match why {
+            Ended::Fenced => {
                 self.board.publish(Notice::Fenced { term: lease.term });
-                Err(Ending::Deposed)
+                Ending::Deposed
             }
-            Pushed::Gap => {
+            Ended::Gap => {
                 self.board.publish(Notice::DataLossSeen { what: "numbers of this term" });
-                Err(Ending::Deposed)
+                Ending::Deposed
             }
-            Pushed::Protocol(theirs) => {
+            Ended::Protocol(theirs) => {
                 let reason = self.store.other_protocol(&theirs).to_string();
                 self.board.publish(Notice::Refused { reason });
                 lease.session.end(End::Refused);
-                Err(Ending::Over)
+                Ending::Over
             }
         }
     }

@@ -5,19 +5,18 @@
 //! for anything else; its sender goes on under a new name. Redis takes numbers only from a name it knows:
 //! a sender enrols first, once per name, so a name that was forgotten is refused and never begins anew.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Error;
 use crate::clock::Moment;
-use crate::config::{Config, Durability, check_fleet_name};
+use crate::error::Unreached;
+use crate::fleet::{CALLS_MAX, Fleet, Numbers};
 use crate::id::MessageId;
 use crate::mutant::{Rule, disabled};
-use crate::store::{Address, Call, Opened, PROTOCOL, Reply, Script, Store, StoreError, nonce};
+use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
 use super::message::{Lane, NewMessage};
 use super::push::full;
-use super::sender_names::{CALLS_MAX, Names, Numbers};
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
 static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
@@ -50,12 +49,11 @@ pub struct Sent {
 /// the time-out (default 5 s).
 ///
 /// ```
-/// # let server = artel_testkit::Server::any();
+/// # let server = artel_rig::Server::any();
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// use artel::{Lane, Sender};
-///
-/// let urgent = Sender::open(url, "orders").await?.lane(Lane::High);
+/// let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let urgent = fleet.sender().lane(artel::Lane::High);
 /// urgent.send_all(&["one".into(), "two".into()]).await?;
 /// // The second one under the same key is not added.
 /// let first = urgent.send_once("order 7", "pay").await?;
@@ -67,15 +65,42 @@ pub struct Sent {
 /// ```
 #[derive(Clone)]
 pub struct Sender {
-    store: Store,
-    names: Arc<Names>,
+    fleet: Fleet,
     lane: Lane,
     remember: Duration,
     timeout: Duration,
-    backlog_max: usize,
-    was_joined: bool,
-    payload_bytes_max: usize,
-    durability: Durability,
+}
+
+impl Fleet {
+    /// Sends into other lanes, many at once, or once per key. Made from one fleet, senders share their names.
+    pub fn sender(&self) -> Sender {
+        Sender { fleet: self.clone(), lane: Lane::Normal, remember: DEDUP, timeout: TIMEOUT }
+    }
+
+    /// Puts a message into the lane `normal`, for any worker of the fleet.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// let sent = fleet.send("hello").await?;
+    /// assert!(sent.is_new && sent.id.as_str().starts_with('s'));
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send_all`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the message may have been added or not; never twice.
+    pub async fn send(&self, message: impl Into<NewMessage>) -> Result<Sent, Error> {
+        self.sender().send(message).await
+    }
 }
 
 /// How long a call may take.
@@ -106,38 +131,6 @@ impl Sender {
     /// Bytes of the payloads of one batch, unless it is a single message.
     pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
-    /// Connects to a fleet without joining it.
-    ///
-    /// # Errors
-    ///
-    /// If Redis cannot be reached, denies access or is unfit.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only reads.
-    pub async fn open(redis: impl Into<Address>, fleet: &str) -> Result<Sender, Error> {
-        check_fleet_name(fleet)?;
-        let store = Store::open(&redis.into(), fleet)?;
-        store.check().await?;
-        let opened = store.open_fleet().await?;
-        Ok(Sender::on(store, &Config::default(), opened))
-    }
-
-    pub(crate) fn on(store: Store, config: &Config, opened: Opened) -> Sender {
-        let Opened { backlog_max, was_joined } = opened;
-        Sender {
-            was_joined,
-            store,
-            names: Arc::new(Names::new()),
-            lane: Lane::Normal,
-            remember: DEDUP,
-            timeout: TIMEOUT,
-            backlog_max,
-            payload_bytes_max: config.payload_bytes_max,
-            durability: config.durability,
-        }
-    }
-
     /// Sends into this lane from now on (default `normal`).
     pub fn lane(mut self, lane: Lane) -> Sender {
         self.lane = lane;
@@ -154,17 +147,6 @@ impl Sender {
     pub fn timeout(mut self, time: Duration) -> Sender {
         self.timeout = time;
         self
-    }
-
-    /// Had a member ever joined this fleet when the sender was opened? If not, its name may be wrong: what is
-    /// sent waits until somebody joins.
-    pub fn was_joined(&self) -> bool {
-        self.was_joined
-    }
-
-    /// How many messages may wait in a lane of this fleet: a larger batch never finds room.
-    pub fn backlog_max(&self) -> usize {
-        self.backlog_max
     }
 
     /// Adds one message.
@@ -237,7 +219,7 @@ impl Sender {
             return Err(Error::Config { field: "timeout", problem });
         }
         for message in messages {
-            message.check(self.payload_bytes_max)?;
+            message.check(self.fleet.payload_bytes_max)?;
         }
         let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
         let (count, most) = (messages.len(), (Sender::BATCH_MAX, Sender::BATCH_BYTES_MAX));
@@ -256,14 +238,15 @@ impl Sender {
         key: Option<&str>,
     ) -> Result<(Sent, u64), Error> {
         self.check(messages)?;
+        self.fleet.compare().await?;
         let budget = Budget { began: Moment::now(), timeout: self.timeout };
-        let turn = tokio::time::timeout(budget.left(), self.names.calls.acquire()).await;
+        let turn = tokio::time::timeout(budget.left(), self.fleet.names.calls.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
-            let redis = self.store.address().to_owned();
+            let redis = self.fleet.store.address().to_owned();
             let reason = format!("{CALLS_MAX} calls of this sender wait for an answer already");
-            return Err(Error::Unreachable { redis, reason });
+            return Err(Error::Unreachable { redis, reason, why: Unreached::Network });
         };
-        let free = self.names.free().pop();
+        let free = self.fleet.names.free().pop();
         let mut numbers = match free {
             Some(numbers) => numbers,
             None => self.enroll(budget).await?,
@@ -277,12 +260,12 @@ impl Sender {
                 Try::Sent(sent) => {
                     let seq = numbers.next;
                     numbers.next += messages.len() as u64;
-                    self.names.free().push(numbers);
+                    self.fleet.names.free().push(numbers);
                     return Ok((sent, seq));
                 }
                 Try::Refused { error, keeps_name } if !unheard => {
                     if keeps_name {
-                        self.names.free().push(numbers);
+                        self.fleet.names.free().push(numbers);
                     }
                     return Err(error);
                 }
@@ -305,8 +288,8 @@ impl Sender {
     /// Sends a batch once.
     async fn try_once(&self, call: &Call<Answer>, numbers: &Numbers, budget: Budget) -> Try {
         let refused = |error, keeps_name| Try::Refused { error, keeps_name };
-        let epoch = self.store.work.epoch();
-        match self.store.work.call(call, budget.one_try()).await {
+        let epoch = self.fleet.store.work.epoch();
+        match self.fleet.store.work.call(call, budget.one_try()).await {
             // Too few replicas have it: the same batch again is already there, and then on the replicas.
             Ok(Answer::Added | Answer::Duplicate(_)) if !self.replicated(budget, epoch).await => {
                 Try::Unheard
@@ -317,10 +300,10 @@ impl Sender {
             }
             Ok(Answer::Duplicate(id)) => Try::Sent(Sent { id, is_new: false }),
             Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
-            Ok(Answer::Protocol(theirs)) => refused(self.store.other_protocol(&theirs), true),
+            Ok(Answer::Protocol(theirs)) => refused(self.fleet.store.other_protocol(&theirs), true),
             Ok(Answer::Forgotten) => Try::Forgotten,
             // How far such a call got is not known, so its name is not used again.
-            Err(error @ StoreError::Odd(_)) => refused(self.store.explain(error), false),
+            Err(error @ StoreError::Odd(_)) => refused(self.fleet.store.explain(error), false),
             Err(error) if error.is_unheard() => {
                 tracing::debug!(%error, "send unanswered, will be repeated");
                 Try::Unheard
@@ -331,22 +314,22 @@ impl Sender {
             }
             Err(error) => {
                 let keeps_name = error.is_passing();
-                refused(self.store.explain(error), keeps_name)
+                refused(self.fleet.store.explain(error), keeps_name)
             }
         }
     }
 
     /// Do as many replicas have it as must? Whatever goes wrong with asking, the batch itself is in.
     async fn replicated(&self, budget: Budget, epoch: u64) -> bool {
-        let wanted = self.durability.replicas();
-        let have = self.store.replicas(wanted, budget.one_try(), epoch).await;
+        let wanted = self.fleet.durability.replicas();
+        let have = self.fleet.store.replicas(wanted, budget.one_try(), epoch).await;
         have.is_ok_and(|have| have >= wanted)
     }
 
     fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call<Answer> {
         let Numbers { name, next, asked, now_ms } = numbers;
         let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
-        let keys = &self.store.keys;
+        let keys = &self.fleet.store.keys;
         let lane = keys.lane(self.lane.name());
         let mut all =
             vec![keys.sent(name), lane, keys.counts(), keys.wake(), keys.config(), keys.errors()];
@@ -372,8 +355,8 @@ impl Sender {
     async fn enroll(&self, budget: Budget) -> Result<Numbers, Error> {
         loop {
             let (name, asked) = (nonce(), Moment::now());
-            let call = ENROLL.call(&[self.store.keys.sent(&name)]);
-            let answer = self.store.work.call(&call, budget.one_try()).await;
+            let call = ENROLL.call(&[self.fleet.store.keys.sent(&name)]);
+            let answer = self.fleet.store.work.call(&call, budget.one_try()).await;
             match answer.and_then(|reply| reply.number(0)) {
                 Ok(now_ms) => {
                     return Ok(Numbers {
@@ -392,14 +375,14 @@ impl Sender {
                 // A name that nobody heard of does no harm: nothing was sent.
                 Err(error) if error.is_unheard() => {
                     tracing::debug!(%error, "a name was not made known");
-                    let redis = self.store.address().to_owned();
-                    let reason = match self.store.work.is_refused() {
+                    let redis = self.fleet.store.address().to_owned();
+                    let reason = match self.fleet.store.work.is_refused() {
                         true => format!("nobody is there, tried for {:?}", budget.timeout),
                         false => format!("no answer within {:?}", budget.timeout),
                     };
-                    return Err(Error::Unreachable { redis, reason });
+                    return Err(Error::Unreachable { redis, reason, why: Unreached::Network });
                 }
-                Err(error) => return Err(self.store.explain(error)),
+                Err(error) => return Err(self.fleet.store.explain(error)),
             }
         }
     }

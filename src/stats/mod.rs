@@ -11,11 +11,12 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::membership::MemberInfo;
-use crate::outcome::{Status, read_status, rfc3339};
+use crate::outcome::rfc3339;
 use crate::store::{Reply, Script, StoreError};
-use crate::sync::{Redis, clear_flag, set_flag};
+use crate::sync::{clear_flag, set_flag};
 
 static COLLECT: Script = Script::new("collect", include_str!("collect.lua"));
 
@@ -116,21 +117,7 @@ pub struct FleetStats {
     pub missing: Vec<MissingMember>,
 }
 
-impl Redis {
-    /// The fleet at this moment: who leads, who is here, the books. Over the connection that is
-    /// there, as far as it is.
-    ///
-    /// # Errors
-    ///
-    /// If Redis cannot be reached, refuses or does not answer.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only reads.
-    pub async fn status(&self) -> Result<Status, Error> {
-        read_status(&self.store).await
-    }
-
+impl Fleet {
     /// Asks every member of the fleet for its numbers; returns when all have answered, or after two
     /// seconds with the names of those who have not. Whoever asks need not be a member.
     ///
@@ -147,24 +134,24 @@ impl Redis {
 }
 
 /// Asks everybody and waits for the answers, for a bounded time.
-async fn gather(redis: &Redis) -> Result<FleetStats, Error> {
+async fn gather(fleet: &Fleet) -> Result<FleetStats, Error> {
     let began = Instant::now();
-    let store = &redis.store;
+    let store = &fleet.store;
     // A Redis that is away is found out at once, before anybody is waited for.
     let answers = tokio::time::timeout(REDIS_TIMEOUT, store.server()).await;
     answers.map_err(|_| Error::NoAnswer { after: REDIS_TIMEOUT })??;
     let limit = PATIENCE + REDIS_TIMEOUT;
-    match tokio::time::timeout(limit, collect(redis, began)).await {
+    match tokio::time::timeout(limit, collect(fleet, began)).await {
         Ok(stats) => stats,
         Err(_) => Err(Error::NoAnswer { after: limit }),
     }
 }
 
-async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
-    let store = &redis.store;
-    redis.compare().await?;
+async fn collect(fleet: &Fleet, began: Instant) -> Result<FleetStats, Error> {
+    let store = &fleet.store;
+    fleet.compare().await?;
     let gather = store.keys.gather();
-    let round = set_flag(redis, &gather, ROUND_TTL).await?;
+    let round = set_flag(fleet, &gather, ROUND_TTL).await?;
     let call = COLLECT.call(&[store.keys.members(), store.keys.stats(round)]);
     let call = call.reading(Collected::read);
     let mut pause = PAUSE.0;
@@ -180,7 +167,7 @@ async fn collect(redis: &Redis, began: Instant) -> Result<FleetStats, Error> {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
     };
-    clear_flag(redis, &gather.key, round).await?;
+    clear_flag(fleet, &gather.key, round).await?;
     // Whoever was asked and was judged dead meanwhile has not answered, either.
     for (id, deadline) in asked {
         if !collected.answers.contains_key(&id) {

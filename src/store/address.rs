@@ -13,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::client::Client;
 use crate::Error;
+use crate::error::BadAddress;
 
 /// Where Redis is: `redis://user:password@host:port/db`, `rediss://…` for TLS, or `unix:/path`.
 ///
@@ -21,7 +22,8 @@ use crate::Error;
 /// ```no_run
 /// # let ca_pem: Vec<u8> = Vec::new();
 /// let address = artel::Address::new("rediss://redis.example:6380").with_ca(ca_pem);
-/// let fleet = artel::Fleet::builder().redis(address);
+/// let fleet = artel::Fleet::open(address, "orders")?;
+/// # Ok::<(), artel::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Address {
@@ -58,27 +60,25 @@ impl Address {
         let wants_tls = self.ca.is_some() || self.identity.is_some();
         match info.addr() {
             ConnectionAddr::TcpTls { .. } => Ok(Client::new(info, Some(self.tls()?))),
-            _ if wants_tls => Err(bad("has certificates, so it must begin with rediss://")),
+            _ if wants_tls => Err(bad(BadAddress::NotTls)),
             _ => Ok(Client::new(info, None)),
         }
     }
 
     fn info(&self) -> Result<ConnectionInfo, Error> {
         if self.url.ends_with("#insecure") {
-            return Err(bad("must not switch the check of certificates off (#insecure)"));
+            return Err(bad(BadAddress::Insecure));
         }
         if self.url.contains('#') {
-            return Err(bad("must not contain #; in a password it is written %23"));
+            return Err(bad(BadAddress::Hash));
         }
         // For a socket that is how a database is named; for a host the client would ignore it.
         let socket = ["unix:", "redis+unix:", "valkey+unix:"];
         if self.url.contains('?') && !socket.iter().any(|scheme| self.url.starts_with(scheme)) {
-            return Err(bad(
-                "must not contain ?; a database is written /1, in a password ? is %3F",
-            ));
+            return Err(bad(BadAddress::QuestionMark));
         }
         let info = self.url.as_str().into_connection_info();
-        let info = info.map_err(|_| bad("is not a Redis address such as redis://host:port/db"))?;
+        let info = info.map_err(|_| bad(BadAddress::Invalid))?;
         let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
         Ok(info.set_redis_settings(settings))
     }
@@ -131,15 +131,15 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> 
 }
 
 fn unusable(error: impl fmt::Display) -> Error {
-    bad(&format!("cannot be used: {error}"))
+    bad(BadAddress::Certificates(error.to_string()))
 }
 
 fn unreadable(error: impl fmt::Display) -> String {
     format!("cannot be read: {error}")
 }
 
-fn bad(problem: &str) -> Error {
-    Error::Config { field: "redis", problem: problem.to_owned() }
+fn bad(why: BadAddress) -> Error {
+    Error::Address { why }
 }
 
 impl From<&str> for Address {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 use crate::Error;
+use crate::error::{Denial, Unfit};
 
 static PERMISSIONS: Script = Script::new("permissions", include_str!("permissions.lua"));
 static OPEN: Script = Script::new("open", include_str!("open.lua"));
@@ -33,10 +34,10 @@ impl Store {
     /// Asks the server who it is and refuses it if it cannot keep the promise.
     pub(crate) async fn check(&self) -> Result<Server, Error> {
         let server = self.server().await?;
-        let unfit = |reason| Error::Unfit { redis: self.address().to_owned(), reason };
+        let unfit = |why| Error::Unfit { redis: self.address().to_owned(), why };
         let major: u32 = server.version.split('.').next().and_then(|x| x.parse().ok()).unwrap_or(0);
         if major < 7 {
-            return Err(unfit(format!("version {} is older than 7.0", server.version)));
+            return Err(unfit(Unfit::TooOld { version: server.version }));
         }
         let memory = self.info("memory").await?;
         // What is remembered of senders has a time to live, and must not go before its time.
@@ -44,16 +45,13 @@ impl Store {
         if let Some(policy) = field(&memory, "maxmemory_policy")
             && (policy.starts_with("allkeys") || (policy.starts_with("volatile") && bounded))
         {
-            return Err(unfit(format!(
-                "maxmemory-policy {policy} lets it drop messages, or that they were sent, silently; \
-                 set noeviction"
-            )));
+            return Err(unfit(Unfit::Evicts { policy: policy.to_owned() }));
         }
         for (key, expected) in self.keys.typed() {
             let found = Call::plain("TYPE").arg(&key).reading(Reply::into_text);
             let found = self.once(&found).await?;
             if found != "none" && found != expected {
-                return Err(unfit(format!("key {key} holds a {found}, Artel needs a {expected}")));
+                return Err(unfit(Unfit::WrongType { key, found, expected }));
             }
         }
         let keys = [self.keys.counts(), self.keys.ctl()];
@@ -62,6 +60,7 @@ impl Store {
             return Err(Error::Denied {
                 redis: self.address().to_owned(),
                 reason: format!("this user lacks the right to {}", missing.join(", ")),
+                why: Denial::Access,
             });
         }
         Ok(server)

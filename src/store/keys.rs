@@ -12,7 +12,7 @@
 //! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over |
 //! | `artel:{f}:suspects` | hash | member → since when its presence is missing |
 //! | `artel:{f}:blind` | set | members whose presence cannot be seen: judged by deadline only |
-//! | `artel:{f}:orphans` | set | dead members whose blocks are still to be put back |
+//! | `artel:{f}:orphans` | set | dead members whose messages or locks are still to be put back |
 //! | `artel:{f}:lease` | string | `member\|term`; valid while that member is in `members` |
 //! | `artel:{f}:term`, `…:last` | string | highest term granted; last `term-seq` accepted |
 //! | `artel:{f}:state` | hash | `state` of the generator, and `at`: under which term and number it was kept |

@@ -30,11 +30,12 @@ pub(crate) use link::{CALLS, Link};
 pub(crate) use push_router::{Hint, Listener, PushRouter, Route};
 pub(crate) use reply::Reply;
 pub(crate) use script::{Call, Script};
-pub(crate) use session_link::SessionLink;
+pub(crate) use session_link::{Hints, SessionLink};
 
 use client::Client;
 
 use crate::Error;
+use crate::error::{Denial, Unreached};
 
 /// What members and clients of one fleet must agree on. Another number: other keys, channels or scripts
 /// that must not meet these.
@@ -217,6 +218,17 @@ impl Store {
         })
     }
 
+    /// The same place over connections of its own.
+    pub(crate) fn anew(&self) -> Store {
+        let client = self.client.clone();
+        Store {
+            work: Arc::new(Link::new("work", client.clone())),
+            wait: Arc::new(Link::new("wait", client)),
+            session: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     /// The connection that listens, shared by everything that was opened together.
     pub(crate) fn session_link(&self) -> Result<Arc<SessionLink>, Error> {
         let mut session = self.session.lock().expect("never poisoned");
@@ -351,9 +363,13 @@ impl Store {
         match error {
             StoreError::Silent(after) => Error::NoAnswer { after },
             StoreError::Broken(reason) | StoreError::Unconnected(reason) => {
-                Error::Unreachable { redis, reason }
+                let why = Unreached::of(&reason);
+                Error::Unreachable { redis, reason, why }
             }
-            StoreError::Server { text, .. } if is_denied => Error::Denied { redis, reason: text },
+            StoreError::Server { text, .. } if is_denied => {
+                let why = Denial::of(&text);
+                Error::Denied { redis, reason: text, why }
+            }
             StoreError::Server { text, .. } => Error::Refused { reason: text },
             StoreError::Odd(text) => Error::Refused { reason: text },
         }

@@ -27,7 +27,7 @@ pub(crate) fn with_prelude(source: &str) -> String {
 fn function(name: &str) -> String {
     let head = format!("local function {name}(");
     let mut lines = PRELUDE.lines().skip_while(|line| !line.starts_with(&head)).peekable();
-    assert!(lines.peek().is_some(), "prelude.lua has no function {name:?}");
+    assert!(lines.peek().is_some(), "neither prelude.lua nor control.lua has a function {name:?}");
     let mut text = String::new();
     for line in lines {
         text.push_str(line);

@@ -39,7 +39,11 @@ impl Script {
 
     fn ready(&self) -> &(Arc<str>, String) {
         self.ready.get_or_init(|| {
-            let source = with_prelude(&self.source);
+            // A user's script is sent as it is.
+            let source = match self.tagged {
+                true => with_prelude(&self.source),
+                false => self.source.to_string(),
+            };
             #[cfg(feature = "mutants")]
             let source = crate::mutant::script(self.name, source);
             let hash = redis::Script::new(&source).get_hash().to_owned();

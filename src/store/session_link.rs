@@ -50,9 +50,29 @@ impl SessionLink {
         self.handle.spawn(task)
     }
 
-    /// What nobody listens to in particular: for the session, of which there is one.
-    pub(crate) fn hints(&self) -> Option<Receiver<Hint>> {
-        self.hints.lock().expect("never poisoned").take()
+    /// What nobody listens to in particular: for the session, of which there is one at a time. `None` if it has it.
+    pub(crate) fn claim(self: &Arc<SessionLink>) -> Option<Hints> {
+        let mut received = self.hints.lock().expect("never poisoned").take()?;
+        while received.try_recv().is_ok() {} // of the session before
+        Some(Hints { link: self.clone(), received: Some(received) })
+    }
+}
+
+/// What the session hears, until this is dropped: then another session may have it.
+pub(crate) struct Hints {
+    pub(crate) link: Arc<SessionLink>,
+    received: Option<Receiver<Hint>>,
+}
+
+impl Hints {
+    pub(crate) async fn recv(&mut self) -> Option<Hint> {
+        self.received.as_mut()?.recv().await
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        *self.link.hints.lock().expect("never poisoned") = self.received.take();
     }
 }
 

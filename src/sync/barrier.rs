@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{EventWatch, RETRY, SyncContext, check_count, check_name};
+use super::{RETRY, SyncContext, check_count, check_name};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
 use crate::store::{Reply, Script, Signal};
+use crate::watch::EventWatch;
 
 static ARRIVE: Script = Script::new("arrive", include_str!("arrive.lua"));
 static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
@@ -18,16 +19,16 @@ static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
 /// How often to re-check the barrier.
 const REREAD_EVERY: Duration = Duration::from_secs(1);
 
-/// A barrier of a fleet, by its name. Made by [`Fleet::barrier`](crate::Fleet::barrier).
+/// A barrier of a fleet, by its name. Made by [`Member::barrier`](crate::Member::barrier).
 ///
 /// It can be used again: when so many have gone through, the next are waited for.
 ///
 /// ```
-/// # let server = artel_testkit::Server::any();
+/// # let server = artel_rig::Server::any();
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// let fleet = artel::Fleet::builder().redis(url).name("shop").start().await?;
-/// let start = fleet.barrier("start", 2)?;
+/// let member = artel::Fleet::connect(url, "shop").await?.join().start().await?;
+/// let start = member.barrier("start", 2)?;
 /// let (one, two) = tokio::join!(start.wait(), start.wait());
 /// one?;
 /// two?;
@@ -54,8 +55,8 @@ impl Barrier {
     ) -> Result<Barrier, Error> {
         check_name("barrier", name)?;
         check_count("parties", parties)?;
-        let signal = context.redis.store.keys.barrier(name);
-        let watch = context.redis.watch(&signal)?;
+        let signal = context.fleet.store.keys.barrier(name);
+        let watch = context.fleet.watch(&signal)?;
         Ok(Barrier { context: context.clone(), watch, signal: signal.into(), parties })
     }
 
@@ -99,8 +100,8 @@ struct Arrival<'a> {
 impl Arrival<'_> {
     /// Arrives and waits; false if the session ended before it went through.
     async fn go_through(&mut self) -> Result<bool, Error> {
-        let (barrier, redis) = (self.barrier, &self.barrier.context.redis);
-        let explain = |error| redis.explain(&barrier.signal.key, error);
+        let (barrier, fleet) = (self.barrier, &self.barrier.context.fleet);
+        let explain = |error| fleet.explain(&barrier.signal.key, error);
         // In a row: a number that comes behind a higher one would count as one of before; and who
         // goes away must be gone before the next arrives.
         let line = barrier.context.line(&barrier.signal.key);
@@ -133,18 +134,18 @@ impl Arrival<'_> {
     /// Says that we are here, again and again until it is answered: `waiting`, `through`, or `late`,
     /// which is `through` some time ago. `None` if the session is over.
     async fn arrive(&self) -> Result<Option<Reply>, Error> {
-        let (barrier, redis) = (self.barrier, &self.barrier.context.redis);
-        let explain = |error| redis.explain(&barrier.signal.key, error);
+        let (barrier, fleet) = (self.barrier, &self.barrier.context.fleet);
+        let explain = |error| fleet.explain(&barrier.signal.key, error);
         let call = ARRIVE
             .call(&[
-                redis.store.keys.members(),
+                fleet.store.keys.members(),
                 barrier.signal.key.clone(),
                 barrier.signal.channel.clone(),
             ])
             .arg(self.session.id.as_str())
             .arg(self.n)
             .arg(barrier.parties);
-        let asked = self.session.ask(&redis.store.work, Patience::UNTIL_ANSWERED, call).await;
+        let asked = self.session.ask(&fleet.store.work, Patience::UNTIL_ANSWERED, call).await;
         let reply = match asked {
             Ok(reply) => reply,
             Err(AskError::Failed(error)) => return Err(explain(error)),
@@ -154,7 +155,7 @@ impl Arrival<'_> {
             "through" | "waiting" | "late" => Ok(Some(reply)),
             "spent" => Err(Error::Exhausted { key: barrier.signal.key.clone() }),
             "parties" => Err(Error::Conflict {
-                fleet: redis.store.fleet().to_owned(),
+                fleet: fleet.store.fleet().to_owned(),
                 field: format!("parties of {}", barrier.signal.key),
                 theirs: reply.text(0).map_err(explain)?,
                 yours: barrier.parties.to_string(),
@@ -170,7 +171,7 @@ impl Drop for Arrival<'_> {
             return;
         }
         let (context, session) = (&self.barrier.context, self.session.clone());
-        let keys = [context.redis.store.keys.members(), self.barrier.signal.key.clone()];
+        let keys = [context.fleet.store.keys.members(), self.barrier.signal.key.clone()];
         let call = WITHDRAW.call(&keys).arg(session.id.as_str()).arg(self.n);
         let leaving = context.line(&self.barrier.signal.key).leave();
         let link = context.session_link.link.clone();

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex as Turn, watch};
 
-use super::Redis;
 use crate::Error;
 use crate::clock::Moment;
+use crate::fleet::Fleet;
 use crate::membership::Session;
 use crate::store::{SessionLink, StoreError};
 
@@ -24,7 +24,7 @@ const CHECK: Duration = Duration::from_millis(50);
 
 /// Where the rights of one member come from.
 pub(crate) struct SyncContext {
-    pub(super) redis: Redis,
+    pub(super) fleet: Fleet,
     pub(super) session_link: Arc<SessionLink>,
     pub(super) sessions: watch::Receiver<Option<Arc<Session>>>,
     /// Who waits inside this process, by name.
@@ -70,11 +70,11 @@ pub(super) fn decided_within(session: &Session) -> Duration {
 
 impl SyncContext {
     pub(crate) fn new(
-        redis: Redis,
+        fleet: Fleet,
         sessions: watch::Receiver<Option<Arc<Session>>>,
     ) -> Result<Arc<SyncContext>, Error> {
-        let session_link = redis.store.session_link()?;
-        Ok(Arc::new(SyncContext { redis, session_link, sessions, lines: Mutex::default() }))
+        let session_link = fleet.store.session_link()?;
+        Ok(Arc::new(SyncContext { fleet, session_link, sessions, lines: Mutex::default() }))
     }
 
     /// How long what hangs on a session may be relied on without hearing from Redis again.
@@ -122,7 +122,7 @@ impl SyncContext {
             None if self.sessions.has_changed().is_err() => Err(Error::Stopping),
             None => {
                 let reason = "this process has no session to rely on at the moment".to_owned();
-                Err(self.redis.store.explain(StoreError::Unconnected(reason)))
+                Err(self.fleet.store.explain(StoreError::Unconnected(reason)))
             }
         }
     }

@@ -7,10 +7,11 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::event_watch::{EventWatch, Read, read_call};
-use super::{RETRY, Redis, check_name};
+use super::{RETRY, check_name};
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::store::{Call, Reply, Script, Signal, StoreError, nonce};
+use crate::watch::{EventWatch, Read, read_call};
 
 static SET: Script = Script::new("event_set", include_str!("event_set.lua"));
 static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua"));
@@ -45,13 +46,11 @@ pub struct EventState {
 /// before that goes on from a generation it knows, with [`wait_past`](Self::wait_past).
 ///
 /// ```
-/// # let server = artel_testkit::Server::any();
+/// # let server = artel_rig::Server::any();
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// use artel::{DistributedEvent, Redis};
-///
-/// let redis = Redis::open(url, "shop")?;
-/// let new_prices = DistributedEvent::new(&redis, "new-prices")?;
+/// let fleet = artel::Fleet::open(url, "shop")?;
+/// let new_prices = fleet.event("new-prices")?;
 /// assert!(!new_prices.is_set().await?);
 ///
 /// // Anywhere: in another task, process, machine or language.
@@ -95,7 +94,7 @@ pub struct DistributedEvent {
 
 /// What all clones of one event share.
 struct Shared {
-    redis: Redis,
+    fleet: Fleet,
     signal: Signal,
     /// The state last seen: a `set` or `clear` that names the right one is done in one call.
     known: Mutex<Known>,
@@ -103,16 +102,11 @@ struct Shared {
 }
 
 impl DistributedEvent {
-    /// The event of this name. Nothing is sent to Redis yet.
-    ///
-    /// # Errors
-    ///
-    /// If the name is empty, longer than 200 bytes, or has braces or control characters.
-    pub fn new(redis: &Redis, name: &str) -> Result<DistributedEvent, Error> {
+    pub(super) fn new(fleet: &Fleet, name: &str) -> Result<DistributedEvent, Error> {
         check_name("event", name)?;
         let shared = Shared {
-            redis: redis.clone(),
-            signal: redis.store.keys.event(name),
+            fleet: fleet.clone(),
+            signal: fleet.store.keys.event(name),
             known: Mutex::default(),
             watch: OnceLock::new(),
         };
@@ -125,12 +119,12 @@ impl DistributedEvent {
     /// # Errors
     ///
     /// If it is not between 10 ms and an hour.
-    pub fn with_consumer_timeout(mut self, timeout: Duration) -> Result<DistributedEvent, Error> {
+    pub fn reread_every(mut self, timeout: Duration) -> Result<DistributedEvent, Error> {
         if !(REREAD_EVERY_MIN..=REREAD_EVERY_MAX).contains(&timeout) {
             let problem = format!(
                 "must be between {REREAD_EVERY_MIN:?} and {REREAD_EVERY_MAX:?}, not {timeout:?}"
             );
-            return Err(Error::Config { field: "consumer_timeout", problem });
+            return Err(Error::Config { field: "reread_every", problem });
         }
         self.reread_every = timeout;
         Ok(self)
@@ -159,10 +153,10 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn state(&self) -> Result<EventState, Error> {
-        self.shared.redis.compare().await?;
+        self.shared.fleet.compare().await?;
         let key = &self.shared.signal.key;
-        let read = self.shared.redis.store.try_repeat(&read_call(key)).await;
-        let read = read.map_err(|error| self.shared.redis.explain(key, error))?;
+        let read = self.shared.fleet.store.try_repeat(&read_call(key)).await;
+        let read = read.map_err(|error| self.shared.fleet.explain(key, error))?;
         let known = Known { is_set: read.set, generation: read.generation };
         *self.shared.known.lock().expect("never poisoned") = known;
         Ok(DistributedEvent::state_of(&read))
@@ -214,8 +208,8 @@ impl DistributedEvent {
     ///
     /// Dropped before it returns, the event may have been cleared or not.
     pub async fn clear(&self) -> Result<(), Error> {
-        self.shared.redis.compare().await?;
-        clear(&self.shared.redis, &self.shared.signal.key, &self.shared.known).await
+        self.shared.fleet.compare().await?;
+        clear(&self.shared.fleet, &self.shared.signal.key, &self.shared.known).await
     }
 
     /// Waits until it is set, and returns true. While Redis is away, it waits on.
@@ -228,7 +222,7 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<bool, Error> {
-        self.shared.redis.compare().await?;
+        self.shared.fleet.compare().await?;
         let waited = self.watch()?.wait(self.reread_every).await;
         waited.map(|()| true).map_err(|error| self.explain(error))
     }
@@ -261,7 +255,7 @@ impl DistributedEvent {
     ///
     /// Not safe: dropped before it returns, the event may have been cleared for nobody.
     pub async fn take(&self) -> Result<(), Error> {
-        self.shared.redis.compare().await?;
+        self.shared.fleet.compare().await?;
         let by = nonce();
         loop {
             match self.state().await {
@@ -283,7 +277,7 @@ impl DistributedEvent {
     async fn take_generation(&self, generation: u64, by: &str) -> Result<bool, Error> {
         let call = TAKE.call(std::slice::from_ref(&self.shared.signal.key)).arg(generation).arg(by);
         loop {
-            match self.shared.redis.store.try_repeat(&call).await {
+            match self.shared.fleet.store.try_repeat(&call).await {
                 Ok(reply) => return Ok(reply.tag() == "taken"),
                 Err(error) if error.is_passing() => {
                     tracing::debug!(%error, "taking an event");
@@ -299,11 +293,11 @@ impl DistributedEvent {
     /// an event that is set is no new generation: whoever signals again clears it first.
     ///
     /// ```
-    /// # let server = artel_testkit::Server::any();
+    /// # let server = artel_rig::Server::any();
     /// # let url = server.url();
     /// # tokio::runtime::Runtime::new()?.block_on(async {
-    /// let redis = artel::Redis::open(url, "shop")?;
-    /// let reload = artel::DistributedEvent::new(&redis, "reload")?;
+    /// let fleet = artel::Fleet::open(url, "shop")?;
+    /// let reload = fleet.event("reload")?;
     /// let seen = reload.state().await?.generation;
     /// reload.set().await?;
     /// reload.clear().await?; // nobody was waiting, and yet:
@@ -321,25 +315,25 @@ impl DistributedEvent {
     ///
     /// Safe: it only reads.
     pub async fn wait_past(&self, generation: u64) -> Result<u64, Error> {
-        self.shared.redis.compare().await?;
+        self.shared.fleet.compare().await?;
         let waited = self.watch()?.wait_past(generation, self.reread_every).await;
         waited.map_err(|error| self.explain(error))
     }
 
     fn explain(&self, error: StoreError) -> Error {
-        self.shared.redis.explain(&self.shared.signal.key, error)
+        self.shared.fleet.explain(&self.shared.signal.key, error)
     }
 
     fn watch(&self) -> Result<&Arc<EventWatch>, Error> {
         if self.shared.watch.get().is_none() {
-            let _ = self.shared.watch.set(self.shared.redis.watch(&self.shared.signal)?);
+            let _ = self.shared.watch.set(self.shared.fleet.watch(&self.shared.signal)?);
         }
         self.shared.watch.get().ok_or(Error::Stopping)
     }
 
     async fn set_to(&self, ttl_ms: u64) -> Result<(), Error> {
-        self.shared.redis.compare().await?;
-        set(&self.shared.redis, &self.shared.signal, ttl_ms, &self.shared.known).await.map(|_| ())
+        self.shared.fleet.compare().await?;
+        set(&self.shared.fleet, &self.shared.signal, ttl_ms, &self.shared.known).await.map(|_| ())
     }
 }
 
@@ -350,33 +344,33 @@ impl std::fmt::Debug for DistributedEvent {
 }
 
 /// Sets the flag under this key for some time; the generation it has then.
-pub(crate) async fn set_flag(redis: &Redis, signal: &Signal, ttl: Duration) -> Result<u64, Error> {
-    set(redis, signal, ttl.as_millis() as u64, &Mutex::default())
+pub(crate) async fn set_flag(fleet: &Fleet, signal: &Signal, ttl: Duration) -> Result<u64, Error> {
+    set(fleet, signal, ttl.as_millis() as u64, &Mutex::default())
         .await
         .map(|state| state.generation)
 }
 
 /// Clears this generation of the flag under this key, if it is still the present one.
-pub(crate) async fn clear_flag(redis: &Redis, key: &str, generation: u64) -> Result<(), Error> {
-    let value = redis.store.try_repeat(&CLEAR.call(&[key.to_owned()]).arg(generation)).await;
-    value.map(|_| ()).map_err(|error| redis.explain(key, error))
+pub(crate) async fn clear_flag(fleet: &Fleet, key: &str, generation: u64) -> Result<(), Error> {
+    let value = fleet.store.try_repeat(&CLEAR.call(&[key.to_owned()]).arg(generation)).await;
+    value.map(|_| ()).map_err(|error| fleet.explain(key, error))
 }
 
-async fn clear(redis: &Redis, key: &str, known: &Mutex<Known>) -> Result<(), Error> {
+async fn clear(fleet: &Fleet, key: &str, known: &Mutex<Known>) -> Result<(), Error> {
     let keys = [key.to_owned()];
-    meant(redis, key, known, |state| CLEAR.call(&keys).arg(state.generation)).await.map(|_| ())
+    meant(fleet, key, known, |state| CLEAR.call(&keys).arg(state.generation)).await.map(|_| ())
 }
 
 /// Sets the flag under this key; the state it has then.
 async fn set(
-    redis: &Redis,
+    fleet: &Fleet,
     signal: &Signal,
     ttl_ms: u64,
     known: &Mutex<Known>,
 ) -> Result<Known, Error> {
     let (keys, by) = (signal.pair(), nonce());
     let call = |state: Known| SET.call(&keys).arg(state.text()).arg(&by).arg(ttl_ms);
-    meant(redis, &signal.key, known, call).await
+    meant(fleet, &signal.key, known, call).await
 }
 
 /// What a handle knows of its event, for the calls that name the state they are meant for.
@@ -402,7 +396,7 @@ impl Known {
 /// for the present one. If the event has been set and cleared since we learnt that, somebody has done
 /// so after we began, and our call counts as made before that.
 async fn meant(
-    redis: &Redis,
+    fleet: &Fleet,
     key: &str,
     known: &Mutex<Known>,
     call: impl Fn(Known) -> Call,
@@ -414,8 +408,8 @@ async fn meant(
             let present = present.ok_or_else(|| StoreError::odd("an unreadable state"))?;
             Ok((reply.tag().to_owned(), present))
         });
-        let reply = redis.store.try_repeat(&call).await;
-        let (tag, present) = reply.map_err(|error| redis.explain(key, error))?;
+        let reply = fleet.store.try_repeat(&call).await;
+        let (tag, present) = reply.map_err(|error| fleet.explain(key, error))?;
         let passed = attempt > 0 && present.generation > state.generation;
         state = present;
         *known.lock().expect("never poisoned") = state;

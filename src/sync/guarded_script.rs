@@ -44,6 +44,9 @@ mod tests {
     #[test]
     fn a_line_of_flags_is_refused() {
         assert!(GuardedScript::new("return 1").is_ok());
+        // What looks like a line of ours is the user's own.
+        let script = GuardedScript::new("-- Uses    nothing\nreturn 1").expect("a script");
+        let _ = script.script.call(&[]);
         assert!(GuardedScript::new("#!lua flags=no-writes\nreturn 1").is_err());
     }
 }

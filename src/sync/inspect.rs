@@ -4,14 +4,15 @@
 
 use serde::Serialize;
 
-use super::event_watch::read_call;
-use super::{DistributedEvent, EventState, Redis, check_name};
+use super::{DistributedEvent, EventState, check_name};
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::membership::MemberInfo;
 use crate::store::{Call, Reply};
 use crate::tenure::locks_of;
 use crate::term::Token;
+use crate::watch::read_call;
 
 /// An event at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +49,7 @@ pub struct LockStatus {
     pub left_ms: i64,
 }
 
-impl Redis {
+impl Fleet {
     /// Every event that was ever set or cleared, by name.
     ///
     /// # Errors

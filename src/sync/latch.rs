@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::REREAD_EVERY;
-use super::{EventWatch, Redis, check_count, check_name};
+use super::{check_count, check_name};
 use crate::Error;
+use crate::fleet::Fleet;
 use crate::store::{Reply, Script, Signal, nonce};
+use crate::watch::EventWatch;
 
 static SET: Script = Script::new("latch_set", include_str!("latch_set.lua"));
 static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
@@ -17,15 +19,15 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 /// A latch of a fleet, by its name: some wait, others count it down.
 ///
 /// It is closed until its first round was counted down to zero, stays open then, and is closed again
-/// by the next [`set_count`](Self::set_count).
+/// by the next [`start`](Self::start).
 ///
 /// ```
-/// # let server = artel_testkit::Server::any();
+/// # let server = artel_rig::Server::any();
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// let redis = artel::Redis::open(url, "shop")?;
-/// let imported = artel::CountDownLatch::new(&redis, "imported")?;
-/// imported.set_count(2).await?;
+/// let fleet = artel::Fleet::connect(url, "shop").await?;
+/// let imported = fleet.latch("imported", 2)?;
+/// imported.start().await?;
 /// for _ in 0..2 {
 ///     let part = imported.clone();
 ///     tokio::spawn(async move { part.count_down().await });
@@ -38,46 +40,43 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 /// ```
 #[derive(Clone)]
 pub struct CountDownLatch {
-    redis: Redis,
+    fleet: Fleet,
+    /// How often it is counted down in a round.
+    count: u32,
     signal: Arc<Signal>,
     watch: Arc<EventWatch>,
 }
 
 impl CountDownLatch {
-    /// The latch of this name.
-    ///
-    /// # Errors
-    ///
-    /// If the name is empty, longer than 200 bytes, or has braces or control characters.
-    pub fn new(redis: &Redis, name: &str) -> Result<CountDownLatch, Error> {
+    pub(super) fn new(fleet: &Fleet, name: &str, count: u32) -> Result<CountDownLatch, Error> {
         check_name("latch", name)?;
-        let signal = redis.store.keys.latch(name);
-        let watch = redis.watch(&signal)?;
-        Ok(CountDownLatch { redis: redis.clone(), signal: signal.into(), watch })
+        check_count("count", count)?;
+        let signal = fleet.store.keys.latch(name);
+        let watch = fleet.watch(&signal)?;
+        Ok(CountDownLatch { fleet: fleet.clone(), count, signal: signal.into(), watch })
     }
 
-    /// Begins a round: it opens after so many calls of [`count_down`](Self::count_down). False, and
+    /// Begins a round: the latch opens when it was counted down to zero. False, and
     /// nothing changes, if a round is on its way; so any number of processes may call it.
     ///
     /// # Errors
     ///
-    /// If the count is not between 1 and 10,000, Redis cannot be reached or refuses, or the key
-    /// holds something else.
+    /// If Redis cannot be reached or refuses, or the key holds something else.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it returns, the round may have begun or not.
-    pub async fn set_count(&self, count: u32) -> Result<bool, Error> {
-        check_count("count", count)?;
-        self.redis.compare().await?;
+    pub async fn start(&self) -> Result<bool, Error> {
+        let count = self.count;
+        self.fleet.compare().await?;
         let by = nonce();
         let (mut round, keys) = (String::new(), [self.signal.key.clone()]);
         loop {
             let call = SET.call(&keys).arg(count).arg(&by).arg(&round);
             let call = call.reading(|reply: Reply| Ok((reply.text(0)?, reply.tag().to_owned())));
-            let reply = self.redis.store.try_repeat(&call).await;
+            let reply = self.fleet.store.try_repeat(&call).await;
             let (present, tag) =
-                reply.map_err(|error| self.redis.explain(&self.signal.key, error))?;
+                reply.map_err(|error| self.fleet.explain(&self.signal.key, error))?;
             self.check_spent(&tag)?;
             // The first call only asks; if the round moves on after that, somebody else began one.
             if tag != "moved" || !round.is_empty() {
@@ -123,16 +122,16 @@ impl CountDownLatch {
     }
 
     async fn ask(&self, id: Option<&str>) -> Result<u32, Error> {
-        self.redis.compare().await?;
+        self.fleet.compare().await?;
         let mut round = String::new();
         loop {
             let call = DOWN.call(&self.signal.pair()).arg(&round).arg(id.unwrap_or(""));
             let call = call.reading(|reply: Reply| {
                 Ok((reply.tag().to_owned(), reply.number(0)? as u32, reply.text(1)?))
             });
-            let reply = self.redis.store.try_repeat(&call).await;
+            let reply = self.fleet.store.try_repeat(&call).await;
             let (tag, count, present) =
-                reply.map_err(|error| self.redis.explain(&self.signal.key, error))?;
+                reply.map_err(|error| self.fleet.explain(&self.signal.key, error))?;
             self.check_spent(&tag)?;
             // The first call only asks: no round is called by an empty name.
             if tag != "moved" || id.is_none() || !round.is_empty() {
@@ -152,9 +151,9 @@ impl CountDownLatch {
     ///
     /// Safe: it only reads.
     pub async fn wait(&self) -> Result<(), Error> {
-        self.redis.compare().await?;
+        self.fleet.compare().await?;
         let waited = self.watch.wait(REREAD_EVERY).await;
-        waited.map_err(|error| self.redis.explain(&self.signal.key, error))
+        waited.map_err(|error| self.fleet.explain(&self.signal.key, error))
     }
 
     /// Waits until it is open, but not longer than this: then false.

@@ -25,12 +25,13 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::context::{Line, decided_within};
 use super::lock_guard::give_up;
-use super::{LockGuard, RETRY, SyncContext, check_name, jittered};
+use super::{LockGuard, RETRY, SyncContext, check_name};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
 use crate::store::{Listener, PushRouter, Route, StoreError};
 use crate::tenure::{LockAnswer, acquire_lock};
 use crate::term::Token;
+use crate::watch::jittered;
 
 /// Whoever waits asks at least this often: whoever was told that it is free may have been frozen.
 const POLL: Duration = Duration::from_secs(1);
@@ -38,15 +39,15 @@ const POLL_MIN: Duration = Duration::from_millis(150);
 /// A holder's deadline is given this much before it counts as missed.
 const SLACK: Duration = Duration::from_millis(20);
 
-/// A lock of a fleet, by its name. Made by [`Fleet::lock`](crate::Fleet::lock).
+/// A lock of a fleet, by its name. Made by [`Member::lock`](crate::Member::lock).
 ///
 /// ```
-/// # let server = artel_testkit::Server::any();
+/// # let server = artel_rig::Server::any();
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// // A program that only wants a lock joins without generating or handling: as an observer.
-/// let fleet = artel::Fleet::builder().redis(url).name("shop").start().await?;
-/// let report = fleet.lock("nightly-report")?;
+/// let member = artel::Fleet::connect(url, "shop").await?.join().start().await?;
+/// let report = member.lock("nightly-report")?;
 ///
 /// let guard = report.acquire().await?;
 /// tokio::select! {
@@ -137,7 +138,7 @@ impl Lock {
                 Attempt::Unheard(_) if overdue && began.elapsed() < decided_within(&session) => {
                     tokio::time::sleep(RETRY).await;
                 }
-                Attempt::Unheard(error) => return Err(self.context.redis.store.explain(error)),
+                Attempt::Unheard(error) => return Err(self.context.fleet.store.explain(error)),
             }
         }
     }
@@ -236,17 +237,17 @@ impl Contender {
 
     /// Asks; with `wait` until it is answered, or until the session is in doubt.
     async fn attempt(&mut self, session: &Arc<Session>, wait: bool) -> Result<Attempt, Error> {
-        let (redis, name) = (&self.lock.context.redis, &*self.lock.name);
+        let (fleet, name) = (&self.lock.context.fleet, &*self.lock.name);
         let attempt = session.tenures.locks.want(name);
         self.asked = Some((session.clone(), Some(attempt)));
         let ticket = self.unlocked.as_ref().map(|_| self.ticket.as_str());
         let lease_ms = session.trust.lease_ms();
-        let call = acquire_lock(&redis.store, &session.id, lease_ms, name, attempt, ticket);
+        let call = acquire_lock(&fleet.store, &session.id, lease_ms, name, attempt, ticket);
         let patience = if wait { Patience::WHILE_TRUSTED } else { Patience::ONCE };
-        let answer = match session.ask(&redis.store.work, patience, call).await {
+        let answer = match session.ask(&fleet.store.work, patience, call).await {
             Ok(answer) => answer,
             Err(AskError::Failed(error)) if !error.is_passing() => {
-                return Err(redis.explain(&redis.store.keys.lock(name), error));
+                return Err(fleet.explain(&fleet.store.keys.lock(name), error));
             }
             Err(error) => return Ok(Attempt::Unheard(error.into_store())),
         };
@@ -261,11 +262,11 @@ impl Contender {
             }
             // A late copy was in our way: the next attempt has a higher number.
             LockAnswer::Late => Ok(Attempt::Unheard(StoreError::odd("a late copy was answered"))),
-            LockAnswer::Spent => Err(Error::Exhausted { key: redis.store.keys.token() }),
+            LockAnswer::Spent => Err(Error::Exhausted { key: fleet.store.keys.token() }),
             LockAnswer::Strange => {
                 let (code, text) = ("WRONGTYPE".to_owned(), String::new());
                 let strange = StoreError::Server { code, text };
-                Err(redis.explain(&redis.store.keys.lock(name), strange))
+                Err(fleet.explain(&fleet.store.keys.lock(name), strange))
             }
         }
     }
@@ -310,7 +311,7 @@ impl Drop for Contender {
             if let Some(attempt) = unanswered {
                 // The same attempt again finds out whether it was granted. What arrives even later
                 // is found by the heartbeat, and a call meant for us is passed on.
-                let (store, lease_ms) = (&lock.context.redis.store, session.trust.lease_ms());
+                let (store, lease_ms) = (&lock.context.fleet.store, session.trust.lease_ms());
                 let call = acquire_lock(store, &session.id, lease_ms, &lock.name, attempt, None);
                 let answer = session.ask(link, Patience::ONCE, call).await;
                 if let Ok(LockAnswer::Won(granted)) = answer {

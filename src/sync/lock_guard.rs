@@ -26,12 +26,16 @@ pub(super) async fn give_up(
     session: &Session,
     token: Option<Token>,
 ) -> Result<bool, AskError> {
-    let store = &lock.context.redis.store;
+    let store = &lock.context.fleet.store;
     let call = release_lock(store, &session.id, &session.id, &lock.name, token);
     match session.ask(link, Patience::ONCE, call.clone()).await {
         // What is not ours any more may have been given up by the copy that nobody answered.
         Err(AskError::Failed(error)) if error.is_passing() => {
-            session.ask(link, Patience::SHORT, call).await.map(|_| true)
+            match session.ask(link, Patience::SHORT, call).await {
+                Ok(_) | Err(AskError::Gone) => Ok(true),
+                Err(AskError::Over) => Ok(false),
+                Err(error) => Err(error),
+            }
         }
         Err(AskError::Over | AskError::Gone) => Ok(false),
         answer => answer,
@@ -106,12 +110,12 @@ impl LockGuard {
     /// tag, `{name}`.
     ///
     /// ```
-    /// # let server = artel_testkit::Server::any();
+    /// # let server = artel_rig::Server::any();
     /// # let url = server.url();
     /// # tokio::runtime::Runtime::new()?.block_on(async {
-    /// let fleet = artel::Fleet::builder().redis(url).start().await?;
+    /// let member = artel::Fleet::connect(url, "artel").await?.join().start().await?;
     /// let append = artel::GuardedScript::new("return redis.call('RPUSH', KEYS[1], ARGV[1])")?;
-    /// let guard = fleet.lock("list")?.acquire().await?;
+    /// let guard = member.lock("list")?.acquire().await?;
     /// let length = guard.run(&append, &["artel:{artel}:data:list"], &["one"]).await?;
     /// assert_eq!(length, 1);
     /// # Ok::<(), artel::Error>(())
@@ -121,7 +125,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if it is not held: then nothing was written. It is sent once: after
+    /// [`Error::NotHeld`] if it is not held: then nothing was written. It is sent once: after
     /// [`Error::NoAnswer`] or [`Error::Unreachable`] it may have been done, or may still be.
     ///
     /// # Cancel safety
@@ -133,21 +137,21 @@ impl LockGuard {
         keys: &[K],
         args: &[A],
     ) -> Result<serde_json::Value, Error> {
-        let redis = &self.lock.context.redis;
-        let names = &redis.store.keys;
+        let fleet = &self.lock.context.fleet;
+        let names = &fleet.store.keys;
         let mut all = vec![names.members(), names.lock(&self.lock.name)];
         all.extend(keys.iter().map(|key| key.as_ref().to_owned()));
         let mut call = script.script.call(&all).arg(self.session.id.as_str()).arg(self.token.get());
         for arg in args {
             call.push_arg(arg.as_ref());
         }
-        match redis.store.work.call(&call, self.session.trust.call_timeout()).await {
+        match fleet.store.work.call(&call, self.session.trust.call_timeout()).await {
             Ok(reply) => Ok(reply.to_json()),
             Err(StoreError::Server { code, .. }) if code == "LOCKLOST" => {
                 self.lost.cancel();
-                Err(Error::LockLost { name: self.lock.name.to_string() })
+                Err(Error::NotHeld { what: "lock", name: self.lock.name.to_string() })
             }
-            Err(error) => Err(redis.store.explain(error)),
+            Err(error) => Err(fleet.store.explain(error)),
         }
     }
 
@@ -155,20 +159,20 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is free as
+    /// [`Error::NotHeld`] if it was lost before; or if Redis does not answer: then it is free as
     /// soon as a heartbeat gets through, or this session is judged dead.
     ///
     /// # Cancel safety
     ///
     /// Safe: dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
-        let store = &self.lock.context.redis.store;
+        let store = &self.lock.context.fleet.store;
         let released = give_up(&self.lock, &store.work, &self.session, Some(self.token)).await;
         self.session.tenures.locks.forget(&self.lock.name);
         self.place.take();
         match released {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::LockLost { name: self.lock.name.to_string() }),
+            Ok(false) => Err(Error::NotHeld { what: "lock", name: self.lock.name.to_string() }),
             Err(error) => Err(store.explain(error.into_store())),
         }
     }

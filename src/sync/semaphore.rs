@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::context::decided_within;
-use super::{EventWatch, RETRY, SyncContext, check_count, check_name, jittered};
+use super::{RETRY, SyncContext, check_count, check_name};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
 use crate::store::{Link, Script, Signal, StoreError};
+use crate::watch::{EventWatch, jittered};
 
 static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua"));
 static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua"));
@@ -19,14 +20,14 @@ static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua")
 /// Whoever waits asks at least this often: a dead holder tells nobody.
 const POLL: Duration = Duration::from_millis(500);
 
-/// So many permits of a fleet, by name. Made by [`Fleet::semaphore`](crate::Fleet::semaphore).
+/// So many permits of a fleet, by name. Made by [`Member::semaphore`](crate::Member::semaphore).
 ///
 /// ```
-/// # let server = artel_testkit::Server::any();
+/// # let server = artel_rig::Server::any();
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
-/// let fleet = artel::Fleet::builder().redis(url).name("shop").start().await?;
-/// let exports = fleet.semaphore("exports", 2)?;
+/// let member = artel::Fleet::connect(url, "shop").await?.join().start().await?;
+/// let exports = member.semaphore("exports", 2)?;
 /// let (one, two) = (exports.acquire().await?, exports.acquire().await?);
 /// assert!(exports.try_acquire().await?.is_none());
 /// one.release().await?;
@@ -55,8 +56,8 @@ impl Semaphore {
     ) -> Result<Semaphore, Error> {
         check_name("semaphore", name)?;
         check_count("permits", permits)?;
-        let signal = context.redis.store.keys.semaphore(name);
-        let watch = context.redis.watch(&signal)?;
+        let signal = context.fleet.store.keys.semaphore(name);
+        let watch = context.fleet.watch(&signal)?;
         Ok(Semaphore { context: context.clone(), watch, signal: signal.into(), permits })
     }
 
@@ -85,7 +86,7 @@ impl Semaphore {
                     let poll = jittered(POLL);
                     tokio::select! {
                         waited = self.watch.wait_past(generation, POLL) => {
-                            waited.map_err(|error| self.context.redis.explain(&self.signal.key, error))?;
+                            waited.map_err(|error| self.context.fleet.explain(&self.signal.key, error))?;
                         }
                         () = tokio::time::sleep(poll) => {}
                     }
@@ -119,7 +120,7 @@ impl Semaphore {
                 }
                 Taken::Full { .. } => return Ok(None),
                 Taken::Again(error) => {
-                    return Err(self.context.redis.explain(&self.signal.key, error));
+                    return Err(self.context.fleet.explain(&self.signal.key, error));
                 }
             }
         }
@@ -180,14 +181,14 @@ struct Hold {
 
 impl Hold {
     async fn take(&mut self) -> Result<Taken, Error> {
-        let (redis, key) = (&self.semaphore.context.redis, &self.semaphore.signal.key);
-        let explain = |error| redis.explain(key, error);
+        let (fleet, key) = (&self.semaphore.context.fleet, &self.semaphore.signal.key);
+        let explain = |error| fleet.explain(key, error);
         let call = TAKE
-            .call(&[redis.store.keys.members(), key.to_string()])
+            .call(&[fleet.store.keys.members(), key.to_string()])
             .arg(self.session.id.as_str())
             .arg(self.n)
             .arg(self.semaphore.permits);
-        let reply = match self.session.ask(&redis.store.work, Patience::ONCE, call).await {
+        let reply = match self.session.ask(&fleet.store.work, Patience::ONCE, call).await {
             Ok(reply) => reply,
             Err(AskError::Failed(error)) if !error.is_passing() => return Err(explain(error)),
             Err(error) => return Ok(Taken::Again(error.into_store())),
@@ -203,7 +204,7 @@ impl Hold {
             }),
             "late" => Ok(Taken::Again(StoreError::odd("a late copy was answered"))),
             "permits" => Err(Error::Conflict {
-                fleet: redis.store.fleet().to_owned(),
+                fleet: fleet.store.fleet().to_owned(),
                 field: format!("permits of {key}"),
                 theirs: reply.text(0).map_err(explain)?,
                 yours: self.semaphore.permits.to_string(),
@@ -219,7 +220,7 @@ impl Hold {
     /// Gives it back; was it ours until then, as far as can be known?
     async fn give_back(&self, link: &Link, patience: Patience) -> Result<bool, AskError> {
         let [key, channel] = self.semaphore.signal.pair();
-        let keys = [self.semaphore.context.redis.store.keys.members(), key, channel];
+        let keys = [self.semaphore.context.fleet.store.keys.members(), key, channel];
         let call = BACK.call(&keys).arg(self.session.id.as_str()).arg(self.n);
         let mut was_asked = false;
         loop {
@@ -282,20 +283,22 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if it was lost before; or if Redis does not answer: then it is given back in
+    /// [`Error::NotHeld`] if it was lost before; or if Redis does not answer: then it is given back in
     /// the background, as soon as it does.
     ///
     /// # Cancel safety
     ///
     /// Safe: dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
-        let redis = self.hold.semaphore.context.redis.clone();
-        let released = self.hold.give_back(&redis.store.work, Patience::SHORT).await;
+        let fleet = self.hold.semaphore.context.fleet.clone();
+        let released = self.hold.give_back(&fleet.store.work, Patience::SHORT).await;
         self.hold.open = released.is_err();
         match released {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::LockLost { name: self.hold.semaphore.signal.key.clone() }),
-            Err(error) => Err(redis.store.explain(error.into_store())),
+            Ok(false) => {
+                Err(Error::NotHeld { what: "permit", name: self.hold.semaphore.signal.key.clone() })
+            }
+            Err(error) => Err(fleet.store.explain(error.into_store())),
         }
     }
 }

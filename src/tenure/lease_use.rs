@@ -32,15 +32,15 @@ pub(crate) enum Difference {
 
 /// The present use of the lease, and when it last led to something.
 #[derive(Debug)]
-pub(crate) struct UseOfLease {
+pub(crate) struct LeaseTracker {
     present: Mutex<LeaseUse>,
     progress: AtomicU64,
 }
 
-impl UseOfLease {
-    pub(super) fn new(began: Moment) -> UseOfLease {
+impl LeaseTracker {
+    pub(super) fn new(began: Moment) -> LeaseTracker {
         let (present, progress) = (Mutex::new(LeaseUse::Idle), AtomicU64::new(began.as_micros()));
-        UseOfLease { present, progress }
+        LeaseTracker { present, progress }
     }
 
     pub(crate) fn set(&self, present: LeaseUse) {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_nobody_uses_is_given_back() {
-        let lease = UseOfLease::new(Moment::now());
+        let lease = LeaseTracker::new(Moment::now());
         assert_eq!(lease.compare(lease.get(), Some(term(7))), Difference::Unused(term(7)));
         assert_eq!(lease.compare(lease.get(), None), Difference::Nothing);
         let before = lease.get();
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_term_that_ended_is_not_led_any_longer() {
-        let (lease, over) = (UseOfLease::new(Moment::now()), CancellationToken::new());
+        let (lease, over) = (LeaseTracker::new(Moment::now()), CancellationToken::new());
         lease.set(LeaseUse::Leading(term(7), over.clone()));
         assert_eq!(lease.term(), Some(term(7)));
         lease.compare(lease.get(), Some(term(7)));

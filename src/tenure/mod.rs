@@ -15,19 +15,19 @@ pub(crate) use lease_use::{Difference, LeaseUse};
 pub(crate) use locks::{Known, Locks};
 
 use crate::clock::Moment;
-use lease_use::UseOfLease;
+use lease_use::LeaseTracker;
 
 /// What a session holds: the lease, perhaps, and locks.
 #[derive(Debug)]
 pub(crate) struct Tenures {
     /// What it does with the lease.
-    pub(crate) lease: UseOfLease,
+    pub(crate) lease: LeaseTracker,
     /// The locks it holds and asks for.
     pub(crate) locks: Locks,
 }
 
 impl Tenures {
     pub(crate) fn new(began: Moment) -> Tenures {
-        Tenures { lease: UseOfLease::new(began), locks: Locks::default() }
+        Tenures { lease: LeaseTracker::new(began), locks: Locks::default() }
     }
 }

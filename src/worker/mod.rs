@@ -4,7 +4,9 @@
 //! is recorded only if the claim is still its own. A panic or a time-out is a failed message, never
 //! a dead worker.
 
+mod call;
 mod exchange;
+mod kinds;
 mod plan;
 mod report;
 mod runner;
@@ -23,6 +25,8 @@ use crate::outcome::{IntoOutcome, Outcome};
 use crate::queue::Message;
 use crate::term::Term;
 
+pub(crate) use call::handle;
+pub(crate) use kinds::by_kind;
 pub(crate) use runner::{Mode, Worker};
 
 /// What a handler may know about the message beside its payload.

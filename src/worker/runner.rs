@@ -28,7 +28,7 @@ use crate::store::{CALLS, Call, Store, StoreError};
 
 /// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// The longest a result waits on the desk: a slot that is busy with a slow message tells of the quick
+/// The longest a result waits to be collected: a slot that is busy with a slow message tells of the quick
 /// one before it only now.
 const COLLECT_EVERY: Duration = Duration::from_millis(25);
 /// Pause after a wait for a token that went wrong.

@@ -3,23 +3,20 @@
 //! **Invariant:** every job that enters comes out exactly once: finished, taken back unstarted, or
 //! reported lost when the slots are stopped.
 
-use std::any::Any;
 use std::collections::VecDeque;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{Context, DynHandle};
-use crate::cause::Cause;
+use super::DynHandle;
+use super::call::handle;
 use crate::id::MessageId;
 use crate::membership::Session;
 use crate::notice::{Board, Notice};
 use crate::outcome::{Outcome, Report};
-use crate::panic::{drop_quietly, panic_text};
+use crate::panic::drop_quietly;
 use crate::queue::{Claim, Message};
 
 /// So many results are told together while there is more to do.
@@ -45,9 +42,9 @@ pub(super) struct Finished {
 /// What waits for a slot and what came out of one, under one lock: a slot that hands in a result
 /// takes its next job in the same breath.
 #[derive(Default)]
-struct Desk {
+struct Jobs {
     /// The oldest first, each with the time at which it was put there.
-    jobs: VecDeque<(Instant, Job)>,
+    waiting: VecDeque<(Instant, Job)>,
     finished: Vec<Finished>,
     /// Slots that found no job and wait for one.
     idle: usize,
@@ -56,10 +53,10 @@ struct Desk {
     running: usize,
 }
 
-impl Desk {
+impl Jobs {
     /// Gives a slot its next job, if there is one; it was busy until now or not.
     fn next(&mut self, slot: usize, now: Instant) -> Option<Job> {
-        let job = self.jobs.pop_front().map(|(_, job)| job);
+        let job = self.waiting.pop_front().map(|(_, job)| job);
         let before = std::mem::replace(&mut self.busy[slot], job.as_ref().map(|_| now));
         self.running = self.running + usize::from(job.is_some()) - usize::from(before.is_some());
         job
@@ -68,14 +65,14 @@ impl Desk {
 
 #[derive(Default)]
 struct Shared {
-    desk: Mutex<Desk>,
+    jobs: Mutex<Jobs>,
     some_job: Notify,
     some_finished: Notify,
 }
 
 impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -96,7 +93,7 @@ impl Slots {
         board: &Board,
     ) -> Slots {
         let shared = Arc::new(Shared::default());
-        shared.desk().busy = vec![None; count];
+        shared.jobs().busy = vec![None; count];
         let mut tasks = JoinSet::new();
         for number in 0..count {
             let slot = Slot {
@@ -112,42 +109,42 @@ impl Slots {
         Slots { shared, tasks, inside: 0 }
     }
 
-    /// Puts jobs on the desk. Their number is bounded by what the worker asks Redis for.
-    pub(super) fn start(&mut self, jobs: impl IntoIterator<Item = Job>) {
-        let mut desk = self.shared.desk();
-        let (before, now) = (desk.jobs.len(), Instant::now());
-        desk.jobs.extend(jobs.into_iter().map(|job| (now, job)));
-        let added = desk.jobs.len() - before;
-        let wake = added.min(desk.idle);
-        desk.idle -= wake;
-        drop(desk);
+    /// Puts jobs into the list. Their number is bounded by what the worker asks Redis for.
+    pub(super) fn start(&mut self, new: impl IntoIterator<Item = Job>) {
+        let mut jobs = self.shared.jobs();
+        let (before, now) = (jobs.waiting.len(), Instant::now());
+        jobs.waiting.extend(new.into_iter().map(|job| (now, job)));
+        let added = jobs.waiting.len() - before;
+        let wake = added.min(jobs.idle);
+        jobs.idle -= wake;
+        drop(jobs);
         self.inside += added;
         for _ in 0..wake {
             self.shared.some_job.notify_one();
         }
     }
 
-    /// Jobs that are on the desk or being handled.
+    /// Jobs that are into the list or being handled.
     pub(super) fn inside(&self) -> usize {
         self.inside
     }
 
     /// Handlers that run.
     pub(super) fn running(&self) -> usize {
-        self.shared.desk().running
+        self.shared.jobs().running
     }
 
     /// Slots that have been busy with one job for longer than this.
     pub(super) fn stuck(&self, now: Instant, longer_than: Duration) -> usize {
-        let desk = self.shared.desk();
-        let busy = desk.busy.iter().flatten();
+        let jobs = self.shared.jobs();
+        let busy = jobs.busy.iter().flatten();
         busy.filter(|since| now.saturating_duration_since(**since) > longer_than).count()
     }
 
     /// How long the oldest job has waited for a slot.
     pub(super) fn waited(&self, now: Instant) -> Option<Duration> {
-        let desk = self.shared.desk();
-        desk.jobs.front().map(|(since, _)| now.saturating_duration_since(*since))
+        let jobs = self.shared.jobs();
+        jobs.waiting.front().map(|(since, _)| now.saturating_duration_since(*since))
     }
 
     /// Waits until something is finished.
@@ -156,14 +153,14 @@ impl Slots {
     }
 
     pub(super) fn finished(&mut self) -> Vec<Finished> {
-        let finished = std::mem::take(&mut self.shared.desk().finished);
+        let finished = std::mem::take(&mut self.shared.jobs().finished);
         self.inside -= finished.len();
         finished
     }
 
     /// Takes back what no slot has started.
     pub(super) fn take_back(&mut self) -> Vec<Job> {
-        let jobs: Vec<Job> = self.shared.desk().jobs.drain(..).map(|(_, job)| job).collect();
+        let jobs: Vec<Job> = self.shared.jobs().waiting.drain(..).map(|(_, job)| job).collect();
         self.inside -= jobs.len();
         jobs
     }
@@ -216,14 +213,14 @@ impl Slot {
         }
     }
 
-    /// Puts a result on the desk and takes the next job, if there is one.
+    /// Puts a result into the list and takes the next job, if there is one.
     fn hand_in(&self, result: Option<Finished>, now: Instant) -> Option<Job> {
-        let mut desk = self.shared.desk();
+        let mut jobs = self.shared.jobs();
         let took = result.as_ref().map_or(Duration::ZERO, |finished| finished.report.took);
-        desk.finished.extend(result);
-        let job = desk.next(self.number, now);
-        let count = desk.finished.len();
-        drop(desk);
+        jobs.finished.extend(result);
+        let job = jobs.next(self.number, now);
+        let count = jobs.finished.len();
+        drop(jobs);
         if count > 0 && (job.is_none() || count >= TELL_EVERY || took >= TELL_SLOW) {
             self.shared.some_finished.notify_one();
         }
@@ -232,16 +229,16 @@ impl Slot {
 
     async fn next_job(&self) -> (Job, Instant) {
         loop {
-            // Registered before the desk is looked at, so that no wake-up falls between the two.
+            // Registered before the list is looked at, so that no wake-up falls between the two.
             let mut woken = std::pin::pin!(self.shared.some_job.notified());
             woken.as_mut().enable();
             {
-                let mut desk = self.shared.desk();
+                let mut jobs = self.shared.jobs();
                 let now = Instant::now();
-                if let Some(job) = desk.next(self.number, now) {
+                if let Some(job) = jobs.next(self.number, now) {
                     return (job, now);
                 }
-                desk.idle += 1;
+                jobs.idle += 1;
             }
             woken.await;
         }
@@ -261,55 +258,12 @@ impl Slot {
             start = Instant::now();
         }
         let kind = message.kind().map(Box::from);
-        let outcome = self.handle(message, start).await;
+        let outcome = handle(&*self.handler, message, start, self.timeout).await;
         lost.id = None;
         let ended = Instant::now();
         let report = Report { kind, took: ended.duration_since(start) };
         Some((Finished { claim, outcome, report }, ended))
     }
-
-    async fn handle(&self, message: Message, start: Instant) -> Outcome {
-        let context = Context {
-            id: message.id.clone(),
-            term: message.id.term(),
-            attempt: message.attempt,
-            deadline: start + self.timeout,
-        };
-        // The call itself may panic, too, before there is a future.
-        let called = AssertUnwindSafe(|| self.handler.handle(message, context));
-        let mut handling = match std::panic::catch_unwind(called) {
-            Ok(handling) => handling,
-            Err(panic) => return panicked(panic),
-        };
-        let mut running = AssertUnwindSafe(&mut handling).catch_unwind();
-        // Most handlers of tiny messages are done at once and never need the timer.
-        let outcome = match futures_util::poll!(&mut running) {
-            std::task::Poll::Ready(outcome) => Ok(outcome),
-            std::task::Poll::Pending => tokio::time::timeout(self.timeout, running).await,
-        };
-        // What the handler leaves behind may panic, too, when it is dropped.
-        let dropped = std::panic::catch_unwind(AssertUnwindSafe(move || drop(handling)));
-        match (outcome, dropped) {
-            (Ok(Ok(outcome)), Ok(())) => outcome,
-            (Ok(Ok(outcome)), Err(panic)) => {
-                drop_quietly(outcome);
-                panicked(panic)
-            }
-            (Ok(Err(panic)), dropped) => {
-                drop_quietly(dropped);
-                panicked(panic)
-            }
-            (Err(_), dropped) => {
-                drop_quietly(dropped);
-                let reason = format!("the handler ran longer than {:?}", self.timeout);
-                Outcome::failed_by(Cause::Timeout, reason)
-            }
-        }
-    }
-}
-
-fn panicked(panic: Box<dyn Any + Send>) -> Outcome {
-    Outcome::failed(format!("the handler panicked: {}", panic_text(panic)))
 }
 
 /// Reports a message whose handler was stopped, when it is dropped armed.

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use artel::{DistributedEvent, Redis};
-use artel_testkit::{DEADLINE, Fault, Kind, Proxy, Server, eventually};
+use artel::{DistributedEvent, Fleet};
+use artel_rig::{DEADLINE, Fault, Kind, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 
-use crate::{NAME, member, soak, stop, until};
+use crate::{NAME, member, stop, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn event(url: &str, name: &str) -> DistributedEvent {
-    let redis = Redis::open(url, NAME).expect("an address");
-    DistributedEvent::new(&redis, name).expect("a name")
+    let redis = Fleet::open(url, NAME).expect("an address");
+    redis.event(name).expect("a name")
 }
 
 fn servers() -> impl Iterator<Item = Server> {
@@ -69,7 +69,7 @@ async fn a_wait_returns_when_the_event_is_set_and_not_for_what_was_before() {
 /// Set at random moments around the wait, over a link that is cut, held up and made deaf.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_wake_up_is_lost_over_a_bad_link() {
-    let rounds = if soak() { 200 } else { 20 };
+    let rounds = if artel_rig::soak() { 200 } else { 20 };
     let mut faults = 0;
     for server in servers() {
         let proxy = Proxy::start(server.port()).expect("a free port");
@@ -124,16 +124,16 @@ async fn rounds_of_a_hundred(
     rounds: u32,
     consumer_timeout: Duration,
 ) -> Duration {
-    let waiting = Redis::open(waiting_at, NAME).expect("an address");
-    let setting = Redis::open(setting_at, NAME).expect("an address");
+    let waiting = Fleet::open(waiting_at, NAME).expect("an address");
+    let setting = Fleet::open(setting_at, NAME).expect("an address");
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
         let mut all = JoinSet::new();
         for at in 0..100 {
             let name = format!("lost-{at}");
-            let here = DistributedEvent::new(&waiting, &name).expect("a name");
-            let here = here.with_consumer_timeout(consumer_timeout).expect("a time");
-            let there = DistributedEvent::new(&setting, &name).expect("a name");
+            let here = waiting.event(&name).expect("a name");
+            let here = here.reread_every(consumer_timeout).expect("a time");
+            let there = setting.event(&name).expect("a name");
             all.spawn(async move {
                 let moment = || Duration::from_micros(rand::random_range(0..30_000));
                 let set = async {
@@ -166,9 +166,9 @@ async fn rounds_of_a_hundred(
 #[tokio::test(flavor = "multi_thread")]
 async fn without_faults_the_message_wakes() {
     for server in servers() {
-        let rounds = if soak() { 200 } else { 3 };
+        let rounds = if artel_rig::soak() { 200 } else { 3 };
         let longest = rounds_of_a_hundred(&server.url(), &server.url(), rounds, HOUR).await;
-        if soak() {
+        if artel_rig::soak() {
             assert!(longest < Duration::from_millis(100), "{longest:?}");
         }
     }
@@ -196,7 +196,7 @@ async fn an_event_that_somebody_else_wrote_oddly_can_be_set() {
 async fn waiting_goes_on_after_a_restart_a_kill_and_a_flush() {
     for mut server in servers() {
         let (here, there) = (event(&server.url(), "e"), event(&server.url(), "e"));
-        let here = here.with_consumer_timeout(HOUR).expect("a time");
+        let here = here.reread_every(HOUR).expect("a time");
         for fault in ["restart", "kill", "flush"] {
             let before = reads(&server);
             let waiter = here.clone();
@@ -229,8 +229,8 @@ async fn one_connection_listens_for_all() {
     let before = reads(&server);
     let mut all = JoinSet::new();
     for at in 0..1000 {
-        let event = fleet.event(&format!("e{}", at % 200)).expect("a name");
-        let event = event.with_consumer_timeout(HOUR).expect("a time");
+        let event = fleet.fleet().event(&format!("e{}", at % 200)).expect("a name");
+        let event = event.reread_every(HOUR).expect("a time");
         all.spawn(async move { event.wait().await });
     }
     let lock = fleet.lock("l").expect("a name");
@@ -239,7 +239,7 @@ async fn one_connection_listens_for_all() {
     eventually("everybody to wait", || reads(&server) >= before + 202);
     assert_eq!(subscribers(&server), 1);
     for at in 0..200 {
-        fleet.event(&format!("e{at}")).expect("a name").set().await.expect("sets");
+        fleet.fleet().event(&format!("e{at}")).expect("a name").set().await.expect("sets");
     }
     drop(guard);
     while let Some(waited) = all.join_next().await {
@@ -252,7 +252,7 @@ async fn one_connection_listens_for_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_who_wait_share_one_read() {
     let server = Server::any();
-    let event = event(&server.url(), "e").with_consumer_timeout(HOUR).expect("a time");
+    let event = event(&server.url(), "e").reread_every(HOUR).expect("a time");
     let before = reads(&server);
     let mut all = JoinSet::new();
     for _ in 0..10_000 {
@@ -282,8 +282,8 @@ async fn the_shortest_timer_of_those_who_wait_counts() {
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
     let patient = event(&proxy.url(), "e");
-    let other = patient.clone().with_consumer_timeout(Duration::from_millis(50)).expect("a time");
-    let patient = patient.with_consumer_timeout(HOUR).expect("a time");
+    let other = patient.clone().reread_every(Duration::from_millis(50)).expect("a time");
+    let patient = patient.reread_every(HOUR).expect("a time");
     assert!(!patient.is_set().await.expect("reads"), "connected");
     proxy.set(Fault::Delay(Duration::from_millis(100)));
     let first = tokio::spawn(async move { patient.wait().await });
@@ -304,9 +304,9 @@ async fn the_shortest_timer_of_those_who_wait_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_is_dropped_when_nobody_waits_any_more() {
     let server = Server::any();
-    let redis = Redis::open(server.url(), NAME).expect("an address");
-    let event = DistributedEvent::new(&redis, "e").expect("a name");
-    let event = event.with_consumer_timeout(Duration::from_millis(100)).expect("a time");
+    let redis = Fleet::open(server.url(), NAME).expect("an address");
+    let event = redis.event("e").expect("a name");
+    let event = event.reread_every(Duration::from_millis(100)).expect("a time");
     let channels = || -> Vec<String> {
         redis::cmd("PUBSUB").arg("SHARDCHANNELS").query(&mut server.connect()).expect("answers")
     };
@@ -328,7 +328,7 @@ async fn a_redis_that_lost_its_data_does_not_hold_anybody_up() {
     let (here, there) = (event(&server.url(), "e"), event(&server.url(), "e"));
     there.set().await.expect("sets");
     there.clear().await.expect("clears");
-    let here = here.with_consumer_timeout(Duration::from_millis(20)).expect("a time");
+    let here = here.reread_every(Duration::from_millis(20)).expect("a time");
     let before = reads(&server);
     let waiting = tokio::spawn(async move { here.wait().await });
     eventually("the first read", || reads(&server) > before);
@@ -340,15 +340,15 @@ async fn a_redis_that_lost_its_data_does_not_hold_anybody_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_names_times_and_keys_are_refused() {
     let server = Server::any();
-    let redis = Redis::open(server.url(), NAME).expect("an address");
+    let redis = Fleet::open(server.url(), NAME).expect("an address");
     for name in ["", "a{b}", &"x".repeat(201), "two\nlines"] {
-        let error = DistributedEvent::new(&redis, name).expect_err("refused");
+        let error = redis.event(name).expect_err("refused");
         assert!(matches!(error, artel::Error::Config { field: "event", .. }), "{error}");
     }
-    let event = DistributedEvent::new(&redis, "e").expect("a name");
+    let event = redis.event("e").expect("a name");
     for time in [Duration::ZERO, HOUR * 24 * 365 * 100] {
-        let error = event.clone().with_consumer_timeout(time).expect_err("refused");
-        assert!(error.to_string().contains("consumer_timeout must be between"), "{error}");
+        let error = event.clone().reread_every(time).expect_err("refused");
+        assert!(error.to_string().contains("reread_every must be between"), "{error}");
     }
     assert!(event.set_for(Duration::ZERO).await.is_err());
     let key = format!("artel:{{{NAME}}}:event:e");

@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use artel::{Context, Fleet, Message, NewMessage, Sender};
-use artel_testkit::Server;
+use artel::{Context, Fleet, Member, Message, NewMessage};
+use artel_rig::Server;
 use tokio::sync::Semaphore;
 
-use crate::{NAME, audit, config, member, settled, soak, stop, until};
+use crate::{NAME, audit, config, member, settled, stop, until};
 
 /// One slow message among many quick ones: the others go to whoever is idle, and a status tells what runs
 /// from what only waits.
@@ -28,7 +28,7 @@ async fn what_waits_behind_a_slow_message_goes_to_an_idle_worker() {
         member(&server).config(config).handle(handle).start().await.expect("joins")
     };
     let slow = start(Some(gate.clone())).await;
-    let sender = Sender::open(server.url(), NAME).await.expect("reachable");
+    let sender = Fleet::connect(server.url(), NAME).await.expect("reachable").sender();
     // It learns that messages are quick, so that it takes many at once.
     for _ in 0..20 {
         sender.send_all(&vec![NewMessage::from("quick"); 50]).await.expect("sent");
@@ -38,14 +38,14 @@ async fn what_waits_behind_a_slow_message_goes_to_an_idle_worker() {
     batch[0] = NewMessage::from("slow");
     sender.send_all(&batch).await.expect("sent");
     until("many to be claimed behind one", async || {
-        let status = slow.status().await.expect("answers");
+        let status = slow.fleet().status().await.expect("answers");
         let me = &status.members[0];
         me.in_flight == 1 && me.claimed > 100
     })
     .await;
     let idle = start(None).await;
     settled(&idle, 1499).await; // all but the slow one, which still runs
-    let books = idle.status().await.expect("answers").messages;
+    let books = idle.fleet().status().await.expect("answers").messages;
     assert_eq!((books.claimed, books.returned), (1, 0), "no attempt was counted");
     gate.add_permits(1);
     settled(&idle, 1500).await;
@@ -74,7 +74,7 @@ async fn ten_thousand_returned_messages_are_claimed_by_those_who_have_room() {
         .query(&mut connection)
         .expect("answers");
     let (gate, running) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let mut workers: Vec<Fleet> = Vec::new();
+    let mut workers: Vec<Member> = Vec::new();
     let began = Instant::now();
     for _ in 0..2 {
         let mut config = config();
@@ -102,14 +102,14 @@ async fn ten_thousand_returned_messages_are_claimed_by_those_who_have_room() {
     println!(
         "{MANY} returned messages claimed in {took:?}; the slowest call beside it {slowest:?}"
     );
-    if soak() {
+    if artel_rig::soak() {
         assert!(took < Duration::from_secs(10), "{took:?}");
         assert!(slowest < Duration::from_millis(50), "{slowest:?}");
     }
     let blocks: Vec<u64> = workers
         .iter()
         .map(|worker| {
-            let id = worker.member().expect("a session");
+            let id = worker.id().expect("a session");
             let key = key(&format!("blocks:{id}"));
             redis::cmd("HLEN").arg(key).query::<u64>(&mut connection).expect("answers") - 1
         })

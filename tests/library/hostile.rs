@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use artel::{Address, Cursor, ErrorStore, Fleet, Redis, Status};
-use artel_testkit::{DEADLINE, Server};
+use artel::{Address, Cursor, Fleet};
+use artel_rig::{DEADLINE, Server};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -142,13 +142,14 @@ fn count_panics() -> &'static AtomicUsize {
 /// Everybody who only looks, looks. Nobody panics, and nobody hangs.
 async fn look(url: &str, round: usize) {
     let address = Address::new(url);
-    let redis = Redis::open(&address, FLEET).expect("an address");
+    let redis = Fleet::open(&address, FLEET).expect("an address");
     let all = async {
-        let _ = Status::read(&address, FLEET).await;
+        let _ = Fleet::open(&address, FLEET).expect("an address").status().await;
         let _ = redis.locks().await;
         let _ = redis.lock_status("name").await;
         let _ = redis.events().await;
-        if let Ok(store) = ErrorStore::open(&address, FLEET).await {
+        if let Ok(fleet) = Fleet::connect(&address, FLEET).await {
+            let store = fleet.errors();
             let mut cursor = Cursor::since_ms(0);
             let _ = store.page(&mut cursor, 50).await;
             let mut taker = store.take();
@@ -173,7 +174,7 @@ async fn hostile_values_in_all_keys_are_refused() {
     // A fleet lives beside it, in the middle of it.
     let mut config = super::config();
     config.lease = None;
-    let member = Fleet::builder().redis(&url).name(FLEET).config(config.clone());
+    let member = Fleet::open(&url, FLEET).expect("an address").join().config(config.clone());
     let fleet = member
         .generate(|_: artel::Tick| std::future::ready(vec![artel::NewMessage::from("x")]))
         .handle(|_: artel::Message, _: artel::Context| async { artel::Outcome::done() })
@@ -202,7 +203,7 @@ async fn hostile_values_in_all_keys_are_refused() {
     tokio::time::timeout(DEADLINE, fleet.stopped()).await.expect("it comes to an end");
     assert_eq!(panics.load(Ordering::Relaxed), 0);
     // And nothing of it stays in a process: a fleet of another name is as if nothing had been.
-    let other = Fleet::builder().redis(&url).name("calm").config(config);
+    let other = Fleet::open(&url, "calm").expect("an address").join().config(config);
     let other = tokio::time::timeout(Duration::from_secs(30), other.start()).await;
     other.expect("in time").expect("joins").stop();
 }
@@ -226,9 +227,9 @@ async fn orphans_that_are_none_cost_nothing_and_hide_nobody() {
     run(&["SADD", &key("orphans"), "deadbeef", "deadbee2"]);
     let handled = std::sync::Arc::new(AtomicUsize::new(0));
     let count = handled.clone();
-    let fleet = Fleet::builder()
-        .redis(server.url())
-        .name(FLEET)
+    let fleet = Fleet::open(server.url(), FLEET)
+        .expect("an address")
+        .join()
         .config(super::config())
         .handle(move |_: artel::Message, _: artel::Context| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -279,7 +280,7 @@ async fn an_odd_drain_breaks_nothing() {
         .arg(&["*", "m", "1n-|s1-1|1|5|hello", "e", "{}"])
         .query(&mut connection)
         .expect("answers");
-    let store = ErrorStore::open(&Address::new(server.url()), FLEET).await.expect("opens");
+    let store = Fleet::connect(&Address::new(server.url()), FLEET).await.expect("opens").errors();
     let mut cursor = Cursor::since_ms(0);
     assert_eq!(store.page(&mut cursor, 10).await.expect("a page").len(), 1);
     store.being_taken().await.expect("a count");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use artel::hub::{AnyEvent, Delivery, EventHub, Handler, HandlerError, Keys, Queue};
 use artel::{Context, Fleet, Message, Notice, Outcome, Tick};
-use artel_testkit::{Server, eventually};
+use artel_rig::{Server, eventually};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().expect("a runtime")
@@ -38,9 +38,9 @@ fn notices_reach_the_hub_and_the_hub_slows_nobody() {
         })
         .expect("subscribed");
     let start = |hub: Option<EventHub>| {
-        let mut builder = Fleet::builder()
-            .redis(server.url())
-            .name("told")
+        let mut builder = Fleet::open(server.url(), "told")
+            .expect("an address")
+            .join()
             .config({
                 let mut config = artel::Config::default();
                 config.interval = Duration::from_millis(5);
@@ -73,7 +73,7 @@ fn notices_reach_the_hub_and_the_hub_slows_nobody() {
         let handler = move |_: Delivery<'_, Notice>| *counter.lock().expect("not poisoned") += 1;
         two.hub().subscribe(two.notice_topic()).spawn(handler).expect("subscribed")
     });
-    let failed = || runtime.block_on(one.status()).expect("read").messages.failed;
+    let failed = || runtime.block_on(one.fleet().status()).expect("read").messages.failed;
     let before = failed();
     eventually("work to go on", || failed() > before + 50);
     // One of the two works, and tells; the other one leads, and told so.

@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Config, Context, Data, DistributedEvent, Effect, Error, ErrorStore, Fleet, Lane, Ledger,
-    Message, MessageState, NewMessage, Outcome, Redis, Sender, WaitingIn,
+    Config, Context, Data, Effect, Error, Fleet, Lane, Ledger, Message, MessageState, NewMessage,
+    Outcome, WaitingIn,
 };
-use artel_testkit::Server;
+use artel_rig::Server;
 use tokio::sync::Semaphore;
 
 use crate::{NAME, member, stop, until};
@@ -14,9 +14,9 @@ use crate::{NAME, member, stop, until};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_found_wherever_it_is() {
     let server = Server::any();
-    let redis = Redis::open(server.url(), NAME).expect("an address");
-    let sender = Sender::open(server.url(), NAME).await.expect("opens").lane(Lane::High);
-    assert!(!sender.was_joined());
+    let redis = Fleet::open(server.url(), NAME).expect("an address");
+    let sender = redis.sender().lane(Lane::High);
+    assert!(!redis.info().await.expect("answers").was_joined);
     let first: Vec<NewMessage> = (0..3000).map(|n| NewMessage::from(format!("fine {n}"))).collect();
     let mut ids = Vec::new();
     for some in first.chunks(1000) {
@@ -38,7 +38,7 @@ async fn a_message_is_found_wherever_it_is() {
     config.ledger = Some(Ledger::All);
     config.concurrency = 2;
     config.label = "worker".to_owned();
-    let fleet = Fleet::builder().redis(server.url()).name(NAME).config(config);
+    let fleet = Fleet::open(server.url(), NAME).expect("an address").join().config(config);
     let fleet = fleet.handle(move |message: Message, _: Context| {
         let held = held.clone();
         async move {
@@ -50,7 +50,7 @@ async fn a_message_is_found_wherever_it_is() {
         }
     });
     let fleet = fleet.start().await.expect("joins");
-    let member = fleet.member().expect("a session").to_string();
+    let member = fleet.id().expect("a session").to_string();
     until("it to be claimed", async || match redis.find(ids[0].as_str()).await.expect("found") {
         MessageState::Claimed { member: by, label, is_dead: false, attempt: 1, .. } => {
             assert_eq!((by, label.as_str()), (member.clone(), "worker"));
@@ -62,7 +62,7 @@ async fn a_message_is_found_wherever_it_is() {
     .await;
     gate.add_permits(10_000);
     until("all to be settled", async || {
-        fleet.status().await.expect("answers").messages.is_settled()
+        fleet.fleet().status().await.expect("answers").messages.is_settled()
     })
     .await;
     match redis.find(ids[0].as_str()).await.expect("found") {
@@ -78,7 +78,7 @@ async fn a_message_is_found_wherever_it_is() {
         }
         other => panic!("{other:?}"),
     }
-    let store = ErrorStore::open(server.url(), NAME).await.expect("opens");
+    let store = Fleet::connect(server.url(), NAME).await.expect("opens").errors();
     let mut taker = store.take();
     let page = taker.page().await.expect("a page");
     let state = redis.find(bad.as_str()).await.expect("found");
@@ -111,7 +111,7 @@ async fn a_message_is_found_wherever_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_worker_held_is_found() {
     let server = Server::any();
-    let redis = Redis::open(server.url(), NAME).expect("an address");
+    let redis = Fleet::open(server.url(), NAME).expect("an address");
     let set = |words: &[&str]| server.say(words);
     let key = |name: &str| format!("artel:{{{NAME}}}:{name}");
     set(&["SADD", &key("orphans"), "deadbeef"]);
@@ -139,16 +139,17 @@ async fn effects_can_be_read() {
             .with(Effect::rpush("order", text))
     });
     let fleet = fleet.start().await.expect("joins");
-    assert_eq!(fleet.data("count").await.expect("answers"), None);
+    assert_eq!(fleet.fleet().data("count").await.expect("answers"), None);
     for name in ["b", "a"] {
-        fleet.send(name).await.expect("sent");
+        fleet.fleet().send(name).await.expect("sent");
         until("it to be done", async || {
-            fleet.status().await.expect("answers").messages.is_settled()
+            fleet.fleet().status().await.expect("answers").messages.is_settled()
         })
         .await;
     }
     let bytes = |text: &str| text.as_bytes().to_vec();
-    let data = async |name: &str| fleet.data(name).await.expect("answers").expect("written");
+    let data =
+        async |name: &str| fleet.fleet().data(name).await.expect("answers").expect("written");
     assert_eq!(data("count").await.number(), Some(2));
     assert_eq!(data("last").await, Data::Text(vec![0xff]));
     let pair = |name: &str| (bytes(name), bytes("seen"));
@@ -159,7 +160,7 @@ async fn effects_can_be_read() {
     let mut many = redis::cmd("RPUSH");
     many.arg(key).arg(vec!["x"; 100_001]);
     let () = many.query(&mut server.connect()).expect("answers");
-    let refused = fleet.data("many").await.expect_err("too many");
+    let refused = fleet.fleet().data("many").await.expect_err("too many");
     assert!(refused.to_string().contains("100001 elements"), "{refused}");
     stop([fleet]).await;
 }
@@ -167,20 +168,25 @@ async fn effects_can_be_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fleets_are_listed_and_removed_when_nobody_is_in_them() {
     let server = Server::any();
-    let redis = |name: &str| Redis::open(server.url(), name).expect("an address");
+    let redis = |name: &str| Fleet::open(server.url(), name).expect("an address");
     assert!(redis("any").fleets().await.expect("answers").is_empty());
-    let fleet = Fleet::builder().redis(server.url()).name("orders").start().await.expect("joins");
-    fleet.send("hello").await.expect("sent");
-    let sender = Sender::open(server.url(), "typo").await.expect("opens");
-    assert!(!sender.was_joined());
-    sender.send("hello").await.expect("sent");
+    let fleet = Fleet::open(server.url(), "orders")
+        .expect("an address")
+        .join()
+        .start()
+        .await
+        .expect("joins");
+    fleet.fleet().send("hello").await.expect("sent");
+    let typo = Fleet::connect(server.url(), "typo").await.expect("opens");
+    assert!(!typo.info().await.expect("answers").was_joined);
+    typo.send("hello").await.expect("sent");
     // Names that are no fleet's, and a fleet whose name is like a pattern.
     for key in ["artel:{bad name}:config", "artel:{x}:confetti", "other:{y}:config"] {
         let () =
             redis::cmd("HSET").arg(key).arg("a").arg("b").query(&mut server.connect()).expect("ok");
     }
     assert_eq!(redis("any").fleets().await.expect("answers"), ["orders", "typo"]);
-    let busy = redis("orders").remove_fleet().await.expect_err("somebody is in it");
+    let busy = redis("orders").remove().await.expect_err("somebody is in it");
     assert!(matches!(busy, Error::InUse { members: 1, .. }), "{busy}");
     assert_eq!(redis("orders").status().await.expect("answers").messages.waiting, 1);
 
@@ -199,16 +205,16 @@ async fn fleets_are_listed_and_removed_when_nobody_is_in_them() {
         .arg("2")
         .query(&mut connection)
         .expect("ok");
-    assert!(redis("typo").remove_fleet().await.expect("removed") >= 2002);
+    assert!(redis("typo").remove().await.expect("removed") >= 2002);
     let left: Vec<String> =
         redis::cmd("KEYS").arg("artel:{typo}*").query(&mut connection).expect("answers");
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(redis("any").fleets().await.expect("answers"), ["orders", "typo2"]);
     // What was sent through a sender that is still open is refused once, and begins anew then.
     stop([fleet]).await;
-    redis("orders").remove_fleet().await.expect("removed");
-    let again = Sender::open(server.url(), "orders").await.expect("opens");
-    assert!(!again.was_joined());
+    redis("orders").remove().await.expect("removed");
+    let again = Fleet::connect(server.url(), "orders").await.expect("opens");
+    assert!(!again.info().await.expect("answers").was_joined);
 }
 
 /// Begun and not finished: nobody gets in until somebody has finished it.
@@ -227,10 +233,10 @@ async fn a_fleet_that_is_being_removed_lets_nobody_in() {
     let removed = |error: &Error| matches!(error, Error::BeingRemoved { .. });
     let joined = member(&server).start().await;
     assert!(joined.as_ref().is_err_and(removed), "{:?}", joined.err());
-    let sender = Sender::open(server.url(), NAME).await;
-    assert!(sender.as_ref().is_err_and(removed), "{:?}", sender.err());
-    let redis = Redis::open(server.url(), NAME).expect("an address");
-    redis.remove_fleet().await.expect("finished");
+    let client = Fleet::connect(server.url(), NAME).await;
+    assert!(client.as_ref().is_err_and(removed), "{:?}", client.err());
+    let redis = Fleet::open(server.url(), NAME).expect("an address");
+    redis.remove().await.expect("finished");
     stop([member(&server).start().await.expect("joins")]).await;
 }
 
@@ -239,8 +245,8 @@ async fn a_fleet_that_is_being_removed_lets_nobody_in() {
 async fn an_event_is_taken_by_one() {
     let server = Server::any();
     let event = |_| {
-        let redis = Redis::open(server.url(), NAME).expect("an address");
-        DistributedEvent::new(&redis, "work").expect("a name")
+        let redis = Fleet::open(server.url(), NAME).expect("an address");
+        redis.event("work").expect("a name")
     };
     let (heard, mut taken) = tokio::sync::mpsc::unbounded_channel();
     for taker in 0..5 {
@@ -257,7 +263,7 @@ async fn an_event_is_taken_by_one() {
     let setter = event(0);
     for _ in 0..20 {
         setter.set().await.expect("set");
-        tokio::time::timeout(artel_testkit::DEADLINE, taken.recv())
+        tokio::time::timeout(artel_rig::DEADLINE, taken.recv())
             .await
             .expect("in time")
             .expect("a taker");
@@ -272,23 +278,23 @@ async fn an_event_is_taken_by_one() {
 /// The answer to whoever takes an event is lost for longer than it is asked for: it has the event all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_was_taken_without_an_answer_is_not_lost() {
-    use artel_testkit::{Fault, Proxy, eventually, script_hash};
+    use artel_rig::{Fault, Proxy, eventually, script_hash};
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let redis = Redis::open(proxy.url(), NAME).expect("an address");
-    let event = DistributedEvent::new(&redis, "work").expect("a name");
+    let redis = Fleet::open(proxy.url(), NAME).expect("an address");
+    let event = redis.event("work").expect("a name");
     assert!(!event.is_set().await.expect("answers"));
     proxy.set(Fault::DropReplyTo(script_hash("event_take")));
     let taking = tokio::spawn(async move { event.take().await });
-    let direct = Redis::open(server.url(), NAME).expect("an address");
-    let direct = DistributedEvent::new(&direct, "work").expect("a name");
+    let direct = Fleet::open(server.url(), NAME).expect("an address");
+    let direct = direct.event("work").expect("a name");
     direct.set().await.expect("set");
     let proxy = tokio::task::spawn_blocking(move || {
         eventually("the reply to be lost", || proxy.swallowed() >= 1);
         proxy
     });
     let proxy = proxy.await.expect("no panic");
-    let taken = tokio::time::timeout(artel_testkit::DEADLINE, taking).await.expect("in time");
+    let taken = tokio::time::timeout(artel_rig::DEADLINE, taking).await.expect("in time");
     taken.expect("no panic").expect("taken");
     assert!(!direct.is_set().await.expect("answers"));
     drop(proxy);

@@ -2,26 +2,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use artel::{
-    Batch, Config, Context, Error, Fleet, FleetBuilder, LeaderWorks, MemberStatus, Message, Notice,
-    Outcome, Role, Sender, Status, Tick, Trouble,
+    Batch, Config, Context, Error, Fleet, LeaderWorks, Member, MemberBuilder, MemberStatus,
+    Message, Notice, Outcome, Role, Tick, Trouble,
 };
-use artel_testkit::Server;
+use artel_rig::Server;
 
 use crate::{NAME, config, member, notice, stop, until};
 
-fn handles(builder: FleetBuilder) -> FleetBuilder {
+fn handles(builder: MemberBuilder) -> MemberBuilder {
     builder.handle(|_: Message, _: Context| async {})
 }
 
-fn labelled(server: &Server, label: &str, change: impl FnOnce(&mut Config)) -> FleetBuilder {
+fn labelled(server: &Server, label: &str, change: impl FnOnce(&mut Config)) -> MemberBuilder {
     let mut config = config();
     label.clone_into(&mut config.label);
     change(&mut config);
     member(server).config(config)
 }
 
-async fn seen(fleet: &Fleet, label: &str) -> MemberStatus {
-    let status = fleet.status().await.expect("answers");
+async fn seen(member: &Member, label: &str) -> MemberStatus {
+    let status = member.fleet().status().await.expect("answers");
     let found = status.members.into_iter().find(|member| member.label == label);
     found.expect("a member of this label")
 }
@@ -86,7 +86,7 @@ async fn a_leader_may_always_work_and_never_does_by_default() {
     .await;
     let done = seen(&second, "second").await.done;
     until("messages to pile up", async || {
-        second.status().await.expect("answers").messages.waiting > 50
+        second.fleet().status().await.expect("answers").messages.waiting > 50
     })
     .await;
     assert_eq!(seen(&second, "second").await.done, done);
@@ -103,18 +103,23 @@ async fn a_leader_says_once_that_nobody_works() {
     let mut notices = leader.notices();
     notice(&mut notices, |notice| matches!(notice, Notice::NoWorker)).await;
     until("the trouble to be seen", async || {
-        leader.status().await.expect("answers").trouble() == Some(Trouble::NoWorker)
+        leader.fleet().status().await.expect("answers").trouble() == Some(Trouble::NoWorker)
     })
     .await;
     let _worker = handles(labelled(&server, "worker", |_| {})).start().await.expect("joins");
-    until("no trouble", async || leader.status().await.expect("answers").trouble().is_none()).await;
+    until("no trouble", async || {
+        leader.fleet().status().await.expect("answers").trouble().is_none()
+    })
+    .await;
     stop([leader]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_is_in_trouble_only_if_its_work_is_not_done() {
     let server = Server::any();
-    let status = async || Status::read(server.url(), NAME).await.expect("answers");
+    let status = async || {
+        Fleet::open(server.url(), NAME).expect("an address").status().await.expect("answers")
+    };
     assert_eq!(status().await.trouble(), Some(Trouble::NoMember));
     // Just jobs: nobody can lead, nothing is generated, and all is well.
     let worker = handles(labelled(&server, "worker", |_| {})).start().await.expect("joins");
@@ -124,12 +129,12 @@ async fn a_fleet_is_in_trouble_only_if_its_work_is_not_done() {
         (None, true, false)
     );
     assert!(seen.members[0].works);
-    worker.send("job").await.expect("sent");
+    worker.fleet().send("job").await.expect("sent");
     until("the job to be done", async || status().await.messages.done == 1).await;
     assert_eq!(status().await.trouble(), None);
     stop([worker]).await;
     // Messages wait, and whoever is here does not work.
-    let sender = Sender::open(server.url(), NAME).await.expect("opens");
+    let sender = Fleet::connect(server.url(), NAME).await.expect("opens").sender();
     sender.send("job").await.expect("sent");
     let _observer = labelled(&server, "observer", |_| {}).start().await.expect("joins");
     assert_eq!(status().await.trouble(), Some(Trouble::NoWorker));
@@ -153,7 +158,7 @@ async fn a_fleet_is_in_trouble_only_if_its_work_is_not_done() {
 }
 
 /// A generator that counts, in what Redis keeps for it.
-fn counts(server: &Server, label: &str, per_tick: u64) -> FleetBuilder {
+fn counts(server: &Server, label: &str, per_tick: u64) -> MemberBuilder {
     labelled(server, label, |_| {}).generate(move |tick: Tick| {
         let done = std::str::from_utf8(tick.state()).ok().and_then(|text| text.parse().ok());
         let done: u64 = done.unwrap_or(0);
@@ -177,9 +182,10 @@ async fn a_successor_goes_on_where_its_predecessor_stopped() {
     let worker = worker.start().await.expect("joins");
     for (round, per_tick) in [1, 3, 700, 2].into_iter().enumerate() {
         let leader = counts(&server, "leader", per_tick).start().await.expect("joins");
-        let before = worker.status().await.expect("answers").messages.generated;
+        let before = worker.fleet().status().await.expect("answers").messages.generated;
         until("some messages of this term", async || {
-            worker.status().await.expect("answers").messages.generated >= before + 10 * per_tick
+            worker.fleet().status().await.expect("answers").messages.generated
+                >= before + 10 * per_tick
         })
         .await;
         // Gracefully or not: what was not accepted is not in the state, either.
@@ -189,11 +195,11 @@ async fn a_successor_goes_on_where_its_predecessor_stopped() {
         }
     }
     until("all of them to be done", async || {
-        let books = worker.status().await.expect("answers").messages;
-        books.is_settled() && worker.status().await.expect("answers").generator.is_none()
+        let books = worker.fleet().status().await.expect("answers").messages;
+        books.is_settled() && worker.fleet().status().await.expect("answers").generator.is_none()
     })
     .await;
-    let books = worker.status().await.expect("answers").messages;
+    let books = worker.fleet().status().await.expect("answers").messages;
     let count = books.generated;
     assert_eq!(max.load(Ordering::Relaxed), count, "none was left out");
     assert_eq!(sum.load(Ordering::Relaxed), count * (count + 1) / 2, "none came twice");
@@ -252,7 +258,7 @@ async fn a_state_that_is_too_large_skips_its_tick() {
         .await;
     }
     until("the one that fits", async || {
-        leader.status().await.expect("answers").messages.generated == 1
+        leader.fleet().status().await.expect("answers").messages.generated == 1
     })
     .await;
     stop([leader]).await;
@@ -275,14 +281,39 @@ async fn a_full_error_store_holds_up_new_messages() {
     let words = "5 failed messages are stored already";
     notice(&mut notices, |notice| matches!(notice, Notice::Full { reason } if reason == words))
         .await;
-    let refused = fleet.send("y").await.expect_err("no room");
+    let refused = fleet.fleet().send("y").await.expect_err("no room");
     assert!(matches!(&refused, Error::Full { reason } if reason == words), "{refused}");
-    let store = artel::ErrorStore::open(server.url(), NAME).await.expect("opens");
+    let store = Fleet::connect(server.url(), NAME).await.expect("opens").errors();
     let page = store.page(&mut artel::Cursor::default(), 100).await.expect("a page");
     assert!(page.len() >= 5);
     assert_eq!(store.drop_records(&page).await.expect("dropped"), page.len() as u64);
     notice(&mut notices, |notice| matches!(notice, Notice::Flowing)).await;
-    let errors = fleet.status().await.expect("answers").errors;
+    let errors = fleet.fleet().status().await.expect("answers").errors;
     assert_eq!(errors.dropped, page.len() as u64);
     stop([fleet]).await;
+}
+
+/// Each has connections of its own, whoever comes first; and one that has left is not seen any more, although its
+/// fleet is still used.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_of_one_fleet_can_be_started_at_once_and_one_after_the_other() {
+    let server = Server::any();
+    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
+    let present = || {
+        let channel = format!("artel:{{{NAME}}}:@0:alive");
+        let answer: (String, u64) = redis::cmd("PUBSUB")
+            .arg("SHARDNUMSUB")
+            .arg(channel)
+            .query(&mut server.connect())
+            .expect("answers");
+        answer.1
+    };
+    for _ in 0..2 {
+        let (one, two) = tokio::join!(fleet.join().start(), fleet.join().start());
+        let members = [one.expect("joins"), two.expect("joins")];
+        assert_eq!(present(), 2);
+        stop(members).await;
+        until("nobody to be present", async || present() == 0).await;
+        fleet.send("still here").await.expect("sent");
+    }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use artel::{Error, Fleet, GuardedScript, Role};
-use artel_testkit::{Fault, Kind, Proxy, Server, eventually};
+use artel::{Error, Fleet, GuardedScript, Member, Role};
+use artel_rig::{Fault, Kind, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 
-use crate::{NAME, member, soon, stop};
+use crate::{NAME, member, member_at, soon, stop};
 
 fn key(name: &str) -> String {
     format!("artel:{{{NAME}}}:{name}")
@@ -19,7 +19,7 @@ fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
     command.arg(&words[1..]).query(&mut server.connect()).expect("answers")
 }
 
-async fn observer(server: &Server) -> Fleet {
+async fn observer(server: &Server) -> Member {
     member(server).start().await.expect("joins")
 }
 
@@ -58,7 +58,7 @@ async fn one_holder_at_a_time() {
     eventually("the last release", || ask::<i64>(&server, &["EXISTS", &key("lock:l")]) == 0);
     assert_eq!(ask::<i64>(&server, &["EXISTS", &key("waiters:l")]), 0);
     for fleet in &fleets {
-        let locks = key(&format!("locks:{}", fleet.member().expect("a session")));
+        let locks = key(&format!("locks:{}", fleet.id().expect("a session")));
         assert_eq!(ask::<i64>(&server, &["EXISTS", &locks]), 0);
         assert_eq!(fleet.role(), Role::Observer);
     }
@@ -126,7 +126,7 @@ async fn a_holder_that_was_judged_dead_is_told_and_refused() {
     let append = GuardedScript::new("return redis.call('RPUSH', KEYS[1], ARGV[1])").expect("lua");
     let (list, token) = (key("data:list"), guard.token().to_string());
     assert_eq!(guard.run(&append, &[&list], &[&token]).await.expect("held"), 1);
-    let dead = one.member().expect("a session").to_string();
+    let dead = one.id().expect("a session").to_string();
     let theirs = two.lock("l").expect("a name");
     let waiting = tokio::spawn(async move { theirs.acquire().await });
     eventually("somebody to wait", || ask::<i64>(&server, &["ZCARD", &key("waiters:l")]) == 1);
@@ -135,9 +135,9 @@ async fn a_holder_that_was_judged_dead_is_told_and_refused() {
     let next = soon(waiting).await.expect("no panic").expect("acquires");
     assert!(next.token() > guard.token());
     let refused = guard.run(&append, &[&list], &[&token]).await.expect_err("refused");
-    assert!(refused.is_lock_lost(), "{refused}");
+    assert!(refused.is_not_held(), "{refused}");
     soon(guard.lost()).await;
-    assert!(guard.release().await.expect_err("refused").is_lock_lost());
+    assert!(guard.release().await.expect_err("refused").is_not_held());
     assert_eq!(next.run(&append, &[&list], &[&token]).await.expect("held"), 2);
     // The process came back as somebody new, and may ask again.
     let again = one.lock("l").expect("a name");
@@ -165,7 +165,7 @@ async fn a_lock_is_lost_with_the_data() {
 async fn a_lost_reply_leaves_no_lock_behind() {
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let fleet = member(&server).redis(proxy.url()).start().await.expect("joins");
+    let fleet = member_at(proxy.url()).start().await.expect("joins");
     let lock = fleet.lock("l").expect("a name");
     proxy.set(Fault::DropReplyTo(key("lock:l").into_bytes()));
     let error = lock.try_acquire().await.expect_err("unheard");
@@ -193,7 +193,8 @@ async fn an_attempt_that_is_given_up_on_its_way_leaves_nothing_behind() {
     let proxy = Proxy::start(server.port()).expect("a free port");
     let mut config = artel::Config::default();
     config.lease = Some(Duration::from_secs(3600));
-    let build = |url: String| Fleet::builder().redis(url).name(NAME).config(config.clone());
+    let build =
+        |url: String| Fleet::open(url, NAME).expect("an address").join().config(config.clone());
     let slow = build(proxy.url()).start().await.expect("joins");
     let quick = build(server.url()).start().await.expect("joins");
     for name in ["free", "held"] {
@@ -239,7 +240,7 @@ async fn a_stop_ends_every_wait() {
 async fn a_holder_that_is_cut_off_is_told() {
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let here = member(&server).redis(proxy.url()).start().await.expect("joins");
+    let here = member_at(proxy.url()).start().await.expect("joins");
     let there = observer(&server).await;
     let guard = here.lock("l").expect("a name").acquire().await.expect("free");
     let theirs = there.lock("l").expect("a name");
@@ -253,7 +254,7 @@ async fn a_holder_that_is_cut_off_is_told() {
     let lost = std::time::Instant::now();
     let (_next, granted) = soon(waiting).await.expect("no panic");
     println!("told {:?} before the next was granted it", granted.saturating_duration_since(lost));
-    if crate::soak() {
+    if artel_rig::soak() {
         assert!(lost < granted);
     }
     stop([here, there]).await;
@@ -267,8 +268,8 @@ async fn a_restart_of_redis_costs_no_lock() {
     let mut server = Server::with(kind, &["--appendonly", "yes", "--appendfsync", "always"]);
     let mut config = artel::Config::default();
     config.lease = Some(Duration::from_secs(60));
-    config.grace = Some(Duration::from_secs(3));
-    let fleet = Fleet::builder().redis(server.url()).name(NAME).config(config);
+    config.presence_grace = Some(Duration::from_secs(3));
+    let fleet = Fleet::open(server.url(), NAME).expect("an address").join().config(config);
     let fleet = fleet.start().await.expect("joins");
     let guard = Arc::new(fleet.lock("l").expect("a name").acquire().await.expect("free"));
     let watched = guard.clone();
@@ -281,7 +282,7 @@ async fn a_restart_of_redis_costs_no_lock() {
     crate::until("Redis to answer", async || match guard.run(&ping, &none, &none).await {
         Ok(answer) => answer == "held",
         Err(error) => {
-            assert!(!error.is_lock_lost(), "{error}");
+            assert!(!error.is_not_held(), "{error}");
             false
         }
     })
@@ -296,13 +297,13 @@ async fn a_restart_of_redis_costs_no_lock() {
 async fn a_member_without_its_session_connection_lives_on() {
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let here = member(&server).redis(proxy.url()).start().await.expect("joins");
+    let here = member_at(proxy.url()).start().await.expect("joins");
     let there = observer(&server).await;
-    let event = here.event("e").expect("a name");
-    let event = event.with_consumer_timeout(Duration::from_millis(20)).expect("a time");
+    let event = here.fleet().event("e").expect("a name");
+    let event = event.reread_every(Duration::from_millis(20)).expect("a time");
     let waiting = tokio::spawn(async move { event.wait().await });
     let guard = here.lock("l").expect("a name").acquire().await.expect("free");
-    let id = here.member().expect("a session");
+    let id = here.id().expect("a session");
     proxy.set(Fault::HoldNew);
     let () = ask(&server, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     // It is heard of again and again, for far longer than an absent one may be silent.
@@ -314,9 +315,9 @@ async fn a_member_without_its_session_connection_lives_on() {
     });
     assert!(guard.is_held());
     proxy.set(Fault::Pass);
-    there.event("e").expect("a name").set().await.expect("sets");
+    there.fleet().event("e").expect("a name").set().await.expect("sets");
     assert!(soon(waiting).await.expect("no panic").expect("waits"));
-    assert_eq!(here.member(), Some(id));
+    assert_eq!(here.id(), Some(id));
     stop([here, there]).await;
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use artel::{CountDownLatch, Error, Redis};
-use artel_testkit::{DEADLINE, Fault, Proxy, Server, eventually};
+use artel::{Error, Fleet};
+use artel_rig::{DEADLINE, Fault, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 
 use crate::{NAME, member, soon, stop};
@@ -64,14 +64,14 @@ async fn never_more_permits_than_there_are() {
     assert!(matches!(other, Error::Conflict { .. }), "{other}");
     assert!(two.semaphore("s", 0).is_err() && two.semaphore("a{b}", 1).is_err());
     // A holder that dies gives its permits back.
-    let dead = one.member().expect("a session").to_string();
+    let dead = one.id().expect("a session").to_string();
     let members = format!("artel:{{{NAME}}}:members");
     let () = redis::cmd("ZREM").arg(members).arg(dead).query(&mut server.connect()).expect("dies");
     let permit = soon(theirs.acquire()).await.expect("acquires");
     assert!(permit.is_held());
     soon(permits[0].lost()).await;
     for permit in permits {
-        assert!(permit.release().await.expect_err("lost").is_lock_lost());
+        assert!(permit.release().await.expect_err("lost").is_not_held());
     }
     drop(permit);
     stop(fleets).await;
@@ -85,11 +85,11 @@ async fn a_permit_that_is_dropped_in_an_outage_is_given_back() {
     let proxy = Proxy::start(server.port()).expect("a free port");
     let mut config = artel::Config::default();
     config.lease = Some(Duration::from_secs(60));
-    let fleet = artel::Fleet::builder().redis(proxy.url()).name(NAME).config(config);
+    let fleet = Fleet::open(proxy.url(), NAME).expect("an address").join().config(config);
     let fleet = fleet.start().await.expect("joins");
     let semaphore = fleet.semaphore("s", 1).expect("a name");
     let permit = semaphore.acquire().await.expect("free");
-    let id = fleet.member();
+    let id = fleet.id();
     proxy.set(Fault::Cut);
     drop(permit);
     let error = soon(semaphore.try_acquire()).await.expect_err("Redis is away");
@@ -97,7 +97,7 @@ async fn a_permit_that_is_dropped_in_an_outage_is_given_back() {
     tokio::time::sleep(Duration::from_secs(2)).await; // the outage
     proxy.set(Fault::Pass);
     drop(soon(semaphore.acquire()).await.expect("acquires"));
-    assert_eq!(fleet.member(), id, "it was not the end of the session that freed it");
+    assert_eq!(fleet.id(), id, "it was not the end of the session that freed it");
     stop([fleet]).await;
 }
 
@@ -105,14 +105,13 @@ async fn a_permit_that_is_dropped_in_an_outage_is_given_back() {
 async fn a_latch_opens_at_zero_and_counts_every_call_once() {
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let here = Redis::open(server.url(), NAME).expect("an address");
-    let there = Redis::open(proxy.url(), NAME).expect("an address");
-    let (waits, counts) =
-        (CountDownLatch::new(&here, "l").expect("a name"), CountDownLatch::new(&there, "l"));
-    let counts = counts.expect("a name");
+    let here = Fleet::open(server.url(), NAME).expect("an address");
+    let there = Fleet::open(proxy.url(), NAME).expect("an address");
+    let waits = here.latch("l", 3).expect("a name");
+    let counts = there.latch("l", 7).expect("a name");
     for round in 0..3 {
-        assert!(waits.set_count(3).await.expect("sets"), "round {round}");
-        assert!(!counts.set_count(7).await.expect("asks"), "one round at a time");
+        assert!(waits.start().await.expect("sets"), "round {round}");
+        assert!(!counts.start().await.expect("asks"), "one round at a time");
         assert_eq!(counts.count_down().await.expect("counts"), 2);
         let waiting = waits.clone();
         let waiting = tokio::spawn(async move { waiting.wait().await });
@@ -126,7 +125,7 @@ async fn a_latch_opens_at_zero_and_counts_every_call_once() {
         assert!(waits.wait_timeout(DEADLINE).await.expect("open"));
     }
     assert_eq!(waits.count().await.expect("reads"), 0);
-    assert!(waits.set_count(0).await.is_err());
+    assert!(here.latch("l", 0).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

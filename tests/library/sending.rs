@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
-use artel::{Cursor, Effect, Error, ErrorStore, Fleet, Lane, NewMessage, Outcome, Sender};
-use artel_testkit::{Fault, Proxy, Server, eventually, script_hash};
+use artel::{Cursor, Effect, Error, Fleet, Lane, NewMessage, Outcome, Sender};
+use artel_rig::{Fault, Proxy, Server, eventually, script_hash};
 
 fn lane(server: &Server, name: &str) -> Vec<String> {
     let key = format!("artel:{{f}}:lane:{name}");
@@ -28,7 +28,7 @@ fn memory_max(server: &Server, bytes: u64) {
 async fn a_refusal_after_a_lost_reply_is_not_believed() {
     let server = Server::any();
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let sender = Sender::open(proxy.url(), "f").await.expect("reachable");
+    let sender = Fleet::connect(proxy.url(), "f").await.expect("reachable").sender();
     sender.send("warm").await.expect("sent");
     proxy.set(Fault::DropReplyTo(script_hash("send")));
     let sending = tokio::spawn({
@@ -55,10 +55,11 @@ async fn a_refused_batch_is_not_added_and_uses_no_number() {
     let server = Server::any();
     let mut small = artel::Config::default();
     small.backlog_max = Some(2);
-    let fleet = Fleet::builder().redis(server.url()).name("f").config(small);
+    let fleet = Fleet::open(server.url(), "f").expect("an address").join().config(small);
     let _fleet = fleet.start().await.expect("joins");
-    let sender = Sender::open(server.url(), "f").await.expect("reachable");
-    assert_eq!(sender.backlog_max(), 2, "the fleet's");
+    let client = Fleet::connect(server.url(), "f").await.expect("reachable");
+    assert_eq!(client.info().await.expect("answers").backlog_max, 2, "the fleet's");
+    let sender = client.sender();
     let batch: Vec<NewMessage> = ["1", "2", "3"].map(NewMessage::from).to_vec();
     assert!(matches!(sender.send_all(&batch).await, Err(Error::Full { .. })));
     let ids = sender.send_all(&batch[..2]).await.expect("room for two");
@@ -79,7 +80,7 @@ async fn a_refused_batch_is_not_added_and_uses_no_number() {
 #[tokio::test]
 async fn a_dropped_send_is_added_once_or_not_at_all() {
     let server = Server::any();
-    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    let sender = Fleet::connect(server.url(), "f").await.expect("reachable").sender();
     for n in 0..50u64 {
         let wait = std::time::Duration::from_micros(n * 20);
         let _ = tokio::time::timeout(wait, sender.send(format!("dropped {n}"))).await;
@@ -97,9 +98,9 @@ async fn a_dropped_send_is_added_once_or_not_at_all() {
 #[tokio::test]
 async fn a_fleet_sends_to_itself() {
     let server = Server::any();
-    let fleet = Fleet::builder()
-        .redis(server.url())
-        .name("f")
+    let fleet = Fleet::open(server.url(), "f")
+        .expect("an address")
+        .join()
         .handle(|message: artel::Message, context: artel::Context| async move {
             let note = format!("{} {:?} {:?}", message.lane(), message.kind(), context.term);
             Outcome::done().with(Effect::rpush("seen", note))
@@ -107,8 +108,8 @@ async fn a_fleet_sends_to_itself() {
         .start()
         .await
         .expect("starts");
-    fleet.send(NewMessage::from("x").with_kind("greeting")).await.expect("sent");
-    fleet.sender().lane(Lane::High).send("y").await.expect("sent");
+    fleet.fleet().send(NewMessage::from("x").with_kind("greeting")).await.expect("sent");
+    fleet.fleet().sender().lane(Lane::High).send("y").await.expect("sent");
     let mut connection = server.connect();
     let mut seen: Vec<String> = Vec::new();
     while seen.len() < 2 {
@@ -122,7 +123,7 @@ async fn a_fleet_sends_to_itself() {
     }
     seen.sort();
     assert_eq!(seen, ["high None None", "normal Some(\"greeting\") None"]);
-    assert_eq!(fleet.status().await.expect("answers").messages.balance, 0);
+    assert_eq!(fleet.fleet().status().await.expect("answers").messages.balance, 0);
     fleet.stop();
     fleet.stopped().await;
 }
@@ -147,7 +148,7 @@ async fn a_dropped_requeue_is_not_mistaken_for_the_next() {
     let server = Server::any();
     with_errors(&server, 6);
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let errors = ErrorStore::open(proxy.url(), "f").await.expect("reachable");
+    let errors = Fleet::connect(proxy.url(), "f").await.expect("reachable").errors();
     let records = errors.page(&mut Cursor::default(), 100).await.expect("answers");
     let mut requeuer = errors.requeue(None);
     // Redis knows the script from now on.
@@ -172,7 +173,7 @@ async fn a_dropped_page_of_a_choosing_taker_comes_again() {
     let server = Server::any();
     with_errors(&server, 6);
     let proxy = Proxy::start(server.port()).expect("a free port");
-    let errors = ErrorStore::open(proxy.url(), "f").await.expect("reachable");
+    let errors = Fleet::connect(proxy.url(), "f").await.expect("reachable").errors();
     let mut left = 4;
     let mut taker = errors.take_where(Cursor::default(), move |_| {
         left -= i32::from(left > 0);
@@ -204,7 +205,7 @@ async fn a_taker_that_reads_slowly_is_alive() {
         .arg(&["artel:{f}:errors", "*", "m", "1n-|s1-1|1|9|x", "e", "{}"])
         .query(&mut connection)
         .expect("answers");
-    let store = ErrorStore::open(proxy.url(), "f").await.expect("opens");
+    let store = Fleet::connect(proxy.url(), "f").await.expect("opens").errors();
     let mut taker = store.take();
     assert_eq!(taker.page().await.expect("a page").len(), 1);
     proxy.set(Fault::HoldReplies);
@@ -230,7 +231,7 @@ async fn a_taker_that_reads_slowly_is_alive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sends_fail_side_by_side_while_redis_is_away() {
     let mut server = Server::any();
-    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    let sender = Fleet::connect(server.url(), "f").await.expect("reachable").sender();
     sender.send("before").await.expect("sent");
     let sender = sender.timeout(Duration::from_secs(2));
     server.kill();
@@ -264,7 +265,7 @@ async fn eventually_sent(sender: &Sender) {
             assert!(error.is_retryable(), "nothing may come twice: {error}");
         }
     };
-    tokio::time::timeout(artel_testkit::DEADLINE, sending).await.expect("in time");
+    tokio::time::timeout(artel_rig::DEADLINE, sending).await.expect("in time");
 }
 
 /// Redis hears and does not answer: the call ends after five seconds, in doubt, and names the id under which
@@ -272,7 +273,7 @@ async fn eventually_sent(sender: &Sender) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_without_an_answer_is_in_doubt_and_says_so() {
     let server = Server::any();
-    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    let sender = Fleet::connect(server.url(), "f").await.expect("reachable").sender();
     sender.send("before").await.expect("sent");
     server.freeze();
     let (plain, keyed) = tokio::join!(sender.send("plain"), sender.send_once("order 7", "keyed"));
@@ -287,7 +288,7 @@ async fn a_send_without_an_answer_is_in_doubt_and_says_so() {
     let keyed = keyed.expect_err("no answer");
     assert!(keyed.is_retryable(), "{keyed}");
     let again = sender.send_once("order 7", "keyed").await.expect("sent");
-    let redis = artel::Redis::open(server.url(), "f").expect("an address");
+    let redis = Fleet::open(server.url(), "f").expect("an address");
     let state = redis.find(id.as_str()).await.expect("answers");
     let there = payloads(&server, "normal");
     let count = |text: &str| there.iter().filter(|payload| *payload == text).count();
@@ -306,7 +307,7 @@ async fn a_send_without_an_answer_is_in_doubt_and_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_denied_is_not_added_and_takes_no_other_message_with_it() {
     let server = Server::any();
-    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    let sender = Fleet::connect(server.url(), "f").await.expect("reachable").sender();
     sender.send("first").await.expect("sent");
     let allow = |right: &str| {
         let mut rule = redis::cmd("ACL");
@@ -328,12 +329,12 @@ async fn what_is_denied_is_not_added_and_takes_no_other_message_with_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_duplicate_is_not_taken_for_a_message_that_is_done() {
     let server = Server::any();
-    let sender = Sender::open(server.url(), "f").await.expect("reachable");
+    let sender = Fleet::connect(server.url(), "f").await.expect("reachable").sender();
     let first = sender.send_once("k", "x").await.expect("sent").id;
     for _ in 0..2 {
         assert!(!sender.send_once("k", "x").await.expect("answered").is_new);
     }
-    let redis = artel::Redis::open(server.url(), "f").expect("an address");
+    let redis = Fleet::open(server.url(), "f").expect("an address");
     let name = first.as_str().strip_suffix("-1").expect("the first number");
     let state = redis.find(&format!("{name}-3")).await.expect("answers");
     assert_eq!(state, artel::MessageState::Duplicate { of: first.to_string() });

@@ -1,14 +1,14 @@
 use std::time::Duration;
 
 use artel::{Config, Error, Fleet, Ledger};
-use artel_testkit::Server;
+use artel_rig::Server;
 
 use crate::{NAME, notice, stop, until};
 
-fn builder(server: &Server, change: impl FnOnce(&mut Config)) -> artel::FleetBuilder {
+fn builder(server: &Server, change: impl FnOnce(&mut Config)) -> artel::MemberBuilder {
     let mut config = Config::default();
     change(&mut config);
-    let fleet = Fleet::builder().redis(server.url()).name(NAME).config(config);
+    let fleet = Fleet::open(server.url(), NAME).expect("an address").join().config(config);
     fleet.handle(|_: artel::Message, _: artel::Context| async {})
 }
 
@@ -34,7 +34,7 @@ async fn another_value_of_a_fleet_wide_setting_is_a_start_error() {
         assert!(matches!(&error, Error::Conflict { field, .. } if field == name), "{error}");
     }
     let second = builder(&server, |_| {}).start().await.expect("takes the fleet's");
-    assert_eq!(second.sender().backlog_max(), 1234);
+    assert_eq!(second.fleet().info().await.expect("answers").backlog_max, 1234);
     stop([first, second]).await;
 }
 
@@ -42,11 +42,12 @@ async fn another_value_of_a_fleet_wide_setting_is_a_start_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_follows_the_lease_of_the_fleet() {
     let server = Server::any();
-    let observer = Fleet::builder().redis(server.url()).name(NAME).start().await.expect("joins");
+    let observer =
+        Fleet::open(server.url(), NAME).expect("an address").join().start().await.expect("joins");
     let worker = builder(&server, |config| config.lease = Some(Duration::from_secs(20)));
     let worker = worker.start().await.expect("an observer pins nothing");
     until("the observer to have the new lease", async || {
-        let status = worker.status().await.expect("answers");
+        let status = worker.fleet().status().await.expect("answers");
         assert_eq!(status.lease_ms, 20_000);
         status.members.iter().any(|member| member.role == "observer" && member.left_ms > 10_000)
     })
@@ -74,7 +75,7 @@ async fn the_dead_do_not_keep_their_settings_for_ever() {
     let second = builder(&server, |config| config.lease = Some(Duration::from_secs(2)));
     let mut second = second.start().await.expect("joins");
     let mut notices = second.notices();
-    let status = second.status().await.expect("answers");
+    let status = second.fleet().status().await.expect("answers");
     assert_eq!((status.lease_ms, status.members.len()), (2_000, 1));
     notice(&mut notices, |notice| matches!(notice, artel::Notice::Joined { .. })).await;
     stop([second]).await;

@@ -1,24 +1,24 @@
 use std::time::Duration;
 
-use artel::{Context, Fleet, Message, Notice, Outcome, Sender};
-use artel_testkit::{Fault, Proxy, Server};
+use artel::{Context, Fleet, Member, Message, Notice, Outcome};
+use artel_rig::{Fault, Proxy, Server};
 
 use crate::{NAME, audit, config, notice, settled, stop, until};
 
 const KIB: usize = 1 << 10;
 
 /// A worker behind this proxy, whose messages have at most so many bytes.
-async fn worker(proxy: &Proxy, bytes: usize) -> Fleet {
+async fn worker(proxy: &Proxy, bytes: usize) -> Member {
     let mut config = config();
     config.block_bytes_max = bytes;
     config.payload_bytes_max = bytes;
-    let fleet = Fleet::builder().redis(proxy.url()).name(NAME).config(config);
+    let fleet = Fleet::open(proxy.url(), NAME).expect("an address").join().config(config);
     let handle = |_: Message, _: Context| async { Outcome::done() };
     fleet.handle(handle).start().await.expect("joins")
 }
 
 async fn send(server: &Server, bytes: usize) {
-    let sender = Sender::open(server.url(), NAME).await.expect("reachable");
+    let sender = Fleet::connect(server.url(), NAME).await.expect("reachable").sender();
     sender.send(vec![b'x'; bytes]).await.expect("sent");
 }
 
@@ -40,7 +40,7 @@ async fn a_large_message_is_read_over_a_slow_link() {
     send(&server, 1024 * KIB).await;
     until("it to be done", async || count(&server, "done") == 1).await;
     proxy.set(Fault::Pass);
-    let books = worker.status().await.expect("answers").messages;
+    let books = worker.fleet().status().await.expect("answers").messages;
     assert_eq!((books.done, books.returned), (1, 0));
     audit(&server);
     stop([worker]).await;
@@ -61,7 +61,7 @@ async fn what_one_worker_cannot_read_another_one_gets() {
     let quick = worker(&direct, 1024 * KIB).await;
     notice(&mut notices, |notice| matches!(notice, Notice::Unread { failed: false, .. })).await;
     settled(&quick, 1).await;
-    let books = quick.status().await.expect("answers").messages;
+    let books = quick.fleet().status().await.expect("answers").messages;
     assert_eq!((books.done, books.returned, books.claimed), (1, 0, 0), "no attempt was counted");
     audit(&server);
     let unread: i64 = redis::cmd("EXISTS")
@@ -83,9 +83,9 @@ async fn small_messages_come_through_a_link_that_is_too_slow_for_many() {
     config.concurrency = 500;
     config.block_bytes_max = 512 * KIB;
     config.payload_bytes_max = 4 * KIB;
-    let fleet = Fleet::builder().redis(proxy.url()).name(NAME).config(config);
+    let fleet = Fleet::open(proxy.url(), NAME).expect("an address").join().config(config);
     let worker = fleet.handle(handle).start().await.expect("joins");
-    let sender = Sender::open(server.url(), NAME).await.expect("reachable");
+    let sender = Fleet::connect(server.url(), NAME).await.expect("reachable").sender();
     proxy.set(Fault::Slow(64 * KIB as u64));
     let kib = vec![b'x'; KIB];
     sender.send_all(&vec![artel::NewMessage::from(kib); 500]).await.expect("sent");
@@ -107,7 +107,7 @@ async fn a_small_call_behind_a_large_answer_waits_for_it() {
     send(&server, 1024 * KIB).await;
     until("it to be done", async || {
         // On the same connection, again and again; some of these wait too long, and say so.
-        let _ = tokio::time::timeout(Duration::from_millis(300), worker.status()).await;
+        let _ = tokio::time::timeout(Duration::from_millis(300), worker.fleet().status()).await;
         count(&server, "done") == 1
     })
     .await;

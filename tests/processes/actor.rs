@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
-use artel::{Config, CountDownLatch, DistributedEvent, Error, Fleet, GuardedScript, Redis};
+use artel::{Config, Error, Fleet, GuardedScript};
 
 const FLEET: &str = "actors";
 
@@ -28,11 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn join(url: &str, lease: Duration) -> Result<Fleet, Error> {
+async fn join(url: &str, lease: Duration) -> Result<artel::Member, Error> {
     let mut config = Config::default();
     config.lease = Some(lease);
     config.label = std::process::id().to_string();
-    Fleet::builder().redis(url).name(FLEET).config(config).start().await
+    Fleet::open(url, FLEET).expect("an address").join().config(config).start().await
 }
 
 /// One write per line, so that lines of several processes never mix.
@@ -44,9 +44,9 @@ fn append(path: &str, line: &str) {
 /// Waits for the same event again and again.
 async fn wait(url: &str, rounds: u32) -> Result<(), Error> {
     tracing::subscriber::set_global_default(Waiting).expect("the first");
-    let redis = Redis::open(url, FLEET)?;
-    let event = DistributedEvent::new(&redis, "pulse")?;
-    let event = event.with_consumer_timeout(Duration::from_secs(3600))?;
+    let redis = Fleet::open(url, FLEET)?;
+    let event = redis.event("pulse")?;
+    let event = event.reread_every(Duration::from_secs(3600))?;
     for round in 0..rounds {
         assert!(event.wait().await?);
         println!("woken {round}");
@@ -71,7 +71,7 @@ async fn lock(url: &str, path: &str, lease_ms: u32) -> Result<(), Error> {
             match guard.run(&write, &[list], &[&token]).await {
                 Ok(_) if guard.is_held() => append(path, &token),
                 Ok(_) => {}
-                Err(error) if error.is_lock_lost() => {
+                Err(error) if error.is_not_held() => {
                     println!("refused {token}");
                     break;
                 }
@@ -80,7 +80,7 @@ async fn lock(url: &str, path: &str, lease_ms: u32) -> Result<(), Error> {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         match guard.release().await {
-            Err(error) if error.is_lock_lost() => println!("lost {token}"),
+            Err(error) if error.is_not_held() => println!("lost {token}"),
             _ => {}
         }
     }
@@ -105,7 +105,7 @@ async fn semaphore(url: &str, path: &str, permits: u32, rounds: u32) -> Result<(
 }
 
 async fn latch(url: &str, what: &str) -> Result<(), Error> {
-    let latch = CountDownLatch::new(&Redis::open(url, FLEET)?, "imported")?;
+    let latch = Fleet::open(url, FLEET)?.latch("imported", 3)?;
     match what {
         "wait" => {
             println!("waiting");

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use artel_testkit::{Fault, Program, Proxy, Server, eventually, wait_for};
+use artel_rig::{Fault, Program, Proxy, Server, eventually, wait_for};
 
 use crate::{actor, key, servers, soak};
 

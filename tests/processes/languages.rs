@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use artel_testkit::{Program, Server, eventually};
+use artel_rig::{Program, Server, eventually};
 
 use crate::{FLEET, actor, key, said};
 
@@ -45,7 +45,7 @@ fn what_the_documentation_says_wakes_a_waiter() {
 /// A program in Python, with its usual client.
 fn python(server: &Server, what: &str) -> Program {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/languages/event.py");
-    artel_testkit::python(script, &[what, &server.url(), FLEET, "pulse"])
+    artel_rig::python(script, &[what, &server.url(), FLEET, "pulse"])
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn python_sets_what_rust_waits_for_and_waits_for_what_rust_sets() {
     eventually("Python to wait", || waits.stdout().contains("waiting") || !waits.is_alive());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let redis = artel::Redis::open(server.url(), FLEET).expect("an address");
-        let event = artel::DistributedEvent::new(&redis, "pulse").expect("a name");
+        let redis = artel::Fleet::open(server.url(), FLEET).expect("an address");
+        let event = redis.event("pulse").expect("a name");
         event.set().await.expect("sets");
         event.clear().await.expect("clears: it was a pulse");
     });
@@ -79,17 +79,17 @@ fn tasks_in_python_wait_for_what_rust_sets_and_set_what_rust_waits_for() {
     let mut server = Server::any();
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let script = script.join("examples/languages/asyncio_events.py");
-    let mut tasks = artel_testkit::python(script, &[&server.url(), FLEET, "work"]);
+    let mut tasks = artel_rig::python(script, &[&server.url(), FLEET, "work"]);
     eventually("Python to wait", || tasks.stdout().contains("waiting") || !tasks.is_alive());
     // Redis goes and comes back under it.
     server.kill();
     server.restart();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let redis = artel::Redis::open(server.url(), FLEET).expect("an address");
-        let event = |name: &str| artel::DistributedEvent::new(&redis, name).expect("a name");
+        let redis = artel::Fleet::open(server.url(), FLEET).expect("an address");
+        let event = |name: &str| redis.event(name).expect("a name");
         event("work").set().await.expect("sets");
-        let done = event("work-done").wait_timeout(artel_testkit::DEADLINE).await.expect("answers");
+        let done = event("work-done").wait_timeout(artel_rig::DEADLINE).await.expect("answers");
         assert!(done, "{}", tasks.stderr());
         assert!(!event("work").is_set().await.expect("answers"), "cleared by Python");
     });

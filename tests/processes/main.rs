@@ -7,7 +7,7 @@ mod languages; // redis-cli and Python
 
 use std::path::PathBuf;
 
-use artel_testkit::{Kind, Program, Server, eventually};
+use artel_rig::{Kind, Program, Server, eventually};
 
 const FLEET: &str = "actors";
 
@@ -118,9 +118,9 @@ fn a_latch_holds_a_process_until_others_have_counted() {
     // As a fourth program would begin it.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let redis = artel::Redis::open(server.url(), FLEET).expect("an address");
-        let latch = artel::CountDownLatch::new(&redis, "imported").expect("a name");
-        assert!(latch.set_count(3).await.expect("begins"));
+        let redis = artel::Fleet::open(server.url(), FLEET).expect("an address");
+        let latch = redis.latch("imported", 3).expect("a name");
+        assert!(latch.start().await.expect("begins"));
     });
     for left in (0..3).rev() {
         assert!(!waiting.stdout().contains("open"), "{left} left");

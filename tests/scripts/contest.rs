@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use artel_testkit::Kind;
+use artel_rig::Kind;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 

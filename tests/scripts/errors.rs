@@ -109,7 +109,7 @@ fn a_drain_is_inherited_only_past_its_deadline_and_whole() {
         assert_eq!(lab.send(&inherit), "alive");
         let release = lab.confirm_call("old", "0", &[]);
         assert_eq!(lab.send(&release), "ok");
-        artel_testkit::eventually("the deadline", || lab.send(&inherit) != "alive");
+        artel_rig::eventually("the deadline", || lab.send(&inherit) != "alive");
         assert_eq!(lab.send(&inherit), "same");
         assert_eq!(stored(lab), 1);
         assert_eq!(lab.send(&release), "gone", "the old taker learns that it is not its own");
@@ -137,7 +137,7 @@ fn a_clock_that_went_back_keeps_nobody_waiting() {
                 }
             };
             assert_eq!(lab.send(&heir), "alive");
-            artel_testkit::eventually("a deadline that was cut", || lab.send(&heir) != "alive");
+            artel_rig::eventually("a deadline that was cut", || lab.send(&heir) != "alive");
             assert_eq!(length(lab, if inherits { "drain:heir" } else { "errors" }), 1);
             let _: u64 = lab.redis(&["DEL", &errors, &drains]);
         }

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-use artel_testkit::{Kind, Server};
+use artel_rig::{Kind, Server};
 use redis::{Connection, Value};
 
 use crate::rules::Rules;
@@ -424,15 +424,15 @@ impl Lab {
     }
 
     pub fn ledger_ids(&mut self) -> Vec<String> {
-        let snapshot = artel_testkit::Snapshot::read(&mut self.connection, "lab");
-        snapshot.ledger.into_iter().map(|(id, ..)| id).collect()
+        let snapshot = artel_rig::Snapshot::read(&mut self.connection, "lab");
+        snapshot.ledger.into_iter().map(|settled| settled.id).collect()
     }
 
     /// Nothing is in two places, nothing is missing, every counter is right.
     #[track_caller]
     pub fn assert_clean(&mut self) {
-        let snapshot = artel_testkit::Snapshot::read(&mut self.connection, "lab");
-        artel_testkit::Audit::of(&snapshot, &[]).assert_clean();
+        let snapshot = artel_rig::Snapshot::read(&mut self.connection, "lab");
+        artel_rig::Audit::of(&snapshot, artel_rig::Taken::Ids(&[])).assert_clean();
     }
 }
 
@@ -451,7 +451,7 @@ impl Presence {
 
     /// Waits for a message.
     pub fn hears(&mut self) -> String {
-        self.0.get_ref().set_read_timeout(Some(artel_testkit::DEADLINE)).expect("a time");
+        self.0.get_ref().set_read_timeout(Some(artel_rig::DEADLINE)).expect("a time");
         self.lines(7) // *3, $8 smessage, $n channel, $n message
     }
 }
@@ -469,14 +469,7 @@ fn flatten(value: Value) -> Vec<String> {
 
 /// Runs a test on every kind of server there is.
 pub fn on_each_server(test: impl Fn(&mut Lab)) {
-    let mut ran = 0;
-    for kind in [Kind::Redis, Kind::Valkey] {
-        if kind.program().is_some() {
-            test(&mut Lab::new(kind));
-            ran += 1;
-        }
-    }
-    assert!(ran > 0, "no server found: run `./dev test`, which installs one");
+    artel_rig::each_server(|kind| test(&mut Lab::new(kind)));
 }
 
 /// Proves a rule: with it `holds` is true, with it switched off the same schedule breaks it.

@@ -1,4 +1,4 @@
-use artel_testkit::eventually;
+use artel_rig::eventually;
 
 use crate::lab::{LEASE, Lab, NOBODY, on_each_server, proves};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use artel_testkit::Snapshot;
+use artel_rig::Snapshot;
 
 use crate::lab::{Answer, Lab, Late, NOBODY, on_each_server};
 
@@ -108,7 +108,7 @@ fn every_script_has_a_story_of_repeats() {
         let mut story = Story { lab, sent: Vec::new(), after_each: |_, _, _| {} };
         story.run();
         let told: BTreeSet<&str> = story.sent.iter().map(|call| call.script).collect();
-        for (name, source) in artel_testkit::scripts() {
+        for (name, source) in artel_rig::scripts() {
             let elsewhere = ELSEWHERE.iter().find(|(script, _)| *script == name);
             let reads = source.starts_with("#!lua flags=no-writes");
             let places = usize::from(reads)

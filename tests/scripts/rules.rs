@@ -8,7 +8,7 @@ pub struct Rules(BTreeMap<String, String>);
 
 impl Rules {
     pub fn all() -> Rules {
-        let mut rules = artel_testkit::scripts();
+        let mut rules = artel_rig::scripts();
         // It is only the beginning of a user's script.
         rules.entry("guarded".to_owned()).and_modify(|source| {
             source.push_str("return {'ok', redis.call('RPUSH', KEYS[1], ARGV[1])}");

@@ -1,10 +1,10 @@
 //! A randomized adversary over the bare scripts: crash, freeze, lost reply, late copy, wrong reap,
-//! Redis restored from an older state. The whole state is checked after every step, by a script of
-//! its own that trusts no counter. A failure prints its seed; seeds that ever failed are kept.
+//! Redis restored from an older state. The whole state is audited after every step, and no counter
+//! is trusted. A failure prints its seed; seeds that ever failed are kept.
 
 use std::collections::BTreeMap;
 
-use artel_testkit::Kind;
+use artel_rig::{Audit, Kind, Snapshot, Taken};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -14,9 +14,6 @@ use crate::rules::Rules;
 /// Seeds that once showed a fault, or a fault of the adversary itself.
 const SEEDS: [u64; 3] = [1, 42, 20_261_115];
 const STEPS_PER_WORLD: u64 = 150;
-
-/// Reads everything, trusts no counter.
-const CHECK: &str = include_str!("check.lua");
 
 /// A simulated process: what it knows, which may be wrong.
 #[derive(Clone, Default)]
@@ -340,8 +337,6 @@ fn forget(process: &mut Process, n: u64, positions: &[usize], closing: bool) {
 fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<(), String> {
     let () = lab.redis(&["FLUSHALL"]);
     lab.limit_backlog("5");
-    let check = redis::Script::new(CHECK);
-    let prefix = lab.prefix.clone();
     let mut world = World {
         lab,
         rng: ChaCha8Rng::seed_from_u64(seed),
@@ -354,15 +349,11 @@ fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<
     };
     for step in 0..STEPS_PER_WORLD {
         world.step();
-        let verdict: String = check
-            .arg(&prefix)
-            .invoke(&mut world.lab.connection)
-            .map_err(|error| error.to_string())?;
-        if verdict != "ok" {
-            return Err(format!(
-                "seed {seed}, step {step}: {verdict}; last: {:?}",
-                world.history.last()
-            ));
+        let snapshot = Snapshot::try_read(&mut world.lab.connection, "lab", true);
+        let audit = Audit::of(&snapshot.map_err(|error| error.to_string())?, Taken::Counted);
+        if let Some(problem) = audit.problems.first() {
+            let last = world.history.last();
+            return Err(format!("seed {seed}, step {step}: {problem}; last: {last:?}"));
         }
     }
     Ok(())

@@ -383,7 +383,7 @@ fn a_late_clear_does_not_clear_the_next_set() {
 fn an_event_outlives_its_time_as_a_generation() {
     on_each_server(|lab| {
         let set = lab.set("c0", "x", "1");
-        artel_testkit::eventually("it to clear itself", || !lab.is_set());
+        artel_rig::eventually("it to clear itself", || !lab.is_set());
         assert_eq!(lab.event("event_read", &[]).at(1), &set.at(1)[1..]);
         // Whoever asks for longer gets it, if it knows what it makes longer.
         let state = lab.set(&set.at(1).replace('s', "c"), "y", "60000").at(1).to_owned();

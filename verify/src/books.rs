@@ -13,34 +13,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Entries of the ledger read at once.
 const PAGE: usize = 5_000;
 
-const READ: &str = r"
-local p = ARGV[1]
-local waiting, held, errors = 0, 0, {}
-for _, key in ipairs(redis.call('KEYS', p .. 'lane:*')) do waiting = waiting + redis.call('LLEN', key) end
-for _, key in ipairs(redis.call('KEYS', p .. 'block:*')) do
-  for _, m in ipairs(redis.call('LRANGE', key, 0, -1)) do if m ~= '' and m ~= '-' then held = held + 1 end end
-end
-local stores = redis.call('KEYS', p .. 'drain:*')
-stores[#stores + 1] = p .. 'errors'
-for _, key in ipairs(stores) do
-  for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
-    for i = 1, #entry[2], 2 do
-      if entry[2][i] == 'm' then errors[#errors + 1] = string.match(entry[2][i + 1], '^[^|]*|([^|]+)') end
-    end
-  end
-end
-local settled = 0
-if redis.call('EXISTS', p .. 'ledger') == 1 then
-  local info = redis.call('XINFO', 'STREAM', p .. 'ledger')
-  for i = 1, #info, 2 do if info[i] == 'entries-added' then settled = info[i + 1] end end
-end
-local lease = redis.call('GET', p .. 'lease')
-if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
-return {waiting, held, settled, errors, redis.call('HGETALL', p .. 'counts'), redis.call('ZCARD', p .. 'members'),
-  lease and string.match(lease, '|(.+)$') or '', redis.call('HGETALL', p .. 'data:' .. ARGV[2]),
-  redis.call('EXISTS', p .. 'data:' .. ARGV[3]), redis.call('HGET', p .. 'state', 'state') or '0'}
-";
-
 const BEAT: &str = r"
 local t = redis.call('TIME')
 -- By the clock, so that it grows even if Redis forgot where it was.
@@ -185,30 +157,28 @@ impl Books {
     }
 
     pub(crate) fn snapshot(&mut self) -> RedisResult<Snapshot> {
-        type Counts = HashMap<String, i64>;
-        type Effects = Vec<(String, i64)>;
-        type Raw = (u64, u64, u64, Vec<String>, Counts, u64, String, Effects, bool, i64);
-        let mut read = redis::cmd("EVAL");
-        read.arg(READ).arg(0).arg(key("")).arg(EFFECTS).arg(REFUSED);
-        let raw: Raw = self.with(|connection| read.query(connection))?;
+        let all =
+            |connection: &mut Connection| artel_rig::Snapshot::try_read(connection, FLEET, false);
+        let all = self.with(all)?;
         let mut effects: HashMap<Source, (i64, i64)> = HashMap::new();
-        for (field, value) in raw.7 {
+        for (field, value) in all.data.get(EFFECTS).into_iter().flatten() {
             let Some((source, what)) = field.split_once(':') else { continue };
             let Some(source) = Source::read(source) else { continue };
             let entry = effects.entry(source).or_default();
-            *(if what == "n" { &mut entry.0 } else { &mut entry.1 }) = value;
+            *(if what == "n" { &mut entry.0 } else { &mut entry.1 }) = value.parse().unwrap_or(0);
         }
+        let term = all.lease.as_deref().and_then(|lease| lease.split_once('|'));
         Ok(Snapshot {
-            waiting: raw.0,
-            held: raw.1,
-            settled: raw.2,
-            errors: raw.3.iter().filter_map(|id| id_of(id)).collect(),
-            counts: raw.4,
-            members: raw.5,
-            leads: raw.6.parse().ok(),
+            waiting: all.waiting() as u64,
+            held: all.claimed() as u64,
+            settled: all.settled,
+            errors: all.errors.iter().filter_map(|id| id_of(id)).collect(),
+            members: all.members.len() as u64,
+            leads: term.and_then(|(_, term)| term.parse().ok()),
             effects,
-            refused: raw.8,
-            state: raw.9,
+            refused: all.data.contains_key(REFUSED),
+            state: all.state.and_then(|state| state.parse().ok()).unwrap_or(0),
+            counts: all.counts,
         })
     }
 

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::clock::Clock;
 use crate::history::{Entry, NO_HISTORY, Tail, now};
 use crate::member::{LEAVE, Part};
-use crate::proxy::{Fault, Proxy};
+use artel_rig::Clock;
+use artel_rig::{Fault, Proxy};
 
 /// A process, the proxy between it and Redis, and what it writes.
 pub(crate) struct Actor {

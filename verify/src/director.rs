@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use crate::books::Books;
 use crate::cast::{Actor, Ended};
 use crate::check::Checker;
-use crate::clock::Clock;
 use crate::history::{self, Entry};
 use crate::options::{Options, Progress, Stop, Target, Trouble};
 use crate::plan::{Kind, Step};
@@ -21,6 +20,7 @@ use crate::stage::{Stage, possible};
 use crate::strike::Act;
 use crate::trust::Trusts;
 use crate::wakes::Wakes;
+use artel_rig::Clock;
 
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const LOOK: Duration = Duration::from_millis(50);

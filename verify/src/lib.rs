@@ -4,27 +4,24 @@
 //! that every process writes with one system call before and after each step, from the ledger, and from
 //! what is in Redis at the end.
 //!
-//! [`run`] starts the cast (members, a taker of errors and a sender, real processes, each behind a [`Proxy`] of its
+//! [`run`] starts the cast (members, a taker of errors and a sender, real processes, each behind a proxy of its
 //! own), lets faults happen by a plan that a seed decides, mends everything every twenty seconds to look
-//! at the books, and judges at the end. [`Proxy`] and [`Server`] serve the project's tests as well.
+//! at the books, and judges at the end.
 
 mod books;
 mod cast;
 mod check;
-mod clock;
 mod director;
 mod history;
 mod member;
 mod options;
 mod plan;
 mod promise;
-mod proxy;
 mod quiet;
 mod report;
 mod schedule;
 mod scribe;
 mod sent;
-mod server;
 mod stage;
 mod strike;
 mod trust;
@@ -35,6 +32,4 @@ pub use member::Part;
 pub use options::{Options, Progress, Stop, Target, Trouble};
 pub use plan::Kind;
 pub use promise::{Invariant, Seen, Violation};
-pub use proxy::{Fault, Proxy};
 pub use report::{Paths, Report, Times, Verdict};
-pub use server::{Server, free_port};

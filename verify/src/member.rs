@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Batch, BoxError, Config, Context, Cursor, DistributedEvent, Effect, Error, ErrorRecord,
-    ErrorStore, Fleet, Lane, Ledger, Message, NewMessage, Notice, Outcome, Redis, Sender, Tick,
+    Batch, BoxError, Config, Context, Cursor, Effect, Error, ErrorRecord, Fleet, Lane, Ledger,
+    Message, NewMessage, Notice, Outcome, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
 use crate::history::{Book, Entry, Id, Source, Tail, id_of, now};
 use crate::scribe::Scribe;
 use crate::sent::{KEY, OF};
+use artel_rig::Clock;
 
 /// The fleet that is broken.
 pub(crate) const FLEET: &str = "verify";
@@ -108,10 +108,10 @@ impl Part {
         if role(&self.name) != NEXT_DOOR {
             let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
         }
-        let redis = Redis::open(self.url.as_str(), FLEET)?;
+        let fleet = Fleet::open(self.url.as_str(), FLEET)?;
         let leave = Notify::new();
         tokio::select! {
-            () = obey(&redis, &book, &leave) => {
+            () = obey(&fleet, &book, &leave) => {
                 end_server(&self.dir);
                 Ok(())
             }
@@ -120,7 +120,7 @@ impl Part {
                     TAKER => take(&self, &book).await,
                     SENDER => send(&self, &book).await,
                     NEXT_DOOR => live_next_door(&self, &book).await,
-                    _ => work(&self, &redis, &book, &leave).await,
+                    _ => work(&self, &fleet, &book, &leave).await,
                 }
             } => result,
         }
@@ -128,14 +128,14 @@ impl Part {
 }
 
 /// Sets events when told to, until whoever tells is gone.
-async fn obey(redis: &Redis, book: &Arc<Book>, leave: &Notify) {
+async fn obey(fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
     let mut told = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = told.next_line().await {
         if line == LEAVE {
             leave.notify_one();
         }
         let Some(name) = line.strip_prefix("set ").map(str::to_owned) else { continue };
-        let Ok(event) = DistributedEvent::new(redis, &name) else { continue };
+        let Ok(event) = fleet.event(&name) else { continue };
         let book = book.clone();
         tokio::spawn(async move {
             // Before, while and after the other one begins to wait.
@@ -218,7 +218,7 @@ fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
     if keeps { batch.with_state(after.to_string()) } else { batch }
 }
 
-async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> Result<(), Error> {
+async fn work(part: &Part, fleet: &Fleet, book: &Arc<Book>, leave: &Notify) -> Result<(), Error> {
     let (maker, made) = (part.clone(), Arc::clone(book));
     let generate = move |tick: Tick| {
         let batch = make(&maker, &made, &tick);
@@ -229,27 +229,28 @@ async fn work(part: &Part, redis: &Redis, book: &Arc<Book>, leave: &Notify) -> R
         let book = worked.clone();
         async move { handle(&book, &message, &context).await }
     };
-    let mut fleet = loop {
-        let fleet = Fleet::builder().redis(part.url.as_str()).name(FLEET).config(config_of(part));
-        match fleet.generate(generate.clone()).handle(handle.clone()).start().await {
-            Ok(fleet) => break fleet,
+    // Over connections of its own: who waits must not be helped by what the member does.
+    let own = Fleet::open(part.url.as_str(), FLEET)?;
+    let mut member = loop {
+        let joining = own.join().config(config_of(part));
+        match joining.generate(generate.clone()).handle(handle.clone()).start().await {
+            Ok(member) => break member,
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }
     };
-    tokio::spawn(wait(redis.clone(), book.clone()));
-    tokio::spawn(wait_for_each(redis.clone(), part.name.clone(), book.clone()));
-    let mut notices = fleet.notices();
+    tokio::spawn(wait(fleet.clone(), book.clone()));
+    tokio::spawn(wait_for_each(fleet.clone(), part.name.clone(), book.clone()));
+    let mut notices = member.notices();
     loop {
         let notice = tokio::select! {
             notice = notices.next() => notice,
             () = leave.notified() => {
-                fleet.stop();
-                fleet.stopped().await;
+                member.shutdown().await;
                 return Ok(());
             }
         };
         let Some(notice) = notice else { return Ok(()) };
-        if let Some(entry) = entry_of(notice, fleet.member().is_some()) {
+        if let Some(entry) = entry_of(notice, member.id().is_some()) {
             book.put(&entry);
         }
     }
@@ -315,15 +316,15 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
 async fn live_next_door(part: &Part, book: &Book) -> Result<(), Error> {
     let mut config = Config::default();
     config.lease = Some(part.lease);
-    let mut fleet = loop {
-        let url = format!("{}/1", part.url);
-        let fleet = Fleet::builder().redis(url).name(FLEET).config(config.clone());
-        match fleet.generate(|_: Tick| async { Vec::<NewMessage>::new() }).start().await {
-            Ok(fleet) => break fleet,
+    let next_door = Fleet::open(format!("{}/1", part.url), FLEET)?;
+    let mut member = loop {
+        let joining = next_door.join().config(config.clone());
+        match joining.generate(|_: Tick| async { Vec::<NewMessage>::new() }).start().await {
+            Ok(member) => break member,
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }
     };
-    let mut notices = fleet.notices();
+    let mut notices = member.notices();
     while let Some(notice) = notices.next().await {
         if let Notice::DataLossSeen { what } = notice {
             book.put(&Entry::DataLoss(what.to_owned()));
@@ -333,8 +334,8 @@ async fn live_next_door(part: &Part, book: &Book) -> Result<(), Error> {
 }
 
 /// Waits for the pulse, again and again.
-async fn wait(redis: Redis, book: Arc<Book>) -> Result<(), Error> {
-    let event = DistributedEvent::new(&redis, PULSE)?;
+async fn wait(fleet: Fleet, book: Arc<Book>) -> Result<(), Error> {
+    let event = fleet.event(PULSE)?;
     let mut seen = 0;
     loop {
         match event.wait_past(seen).await {
@@ -353,11 +354,11 @@ async fn wait(redis: Redis, book: Arc<Book>) -> Result<(), Error> {
 }
 
 /// Waits for one event after the other, each of which is set once.
-async fn wait_for_each(redis: Redis, who: String, book: Arc<Book>) -> Result<(), Error> {
+async fn wait_for_each(fleet: Fleet, who: String, book: Arc<Book>) -> Result<(), Error> {
     for number in 1_u64.. {
         let name = format!("{who}:{number}");
         // Nobody is helped by a timer here.
-        let event = DistributedEvent::new(&redis, &name)?.with_consumer_timeout(TIMER)?;
+        let event = fleet.event(&name)?.reread_every(TIMER)?;
         book.put(&Entry::Waits(name.clone()));
         while event.wait().await.is_err() {
             tokio::time::sleep(RETRY).await;
@@ -390,7 +391,7 @@ fn has_key(number: u64) -> bool {
 }
 
 async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
-    let store = ErrorStore::open(part.url.as_str(), FLEET).await?;
+    let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
     let mut taker = store.take();
     loop {
         let page = taker.page().await?;
@@ -409,7 +410,7 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
 
 /// Each of these becomes a new message, which names the old one as its origin.
 async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
-    let store = ErrorStore::open(part.url.as_str(), FLEET).await?;
+    let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
     let page = store.page(&mut Cursor::since_ms(0), PUT_BACK).await?;
     note_origins(&page, book);
     store.requeue(None).put_back(&page).await?;
@@ -443,9 +444,9 @@ async fn send(part: &Part, book: &Book) -> Result<(), Error> {
         }
     }
     let sender = loop {
-        match Sender::open(part.url.as_str(), FLEET).await {
+        match Fleet::connect(part.url.as_str(), FLEET).await {
             // Long enough to be repeated after every fault.
-            Ok(sender) => break sender.timeout(SENDS_WITHIN),
+            Ok(fleet) => break fleet.sender().timeout(SENDS_WITHIN),
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }
     };

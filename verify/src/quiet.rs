@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use crate::books::{Books, Snapshot};
 use crate::cast::Actor;
-use crate::clock::TAKES_EFFECT;
 use crate::director::{Director, LOOK, PAUSE};
 use crate::history;
 use crate::member::REST;
@@ -16,6 +15,7 @@ use crate::options::{Progress, Trouble};
 use crate::promise::Invariant;
 use crate::report::Paths;
 use crate::strike::Act;
+use artel_rig::TAKES_EFFECT;
 
 /// By then a push that was under way when generating ended is there.
 const REST_AFTER: Duration = Duration::from_secs(1);

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use crate::books::Books;
 use crate::cast::Actor;
-use crate::clock::Clock;
 use crate::history::{self, Book};
 use crate::member::{NEXT_DOOR, Part, SENDER, TAKER};
 use crate::options::{Options, Target, Trouble};
 use crate::plan::Kind;
-use crate::server::Server;
 use crate::strike::{Act, server_args};
+use artel_rig::Clock;
+use artel_rig::PrivateServer;
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// What is broken and mended.
 pub(crate) struct Stage {
-    pub(crate) server: Option<Server>,
+    pub(crate) server: Option<PrivateServer>,
     pub(crate) actors: Vec<Actor>,
     pub(crate) books: Books,
     /// What ends which fault, and when.
@@ -70,14 +70,14 @@ fn start_server(
     options: &Options,
     program: &Path,
     library: Option<&Path>,
-) -> Result<Server, Trouble> {
+) -> Result<PrivateServer, Trouble> {
     let dir = options.dir.join("server");
     std::fs::create_dir_all(&dir)?;
     let wanted = [Kind::ClockRedis, Kind::ClockSender];
     let wanted = wanted.iter().any(|kind| options.kinds.contains(kind));
     let clock = library.filter(|_| wanted);
     let clock = clock.map(|library| Clock::new(library, dir.join("clock"))).transpose()?;
-    Ok(Server::start_with(program, &dir, &server_args(&options.kinds), clock, true)?)
+    Ok(PrivateServer::start_with(program, &dir, &server_args(&options.kinds), clock, true)?)
 }
 
 /// Those who are no members stand behind them: the taker, the sender, and, on a server of our own, the fleet next

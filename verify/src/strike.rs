@@ -5,13 +5,13 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use crate::clock::{OFF_MAX, TAKES_EFFECT, off_ms};
 use crate::director::{Director, LOOK};
 use crate::history::{Entry, now};
 use crate::options::Trouble;
 use crate::plan::{Kind, Step};
-use crate::proxy::Fault;
-use crate::server::Server;
+use artel_rig::Fault;
+use artel_rig::PrivateServer;
+use artel_rig::{OFF_MAX, TAKES_EFFECT, off_ms};
 
 /// For so long the taker of errors is watched until it has some in its hands: it does several times a second.
 const CATCH: Duration = Duration::from_millis(500);
@@ -228,7 +228,7 @@ impl Director<'_> {
     }
 
     fn set_clock_of_redis(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
-        let clock = self.stage.server.as_ref().and_then(Server::clock);
+        let clock = self.stage.server.as_ref().and_then(PrivateServer::clock);
         let Some(clock) = clock else { return Ok(None) };
         let off = off_ms(step.which, self.options.lease);
         clock.set(off)?;
@@ -240,7 +240,7 @@ impl Director<'_> {
     /// A sender waits for an answer while the clock of Redis jumps, so that its numbers are forgotten.
     fn forget_sender(&mut self) -> Result<Option<String>, Trouble> {
         let at = self.sender();
-        let clock = self.stage.server.as_ref().and_then(Server::clock).cloned();
+        let clock = self.stage.server.as_ref().and_then(PrivateServer::clock).cloned();
         let hurt = self.stage.actors[at].hurt;
         let Some(clock) = clock.filter(|_| !hurt) else { return Ok(None) };
         let whom = self.name_of(at);
@@ -408,7 +408,7 @@ impl Director<'_> {
                 self.watch.paths.clocks_seen += u64::from(seen);
             }
             Act::ClockBack => {
-                if let Some(clock) = self.stage.server.as_ref().and_then(Server::clock) {
+                if let Some(clock) = self.stage.server.as_ref().and_then(PrivateServer::clock) {
                     clock.set(0)?;
                     self.stage.clock_set = Instant::now();
                 }

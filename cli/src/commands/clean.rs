@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use artel::{Fleet, Notice};
+use artel::Notice;
 
 use crate::exit::{Failure, OK};
 use crate::printer;
@@ -13,11 +13,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
     // A member that neither leads nor works: it only judges, like all others, and puts back.
-    let mut fleet = Fleet::builder().redis(&place.redis).name(&place.fleet).start().await?;
-    let mut notices = fleet.notices();
+    let fleet = place.open()?;
+    let mut member = fleet.join().start().await?;
+    let mut notices = member.notices();
     let start = Instant::now();
     loop {
-        fleet.clean().await?;
+        member.clean().await?;
         let status = fleet.status().await?;
         // Everybody was heard of since we began, or is judged by now.
         let elapsed = start.elapsed();
@@ -29,9 +30,8 @@ pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    fleet.clean().await?;
-    fleet.stop();
-    fleet.stopped().await;
+    member.clean().await?;
+    member.shutdown().await;
     let (mut members, mut messages) = (0, (0, 0));
     while let Some(notice) = notices.next().await {
         match notice {

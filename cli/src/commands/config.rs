@@ -69,11 +69,9 @@ fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
     if let Action::Run(run) = args.action()? {
         let start = commands::run::Start::of_run(&run);
         start.parts()?;
-        let mut member = Fleet::builder().name(fleet).config(start.config());
-        if let Some(redis) = redis {
-            member = member.redis(redis);
-        }
-        member.check()?;
+        let redis = redis.unwrap_or_else(|| "redis://127.0.0.1".to_owned());
+        start.config().validate()?;
+        Fleet::open(redis, &fleet)?;
     }
     printer::remark(&format!("{} is fine", path.display()));
     Ok(OK)

@@ -1,6 +1,6 @@
 //! `artel data`: what the effects of handlers wrote.
 
-use artel::{Data, Redis};
+use artel::Data;
 use serde_json::{Value, json};
 
 use crate::args::DataCommand;
@@ -11,7 +11,7 @@ use crate::{printer, table};
 
 pub(crate) async fn data(place: &Place, command: &DataCommand) -> Result<u8, Failure> {
     let DataCommand::Get { name, json } = command;
-    let found = Redis::open(&place.redis, &place.fleet)?.data(name).await?;
+    let found = place.open()?.data(name).await?;
     let Some(found) = found else {
         let error = format!("no effect has written anything under {name:?}");
         return Err(Failure::new(NOT_FOUND, error).hint("is the `--fleet` right?"));

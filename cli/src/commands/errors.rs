@@ -122,7 +122,8 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
     filter.limit = args.filter.limit.unwrap_or(PAGE);
     let asked = filter.limit;
     let given = args.cursor.as_deref().map(Cursor::after).transpose()?;
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let fleet = place.connect().await?;
+    let store = fleet.errors();
     let mut cursor = match given {
         Some(cursor) => cursor,
         None => filter.cursor(&store).await?,
@@ -154,7 +155,7 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
         taken => format!(", {taken} of them being taken by somebody"),
     };
     match last {
-        _ if stored == 0 && !store.was_joined() => printer::remark(&format!(
+        _ if stored == 0 && !fleet.info().await?.was_joined => printer::remark(&format!(
             "no failed message is stored: nobody ever joined fleet {:?} (`artel fleets` shows those there are)",
             place.fleet
         )),
@@ -281,7 +282,7 @@ impl<'a> Pages<'a> {
 }
 
 async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let store = place.connect().await?.errors();
     let mut filter = Filter::new(&args.filter)?;
     let question = |what: &str| format!("put {what} back to work?");
     let Some(asked) = ask(&store, &mut filter, args.yes, question).await? else { return Ok(OK) };
@@ -309,7 +310,7 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
 }
 
 async fn drop_them(place: &Place, args: &DropArgs) -> Result<u8, Failure> {
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let store = place.connect().await?.errors();
     let mut filter = Filter::new(&args.filter)?;
     let question = |what: &str| format!("remove {what} for good?");
     let Some(asked) = ask(&store, &mut filter, args.yes, question).await? else { return Ok(OK) };
@@ -349,7 +350,7 @@ async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
 
 async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     let mut filter = Filter::new(&args.filter)?;
-    let store = ErrorStore::open(&place.redis, &place.fleet).await?;
+    let store = place.connect().await?.errors();
     let mut cursor = filter.cursor(&store).await?;
     let mut count = 0u64;
     let lines = |page: &[ErrorRecord]| {

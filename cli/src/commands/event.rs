@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use artel::{DistributedEvent, EventState, Redis};
+use artel::{DistributedEvent, EventState};
 use serde_json::{Value, json};
 
 use crate::args::EventCommand;
@@ -15,8 +15,8 @@ use crate::{printer, table, times};
 const TAKE_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, Failure> {
-    let redis = Redis::open(&place.redis, &place.fleet)?;
-    let event = |name: &str| DistributedEvent::new(&redis, name);
+    let fleet = place.open()?;
+    let event = |name: &str| fleet.event(name);
     match command {
         EventCommand::Set { name, ttl: None } => event(name)?.set().await?,
         EventCommand::Set { name, ttl: Some(ttl) } => event(name)?.set_for(*ttl).await?,
@@ -31,11 +31,11 @@ pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, F
             return Ok(if state.is_set { OK } else { NOT_FOUND });
         }
         EventCommand::Wait { name, timeout, clear, consumer_timeout } => {
-            let event = event(name)?.with_consumer_timeout(*consumer_timeout)?;
+            let event = event(name)?.reread_every(*consumer_timeout)?;
             return wait(&event, name, *timeout, *clear).await;
         }
         EventCommand::List { json } => {
-            let events = redis.events().await?;
+            let events = fleet.events().await?;
             let text = match json {
                 true => {
                     let events: Vec<Value> =

@@ -1,6 +1,6 @@
 //! `artel fleets` and `artel fleet`: which fleets there are, and away with one.
 
-use artel::{Error, Redis, Status};
+use artel::{Error, Fleet};
 use serde_json::json;
 
 use crate::args::FleetCommand;
@@ -9,10 +9,10 @@ use crate::settings::Place;
 use crate::{printer, table};
 
 pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
-    let names = Redis::open(&place.redis, &place.fleet)?.fleets().await?;
+    let names = place.open()?.fleets().await?;
     let mut found = Vec::new();
     for name in names {
-        let status = match Status::read(&place.redis, &name).await {
+        let status = match Fleet::open(&place.redis, &name)?.status().await {
             Ok(status) => Ok(status),
             Err(error) if error.is_unreachable() => return Err(error.into()),
             // One that cannot be read, by this version or this user, is there all the same.
@@ -75,12 +75,12 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
 
 pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, Failure> {
     let FleetCommand::Remove { name, yes } = command;
-    let redis = Redis::open(&place.redis, name)?;
-    if !redis.fleets().await?.contains(name) {
+    let fleet = Fleet::open(&place.redis, name)?;
+    if !fleet.fleets().await?.contains(name) {
         let error = format!("there is no fleet {name:?} on {}", place.redis);
         return Err(Failure::new(NOT_FOUND, error).hint("`artel fleets` shows those there are"));
     }
-    let what = match redis.status().await {
+    let what = match fleet.status().await {
         Ok(status) if !status.members.is_empty() => {
             return Err(in_use(name, status.members.len() as u64));
         }
@@ -105,7 +105,7 @@ pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, F
                 .hint("`--yes` does it without asking"));
         }
     }
-    match redis.remove_fleet().await {
+    match fleet.remove().await {
         Ok(keys) => printer::remark(&format!("fleet {name:?} is removed: {keys} keys")),
         Err(Error::InUse { members, .. }) => return Err(in_use(name, members)),
         Err(error) => return Err(error.into()),

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use artel::{Config, Fleet, LockGuard, LockStatus, Redis};
+use artel::{Config, LockGuard, LockStatus, Member};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
 use tokio::process::{Child, Command};
@@ -32,13 +32,13 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 pub(crate) async fn lock(place: &Place, command: &LockCommand) -> Result<u8, Failure> {
-    let redis = Redis::open(&place.redis, &place.fleet)?;
+    let fleet = place.open()?;
     let (locks, json, wanted) = match command {
         LockCommand::Run(args) => return run(place, args).await,
         LockCommand::Status { name, json } => {
-            (Vec::from_iter(redis.lock_status(name).await?), *json, Some(name))
+            (Vec::from_iter(fleet.lock_status(name).await?), *json, Some(name))
         }
-        LockCommand::List { json } => (redis.locks().await?, *json, None),
+        LockCommand::List { json } => (fleet.locks().await?, *json, None),
     };
     let text = match (json, wanted) {
         (true, Some(name)) => {
@@ -78,21 +78,21 @@ async fn run(place: &Place, args: &LockRunArgs) -> Result<u8, Failure> {
     let mut config = Config::default();
     config.lease = args.lease;
     config.label = args.label.clone().unwrap_or_else(|| format!("lock-{}", std::process::id()));
-    let member = Fleet::builder().redis(&place.redis).name(&place.fleet).config(config);
-    let fleet = match signals.unless(member.start()).await {
-        Ok(fleet) => fleet?,
+    let starting = place.open()?.join().config(config).start();
+    let member = match signals.unless(starting).await {
+        Ok(member) => member?,
         Err(code) => return Ok(code),
     };
-    let ended = hold(&fleet, args, &mut signals).await;
-    fleet.stop();
+    let ended = hold(&member, args, &mut signals).await;
+    member.stop();
     // What was held is released; whoever does not want to wait for the rest need not.
-    let _ = signals.unless(fleet.stopped()).await;
+    let _ = signals.unless(member.stopped()).await;
     ended
 }
 
 /// Waits for the lock and runs the command under it; its exit code.
-async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Result<u8, Failure> {
-    let lock = fleet.lock(&args.name)?;
+async fn hold(member: &Member, args: &LockRunArgs, signals: &mut Signals) -> Result<u8, Failure> {
+    let lock = member.lock(&args.name)?;
     let waiting = async {
         match args.wait {
             Some(wait) => lock.acquire_timeout(wait).await,
@@ -102,7 +102,7 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
     let waiting = async {
         tokio::select! {
             guard = waiting => guard,
-            never = tell_holders(fleet, &args.name), if args.wait != Some(Duration::ZERO) => {
+            never = tell_holders(member, &args.name), if args.wait != Some(Duration::ZERO) => {
                 match never {}
             }
         }
@@ -113,7 +113,7 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
     };
     let Some(guard) = guard else {
         // For the message only, so it may not take long.
-        let holder = holder(fleet, &args.name).await;
+        let holder = holder(member, &args.name).await;
         let holder = holder.map_or_else(String::new, |(name, _)| format!(": {name} has it"));
         let error = format!("lock {:?} could not be had{holder}", args.name);
         return match args.conflict_exit {
@@ -137,20 +137,19 @@ async fn hold(fleet: &Fleet, args: &LockRunArgs, signals: &mut Signals) -> Resul
 }
 
 /// Who has a lock, and for how long; nobody if that cannot be found out soon.
-async fn holder(fleet: &Fleet, name: &str) -> Option<(String, Duration)> {
-    let redis = fleet.redis();
-    let lock = tokio::time::timeout(HOLDER_TIMEOUT, redis.lock_status(name)).await;
+async fn holder(member: &Member, name: &str) -> Option<(String, Duration)> {
+    let lock = tokio::time::timeout(HOLDER_TIMEOUT, member.fleet().lock_status(name)).await;
     let lock = lock.ok().and_then(Result::ok).flatten()?;
     let who = format!("{} ({}:{})", harmless(&lock.label), harmless(&lock.host), lock.pid);
     Some((who, Duration::from_millis(lock.held_ms)))
 }
 
 /// Says for whom is waited, once it takes a while, and again whenever it is somebody else.
-async fn tell_holders(fleet: &Fleet, name: &str) -> std::convert::Infallible {
+async fn tell_holders(member: &Member, name: &str) -> std::convert::Infallible {
     let mut told = None;
     tokio::time::sleep(TELL_AFTER).await;
     loop {
-        if let Some((who, held)) = holder(fleet, name).await
+        if let Some((who, held)) = holder(member, name).await
             && told.as_ref() != Some(&who)
         {
             let held = times::span(held);

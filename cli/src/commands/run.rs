@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Batch, BoxError, Config, Context, Fleet, Generate, Handle, Message, Outcome, Status, Tick,
+    Batch, BoxError, Config, Context, Fleet, Generate, Handle, Member, Message, Outcome, Tick,
 };
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -143,14 +143,14 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         Worker::Lines(lines) => Some(lines.clone()),
         _ => None,
     };
-    let (place, mut fleet) = match signals.unless(join(global, config.clone(), maker, worker)).await
-    {
-        Ok(joined) => joined?,
-        Err(code) => return Ok(code),
-    };
+    let (place, mut member) =
+        match signals.unless(join(global, config.clone(), maker, worker)).await {
+            Ok(joined) => joined?,
+            Err(code) => return Ok(code),
+        };
     let http_over = CancellationToken::new();
-    let served = listening.map(|port| http::serve(port, token, &fleet, http_over.clone()));
-    let teller = tokio::spawn(tell(fleet.notices(), config.label.clone()));
+    let served = listening.map(|port| http::serve(port, token, &member, http_over.clone()));
+    let teller = tokio::spawn(tell(member.notices(), config.label.clone()));
     if let Some(remark) = start.remark() {
         tracing::warn!("{remark}");
     }
@@ -163,11 +163,11 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         tokio::select! {
             _ = signals.next() => break tracing::info!("stopping: finishing what was started"),
             () = &mut ends => break,
-            _ = snapshots.tick(), if every.is_some() => snapshot(&fleet).await,
+            _ = snapshots.tick(), if every.is_some() => snapshot(member.fleet()).await,
         }
     }
-    fleet.stop();
-    if let Err(code) = signals.unless(fleet.stopped()).await {
+    member.stop();
+    if let Err(code) = signals.unless(member.stopped()).await {
         external::end_all();
         return Ok(code);
     }
@@ -183,7 +183,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     // A handler that cannot be stopped may still hold the notices open.
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
     if start.member.duration.is_some() {
-        let status = Status::read(&place.redis, &place.fleet).await?;
+        let status = place.open()?.status().await?;
         printer::shown(&printer::screen().flow(&commands::status::books(&status)))?;
     }
     Ok(OK)
@@ -195,15 +195,14 @@ async fn join(
     config: Config,
     maker: Option<Maker>,
     worker: Worker,
-) -> Result<(Place, Fleet), Failure> {
+) -> Result<(Place, Member), Failure> {
     let at = global.clone();
     let (place, _hold) = blocking(move || settings::place(&at, Need::Server)).await?;
-    let mut fleet =
-        Fleet::builder().redis(&place.redis).name(&place.fleet).config(config).handle(worker);
+    let mut member = place.open()?.join().config(config).handle(worker);
     if let Some(maker) = maker {
-        fleet = fleet.generate(maker);
+        member = member.generate(maker);
     }
-    Ok((place, fleet.start().await?))
+    Ok((place, member.start().await?))
 }
 
 /// How long answers that are being made may take once the fleet is left.

@@ -1,6 +1,6 @@
 //! `artel show`: where one message is.
 
-use artel::{MessageState, Redis, WaitingIn};
+use artel::{MessageState, WaitingIn};
 use serde_json::{Value, json};
 
 use crate::commands::errors;
@@ -10,8 +10,8 @@ use crate::settings::Place;
 use crate::{printer, table, times};
 
 pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Failure> {
-    let redis = Redis::open(&place.redis, &place.fleet)?;
-    let state = redis.find(id).await?;
+    let fleet = place.open()?;
+    let state = fleet.find(id).await?;
     let code = if state == MessageState::Unknown { NOT_FOUND } else { OK };
     if json {
         printer::data(&table::json(&document(id, &state))?)?;
@@ -24,7 +24,7 @@ pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Fail
              (`artel run --ledger 100000`)",
         ));
     }
-    let now_ms = redis.now_ms().await?;
+    let now_ms = fleet.now_ms().await?;
     printer::data(&words(&state, now_ms))?;
     Ok(OK)
 }

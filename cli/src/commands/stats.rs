@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use artel::{FleetStats, MemberStats, Redis};
+use artel::{FleetStats, MemberStats};
 
 use crate::commands::status::natural;
 use crate::exit::{Failure, OK};
@@ -12,7 +12,7 @@ use crate::table::Screen;
 use crate::{printer, table, times};
 
 pub(crate) async fn stats(place: &Place, json: bool) -> Result<u8, Failure> {
-    let stats = Redis::open(&place.redis, &place.fleet)?.gather_stats().await?;
+    let stats = place.open()?.gather_stats().await?;
     match json {
         true => printer::data(&table::json(&stats)?)?,
         false => printer::shown(&page(&stats, printer::screen()))?,

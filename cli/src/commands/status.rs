@@ -16,7 +16,7 @@ pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failu
     if args.watch {
         return watch(place, args).await;
     }
-    let status = Status::read(&place.redis, &place.fleet).await?;
+    let status = place.open()?.status().await?;
     match args.json {
         true => printer::data(&table::json(&status)?)?,
         false => printer::shown(&page(&status, printer::screen()))?,
@@ -28,13 +28,13 @@ pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failu
 async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut ticks = tokio::time::interval(args.every.max(std::time::Duration::from_millis(50)));
-    let mut first = true;
+    let (fleet, mut first) = (place.open()?, true);
     loop {
         tokio::select! {
             _ = signals.next() => return Ok(OK),
             _ = ticks.tick() => {}
         }
-        let read = signals.unless(Status::read(&place.redis, &place.fleet)).await;
+        let read = signals.unless(fleet.status()).await;
         let Ok(status) = read else { return Ok(OK) };
         let text = match status {
             Ok(status) if args.json => table::json(&status)?,
@@ -111,7 +111,7 @@ fn page(status: &Status, screen: Screen) -> String {
         let _ = writeln!(
             text,
             "{key} cannot grow, so {what}: Redis's clock is, or once was, past the year 2112 \
-             (README, \"Clocks\")"
+             (docs/operations.md, \"Clocks\")"
         );
     }
     text.push_str(&screen.flow(&books(status)));

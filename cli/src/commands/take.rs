@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use artel::{ErrorRecord, ErrorStore, Taker};
+use artel::{ErrorRecord, Taker};
 
 use crate::args::TakeArgs;
 use crate::commands::errors::Filter;
@@ -26,8 +26,8 @@ const LAST_WORD: Duration = Duration::from_secs(3);
 pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut filter = Filter::new(&args.filter)?;
-    let store = match signals.unless(ErrorStore::open(&place.redis, &place.fleet)).await {
-        Ok(store) => store?,
+    let store = match signals.unless(place.connect()).await {
+        Ok(fleet) => fleet?.errors(),
         Err(code) => return Ok(code),
     };
     let mut taker = match filter.is_everything() {

@@ -107,7 +107,7 @@ fn say(notice: Notice, label: &str) {
         Notice::Exhausted { keys } => tracing::error!(
             keys = keys.join(", "),
             "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
-                 (README, \"Clocks\")"
+                 (docs/operations.md, \"Clocks\")"
         ),
         Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
         Notice::Missed { notices } => {

@@ -12,7 +12,7 @@ mod stream; // writes do not wait for ever
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use artel::Fleet;
+use artel::Member;
 use axum::Router;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -75,7 +75,7 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
 pub(crate) fn serve(
     listening: Listening,
     token: Option<Token>,
-    fleet: &Fleet,
+    member: &Member,
     over: CancellationToken,
 ) -> JoinHandle<()> {
     let Listening { listener, address } = listening;
@@ -86,7 +86,7 @@ pub(crate) fn serve(
             "http: /api/v1 is not served off loopback without a token: set ARTEL_HTTP_TOKEN"
         );
     }
-    let router = router::router(router::View::new(fleet), door::Door { token, loopback });
+    let router = router::router(router::View::new(member), door::Door { token, loopback });
     tokio::spawn(accept(listener, router, over))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use artel::{Error, Fleet, Readiness, Redis};
+use artel::{Error, Fleet, Member, Readiness};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -27,7 +27,7 @@ const FRESH: Duration = Duration::from_millis(250);
 /// What the answers are made from.
 #[derive(Clone)]
 pub(super) struct View {
-    redis: Redis,
+    fleet: Fleet,
     readiness: Readiness,
     waiting: Arc<Semaphore>,
     /// The last numbers of the fleet, and when they were there.
@@ -38,10 +38,10 @@ pub(super) struct View {
 type Answer = (StatusCode, Arc<str>);
 
 impl View {
-    pub(super) fn new(fleet: &Fleet) -> View {
+    pub(super) fn new(member: &Member) -> View {
         View {
-            redis: fleet.redis(),
-            readiness: fleet.readiness(),
+            fleet: member.fleet().clone(),
+            readiness: member.readiness(),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             numbers: Arc::default(),
         }
@@ -81,7 +81,7 @@ async fn gather_stats(State(view): State<View>) -> Response {
     let (code, text) = match &*numbers {
         Some((when, answer)) if when.elapsed() < FRESH => answer.clone(),
         _ => {
-            let answer = document(view.redis.gather_stats().await, unnamed);
+            let answer = document(view.fleet.gather_stats().await, unnamed);
             numbers.insert((Instant::now(), answer)).1.clone()
         }
     };
@@ -91,7 +91,7 @@ async fn gather_stats(State(view): State<View>) -> Response {
 
 async fn status(State(view): State<View>) -> Response {
     let Ok(_one) = view.waiting.try_acquire() else { return unavailable(BUSY) };
-    let status = tokio::time::timeout(STATUS_TIMEOUT, view.redis.status()).await;
+    let status = tokio::time::timeout(STATUS_TIMEOUT, view.fleet.status()).await;
     let status = status.unwrap_or(Err(Error::NoAnswer { after: STATUS_TIMEOUT }));
     let (code, text) = document(status, |error| error.to_string());
     answer_with(code, &text)

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use artel_testkit::{DEADLINE, clean_command};
+use artel_rig::{DEADLINE, clean_command};
 
 use crate::fake::serve;
 

@@ -6,6 +6,7 @@ mod fake; // a server that claims to be older than it is
 mod image; // the files for containers
 mod large; // replies without end
 mod output; // what the commands print
+mod pages; // the page of commands is what `--help` says
 mod screen; // one run of the program
 mod screens; // what fits on which screen, with and without colour
 mod settings; // flag, variable, file, default

@@ -1,4 +1,4 @@
-use artel_testkit::{Program, Server, eventually};
+use artel_rig::{Program, Server, eventually};
 
 use crate::screen::{any_server, text, with};
 
@@ -200,7 +200,7 @@ fn a_second_signal_ends_it_at_once() {
     let mut members = [start(), start()];
     let mut connection = server.connect();
     eventually("a busy worker", || {
-        let snapshot = artel_testkit::Snapshot::read(&mut connection, "artel");
+        let snapshot = artel_rig::Snapshot::read(&mut connection, "artel");
         snapshot.blocks.values().flatten().count() > 0
     });
     for member in &members {
@@ -269,7 +269,7 @@ fn a_reader_that_goes_away_is_no_error() {
         &["--help"],
         &["getErrors", "--redis", &url],
     ] {
-        let mut child = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), command)
+        let mut child = artel_rig::clean_command(env!("CARGO_BIN_EXE_artel"), command)
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
             .spawn()

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 
-use artel_testkit::{Kind, Server, clean_command};
+use artel_rig::{Kind, Server, clean_command};
 
 pub fn artel(args: &[&str]) -> Output {
     with(args, &[], b"")

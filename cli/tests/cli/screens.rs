@@ -3,7 +3,7 @@
 
 use std::process::Stdio;
 
-use artel_testkit::{Program, Server, clean_command, eventually};
+use artel_rig::{Program, Server, clean_command, eventually};
 
 use crate::screen::{any_server, artel, on_terminal, screen_of, text, with};
 
@@ -420,7 +420,7 @@ fn where_redis_is_is_said_once_in_a_session() {
 }
 
 fn program() -> String {
-    use artel_testkit::Kind;
+    use artel_rig::Kind;
     let program = Kind::Valkey.program().or_else(|| Kind::Redis.program());
     program.expect("a server").display().to_string()
 }

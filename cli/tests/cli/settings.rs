@@ -1,6 +1,6 @@
 //! Flag > environment > file > default, for every option alike.
 
-use artel_testkit::{Program, clean_command};
+use artel_rig::{Program, clean_command};
 
 use crate::screen::{artel, text};
 

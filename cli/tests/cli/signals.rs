@@ -1,6 +1,6 @@
 //! Events and locks from a shell: what they say, and with which exit code.
 
-use artel_testkit::{Program, Server, eventually, free_port};
+use artel_rig::{Program, Server, eventually, free_port};
 
 use crate::screen::{any_server, artel, says, text};
 
@@ -178,7 +178,7 @@ fn a_command_whose_lock_is_lost_is_ended() {
     let url = shell.0.url();
     let args =
         ["lock", "run", "m", "--on-lost", "ignore", "--redis", &url, "--", "sh", "-c", script];
-    let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
+    let mut command = artel_rig::clean_command(env!("CARGO_BIN_EXE_artel"), &args);
     command.stdin(std::process::Stdio::piped());
     let mut holds = Program::spawn(command);
     eventually("the command", || holds.stdout() == "in\n");

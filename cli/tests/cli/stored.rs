@@ -1,6 +1,6 @@
 //! Failed messages: listed, taken, put back, copied.
 
-use artel_testkit::Server;
+use artel_rig::Server;
 
 use crate::screen::{any_server, artel, text, with};
 
@@ -195,7 +195,7 @@ fn export_copies_and_removes_nothing() {
 #[test]
 fn an_interrupted_take_hides_nothing() {
     let errors = Errors(with_errors(40));
-    let mut child = artel_testkit::clean_command(
+    let mut child = artel_rig::clean_command(
         env!("CARGO_BIN_EXE_artel"),
         &["getErrors", "--redis", &errors.0.url()],
     )
@@ -262,7 +262,7 @@ fn export_follows_links_and_takes_a_dash_for_stdout() {
         errors.0.url(),
         file.display()
     );
-    assert!(artel_testkit::clean_command("sh", &["-c", &line]).status().expect("runs").success());
+    assert!(artel_rig::clean_command("sh", &["-c", &line]).status().expect("runs").success());
     assert_eq!(std::fs::read_to_string(&file).expect("there").lines().count(), 6);
     assert_eq!(std::fs::read_dir(dir.path()).expect("a list").count(), 4, "no part is left");
 }

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use artel_testkit::{Program, Server, clean_command};
+use artel_rig::{Program, Server, clean_command};
 
 use crate::screen::{any_server, on_terminal};
 

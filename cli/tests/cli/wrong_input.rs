@@ -1,4 +1,4 @@
-use artel_testkit::Program;
+use artel_rig::Program;
 
 use crate::fake;
 use crate::screen::{any_server, artel, says, text};

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{ChildStdin, Stdio};
 
-use artel_testkit::{Program, Server, clean_command, eventually};
+use artel_rig::{Program, Server, clean_command, eventually};
 
 use crate::screen::{joined_server, output_says, says, text, with};
 

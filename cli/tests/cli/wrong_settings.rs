@@ -165,7 +165,7 @@ fn a_file_of_somebody_else_is_not_read() {
     let file = dir.path().join("artel.toml");
     std::fs::write(&file, "interval = \"7s\"\nredis = \"redis://127.0.0.1:1\"\n").expect("writes");
     let run = |args: &[&str]| {
-        let mut command = artel_testkit::clean_command(env!("CARGO_BIN_EXE_artel"), args);
+        let mut command = artel_rig::clean_command(env!("CARGO_BIN_EXE_artel"), args);
         command.current_dir(dir.path()).stdin(std::process::Stdio::null());
         command.output().expect("it runs")
     };

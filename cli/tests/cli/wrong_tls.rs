@@ -1,6 +1,6 @@
 //! TLS that must not be trusted.
 
-use artel_testkit::{Certs, Kind, Server, free_port};
+use artel_rig::{Certs, Kind, Server, free_port};
 
 use crate::screen::{artel, says, text};
 

@@ -1,8 +1,8 @@
 //! The promise holds over TLS, with the fewest rights, and on a unix socket.
 
-use artel_testkit::{Certs, Kind, Program, Server, eventually, free_port};
+use artel_rig::{Certs, Kind, Program, Server, eventually, free_port};
 
-use crate::crew::{Crew, FLEET, artel, on_each_server};
+use crate::fleet::{FLEET, TestFleet, artel, on_each_server};
 
 const COUNT: i64 = 150;
 const OPTIONS: [&str; 10] = [
@@ -20,21 +20,21 @@ const OPTIONS: [&str; 10] = [
 
 /// Members that reach the server in this way; the generator and a worker are killed, everything is
 /// completed, errors are listed, put back, taken; nothing is lost or doubled.
-fn everything_works(mut crew: Crew, way: &[&str]) {
+fn everything_works(mut fleet: TestFleet, way: &[&str]) {
     for _ in 0..4 {
-        crew.add_with(way);
+        fleet.add_with(way);
     }
-    for member in &crew.members {
+    for member in &fleet.members {
         member.says("joined the fleet");
     }
-    let (leader, process) = crew.leader();
-    crew.settled(10);
-    crew.members[process].kill();
-    crew.next_leader(&leader);
-    crew.settled(30);
-    let (_, worker) = crew.worker();
-    crew.members[worker].kill();
-    crew.complete(COUNT);
+    let (leader, process) = fleet.leader();
+    fleet.settled(10);
+    fleet.members[process].kill();
+    fleet.next_leader(&leader);
+    fleet.settled(30);
+    let (_, worker) = fleet.worker();
+    fleet.members[worker].kill();
+    fleet.complete(COUNT);
     let run = |args: &[&str]| {
         let mut all = args.to_vec();
         all.extend(["--fleet", FLEET]);
@@ -45,7 +45,7 @@ fn everything_works(mut crew: Crew, way: &[&str]) {
     };
     run(&["status"]);
     run(&["clean", "--temp"]);
-    let failed = crew.look().errors.clone();
+    let failed = fleet.look().errors.clone();
     assert!(!failed.is_empty());
     assert_eq!(run(&["errors", "list", "--limit", "3", "--json"]).lines().count(), 3);
     assert_eq!(run(&["errors", "export"]).lines().count(), failed.len());
@@ -53,19 +53,19 @@ fn everything_works(mut crew: Crew, way: &[&str]) {
     assert_eq!(run(&["errors", "take", "--limit", "1", "--cause", "handler"]).lines().count(), 1);
     run(&["send", "--dedup", "k", "one more"]);
     run(&["send", "--dedup", "k", "one more"]);
-    eventually("what was sent to be settled", || crew.done() as i64 == COUNT + 2);
+    eventually("what was sent to be settled", || fleet.done() as i64 == COUNT + 2);
     run(&["getErrors"]);
     let mut taken = failed;
-    let snapshot = crew.look();
+    let snapshot = fleet.look();
     taken.extend(
         snapshot
             .ledger
             .iter()
-            .filter(|(id, outcome, ..)| id.starts_with('s') && outcome == "failed")
-            .map(|(id, ..)| id.clone()),
+            .filter(|settled| settled.id.starts_with('s') && settled.outcome == "failed")
+            .map(|settled| settled.id.clone()),
     );
-    artel_testkit::Audit::of(&snapshot, &taken).assert_clean();
-    for (at, member) in crew.members.iter_mut().enumerate() {
+    artel_rig::Audit::of(&snapshot, artel_rig::Taken::Ids(&taken)).assert_clean();
+    for (at, member) in fleet.members.iter_mut().enumerate() {
         if member.is_alive() {
             member.terminate();
             assert_eq!(member.exit_code(), Some(0), "member {at}: {}", member.stderr());
@@ -82,21 +82,21 @@ fn the_promise_holds_over_tls() {
     let (certs, port) = (Certs::new(), free_port());
     let options = certs.server_options("server", port, true);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let crew = Crew::on(Server::with(Kind::Redis, &options), 0, &OPTIONS);
+    let fleet = TestFleet::on(Server::with(Kind::Redis, &options), 0, &OPTIONS);
     let url = format!("rediss://localhost:{port}");
     let (ca, cert) = (certs.cert("ca"), certs.cert("client"));
     let key = certs.key("client");
     let files = [ca, cert, key].map(|path| path.display().to_string());
     let way =
         ["--redis", &url, "--tls-ca", &files[0], "--tls-cert", &files[1], "--tls-key", &files[2]];
-    everything_works(crew, &way);
+    everything_works(fleet, &way);
 }
 
-/// The line of the README that gives a user the fewest rights.
+/// The line of the page on operations that gives a user the fewest permissions.
 fn acl_line() -> Vec<String> {
-    let readme = include_str!("../../../README.md");
-    let start = readme.find("ACL SETUSER artel ").expect("the README has it");
-    let line = readme[start..].split("```").next().expect("a block").replace("\\\n", " ");
+    let page = include_str!("../../../docs/operations.md");
+    let start = page.find("ACL SETUSER artel ").expect("the page has it");
+    let line = page[start..].split("```").next().expect("a block").replace("\\\n", " ");
     let line = line.replace("{orders}", &format!("{{{FLEET}}}"));
     line.split_whitespace().skip(2).map(str::to_owned).collect()
 }
@@ -113,10 +113,10 @@ fn set_user(server: &Server, words: &[String]) {
 on_each_server! {
     /// With exactly the documented rights everything works.
     fn the_documented_rights_suffice(kind) {
-        let crew = Crew::start(kind, 0, &OPTIONS);
-        set_user(&crew.server, &acl_line());
-        let url = format!("redis://artel:secret@127.0.0.1:{}", crew.server.port());
-        everything_works(crew, &["--redis", &url]);
+        let fleet = TestFleet::start(kind, 0, &OPTIONS);
+        set_user(&fleet.server, &acl_line());
+        let url = format!("redis://artel:secret@127.0.0.1:{}", fleet.server.port());
+        everything_works(fleet, &["--redis", &url]);
     }
 
     /// None of them can be left out: without any one, a member is refused at the start and told
@@ -144,8 +144,8 @@ on_each_server! {
         let dir = tempfile::tempdir().expect("a dir");
         let socket = dir.path().join("redis.sock").display().to_string();
         let server = Server::with(kind, &["--unixsocket", &socket, "--appendonly", "yes"]);
-        let crew = Crew::on(server, 0, &OPTIONS);
-        everything_works(crew, &["--redis", &format!("unix:{socket}")]);
+        let fleet = TestFleet::on(server, 0, &OPTIONS);
+        everything_works(fleet, &["--redis", &format!("unix:{socket}")]);
     }
 
     /// An address that is a secret comes from a file.

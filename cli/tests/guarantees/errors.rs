@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
-use artel_testkit::{Kind, Program, Server, clean_command, eventually};
+use artel_rig::{Kind, Program, Server, clean_command, eventually};
 
-use crate::crew::{Crew, FLEET, artel, on_each_server};
+use crate::fleet::{FLEET, TestFleet, artel, on_each_server};
 
 const STORED: usize = 10_000;
 
@@ -71,11 +71,11 @@ on_each_server! {
     /// The permanent spellings, and what `getErrors` leaves in the books.
     fn failed_messages_are_kept_and_taken(kind) {
         let options = ["--interval", "2ms", "--lease", "1s", "--error-rate", "0.5", "--max-messages", "200"];
-        let mut crew = Crew::start(kind, 2, &options);
-        crew.complete(200);
-        let failed = crew.look().errors.len();
+        let mut fleet = TestFleet::start(kind, 2, &options);
+        fleet.complete(200);
+        let failed = fleet.look().errors.len();
         assert!(failed > 50 && failed < 150, "{failed} of 200 with an error rate of 0.5");
-        let url = crew.server.url();
+        let url = fleet.server.url();
         let mut printed = 0;
         for spelling in [&["--getErrors", "yes"][..], &["--getErrors"], &["getErrors"]] {
             let mut args = vec!["--redis", &url, "--fleet", FLEET];
@@ -85,20 +85,20 @@ on_each_server! {
             printed += taker.stdout().lines().count();
         }
         assert_eq!(printed, failed, "all of them, once");
-        assert_eq!(crew.look().errors.len(), 0);
-        assert_eq!(crew.count("taken"), failed as i64);
+        assert_eq!(fleet.look().errors.len(), 0);
+        assert_eq!(fleet.count("taken"), failed as i64);
     }
 
     /// What dead members left is put back by `--cleanTemp`; live work is not touched.
     fn clean_temp_puts_back_what_the_dead_left(kind) {
         let options = ["--interval", "50ms", "--lease", "1s", "--work-time", "60s", "--error-rate", "0"];
-        let mut crew = Crew::start(kind, 3, &options);
-        eventually("claimed messages", || crew.look().blocks.values().flatten().count() >= 4);
+        let mut fleet = TestFleet::start(kind, 3, &options);
+        eventually("claimed messages", || fleet.look().blocks.values().flatten().count() >= 4);
         for process in 0..3 {
-            crew.members[process].kill();
+            fleet.members[process].kill();
         }
-        assert!(crew.look().unsettled() > 0);
-        let url = crew.server.url();
+        assert!(fleet.look().unsettled() > 0);
+        let url = fleet.server.url();
         for spelling in [&["--cleanTemp", "yes"][..], &["--cleanTemp"], &["clean", "--temp"]] {
             let mut args = vec!["--redis", &url, "--fleet", FLEET];
             args.extend(spelling);
@@ -106,10 +106,10 @@ on_each_server! {
             assert_eq!(clean.exit_code(), Some(0), "{}", clean.stderr());
             assert!(clean.stdout().contains("messages put back"), "{}", clean.stdout());
         }
-        let snapshot = crew.look();
+        let snapshot = fleet.look();
         assert!(snapshot.blocks.is_empty() && snapshot.members.is_empty());
         assert!(!snapshot.lanes["returned"].is_empty());
-        crew.audit();
+        fleet.audit();
     }
 }
 
@@ -119,21 +119,21 @@ fn clean_temp_goes_by_the_settings_of_the_fleet() {
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     let options =
         ["--interval", "50ms", "--lease", "1s", "--work-time", "60s", "--error-rate", "0"];
-    let mut crew = Crew::start(kind, 2, &[&options[..], &["--attempts-max", "1"]].concat());
-    eventually("a claimed message", || crew.look().blocks.values().flatten().count() >= 1);
+    let mut fleet = TestFleet::start(kind, 2, &[&options[..], &["--attempts-max", "1"]].concat());
+    eventually("a claimed message", || fleet.look().blocks.values().flatten().count() >= 1);
     for process in 0..2 {
-        crew.members[process].kill();
+        fleet.members[process].kill();
     }
-    let url = crew.server.url();
+    let url = fleet.server.url();
     let mut clean =
         Program::start(artel(), &["clean", "--temp", "--redis", &url, "--fleet", FLEET]);
     assert_eq!(clean.exit_code(), Some(0), "{}", clean.stderr());
     let said = clean.stdout();
     assert!(said.contains("messages put back: 0\n"), "{said}");
     assert!(said.contains("messages failed, their attempts used up: "), "{said}");
-    let snapshot = crew.look();
+    let snapshot = fleet.look();
     assert!(!snapshot.errors.is_empty() && !snapshot.ledger.is_empty());
-    crew.audit();
+    fleet.audit();
 }
 
 /// A server with this many failed messages, stored as the scripts store them.
@@ -160,7 +160,7 @@ fn whole_lines(text: &str) -> Vec<String> {
 }
 
 fn left(server: &Server) -> usize {
-    artel_testkit::Snapshot::read(&mut server.connect(), FLEET).errors.len()
+    artel_rig::Snapshot::read(&mut server.connect(), FLEET).errors.len()
 }
 
 #[track_caller]
@@ -178,7 +178,7 @@ fn assert_nothing_left(server: &Server) {
 #[test]
 fn an_interrupted_taker_deletes_exactly_what_its_reader_has() {
     use std::io::{BufRead, BufReader};
-    let server = artel_testkit::Server::any();
+    let server = artel_rig::Server::any();
     let mut connection = server.connect();
     for n in 0..60 {
         let () = redis::cmd("XADD")
@@ -192,7 +192,7 @@ fn an_interrupted_taker_deletes_exactly_what_its_reader_has() {
             .expect("answers");
     }
     let args = ["getErrors", "--json", "--redis", &server.url()];
-    let mut child = artel_testkit::clean_command(crate::crew::artel(), &args)
+    let mut child = artel_rig::clean_command(crate::fleet::artel(), &args)
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("it runs");

@@ -1,32 +1,32 @@
 use std::time::{Duration, Instant};
 
-use artel_testkit::{Audit, Snapshot, eventually};
+use artel_rig::{Audit, Snapshot, Taken, eventually};
 
-use crate::crew::{Crew, FLEET, on_each_server, soak};
+use crate::fleet::{FLEET, TestFleet, on_each_server, soak};
 
 on_each_server! {
     /// Promise 1 and 5: the generator is killed again and again; another one leads each time.
     fn killed_generators_are_replaced(kind) {
         let (kills, messages, lease) = if soak() { (20, 4000, "3s") } else { (5, 1200, "1s") };
         let options = ["--interval", "5ms", "--lease", lease, "--max-messages", &messages.to_string()];
-        let mut crew = Crew::start(kind, 5, &options);
-        let books = watch_the_books(crew.server.connect());
+        let mut fleet = TestFleet::start(kind, 5, &options);
+        let books = watch_the_books(fleet.server.connect());
         let (mut times, mut terms) = (Vec::new(), std::collections::BTreeSet::new());
         for _ in 0..kills {
-            let (old, process) = crew.leader();
-            let highest = crew.key("term");
+            let (old, process) = fleet.leader();
+            let highest = fleet.key("term");
             let term: u64 =
-                redis::cmd("GET").arg(highest).query(crew.connection()).expect("a term");
+                redis::cmd("GET").arg(highest).query(fleet.connection()).expect("a term");
             terms.insert(term);
             let killed = Instant::now();
-            crew.members[process].kill();
-            crew.next_leader(&old);
+            fleet.members[process].kill();
+            fleet.next_leader(&old);
             times.push(killed.elapsed());
-            crew.add();
-            let generated = crew.count("generated");
-            eventually("the new one to generate", || crew.count("generated") > generated);
+            fleet.add();
+            let generated = fleet.count("generated");
+            eventually("the new one to generate", || fleet.count("generated") > generated);
         }
-        let audit = crew.complete(messages);
+        let audit = fleet.complete(messages);
         // On a busy machine one may be killed before it has made anything.
         assert_eq!(terms.len(), kills, "every generator had its own term");
         assert!(!audit.terms.is_empty());
@@ -43,35 +43,35 @@ on_each_server! {
     /// All members are frozen for longer than their lease while another one starts with another lease. Then
     /// they wake: there is one lease, and it is the new one.
     fn a_frozen_fleet_wakes_with_the_lease_it_finds(kind) {
-        let mut crew = Crew::start(kind, 2, &["--interval", "20ms", "--lease", "1s"]);
-        crew.leader();
-        for member in &crew.members {
+        let mut fleet = TestFleet::start(kind, 2, &["--interval", "20ms", "--lease", "1s"]);
+        fleet.leader();
+        for member in &fleet.members {
             member.freeze();
         }
-        let members = crew.key("members");
+        let members = fleet.key("members");
         eventually("them to be overdue", || {
             let (seconds, _): (u64, u64) =
-                redis::cmd("TIME").query(crew.connection()).expect("answers");
+                redis::cmd("TIME").query(fleet.connection()).expect("answers");
             let alive: u64 = redis::cmd("ZCOUNT")
                 .arg(&[&members, &(seconds * 1000).to_string(), "+inf"])
-                .query(crew.connection())
+                .query(fleet.connection())
                 .expect("answers");
             alive == 0
         });
-        let url = crew.server.url();
+        let url = fleet.server.url();
         let args = ["run", "--redis", &url, "--fleet", FLEET, "--lease", "4s", "--interval", "20ms"];
-        let other = artel_testkit::Program::start(crate::crew::artel(), &args);
+        let other = artel_rig::Program::start(crate::fleet::artel(), &args);
         other.says("joined the fleet");
-        for member in &crew.members {
+        for member in &fleet.members {
             member.thaw();
             member.says("joining with the fleet's values instead");
         }
-        eventually("all three to take part", || crew.sessions().len() == 3);
-        let config = crew.key("config");
+        eventually("all three to take part", || fleet.sessions().len() == 3);
+        let config = fleet.key("config");
         let lease: String = redis::cmd("HGET")
             .arg(config)
             .arg("lease_ms")
-            .query(crew.connection())
+            .query(fleet.connection())
             .expect("answers");
         assert_eq!(lease, "4000");
     }
@@ -80,53 +80,53 @@ on_each_server! {
     /// id; whatever it still had to write was refused.
     fn frozen_generators_come_back_as_workers(kind) {
         let rounds = if soak() { 10 } else { 2 };
-        let mut crew = Crew::start(kind, 3, &["--interval", "5ms", "--lease", "1s"]);
+        let mut fleet = TestFleet::start(kind, 3, &["--interval", "5ms", "--lease", "1s"]);
         for _ in 0..rounds {
-            let (old, frozen) = crew.leader();
-            let term = crew.term();
-            let seen = crew.count("generated");
-            eventually("it to be in the middle of its work", || crew.count("generated") > seen);
-            let joins = crew.members[frozen].stderr().matches("joined the fleet").count();
-            crew.members[frozen].freeze();
-            crew.next_leader(&old);
-            let accepted = of_term(&crew.look(), term);
+            let (old, frozen) = fleet.leader();
+            let term = fleet.term();
+            let seen = fleet.count("generated");
+            eventually("it to be in the middle of its work", || fleet.count("generated") > seen);
+            let joins = fleet.members[frozen].stderr().matches("joined the fleet").count();
+            fleet.members[frozen].freeze();
+            fleet.next_leader(&old);
+            let accepted = of_term(&fleet.look(), term);
             // Three leases: the freeze is the fault itself.
             std::thread::sleep(Duration::from_secs(3));
-            crew.members[frozen].thaw();
-            crew.members[frozen].says(&format!("session lost, joining anew member={old}"));
+            fleet.members[frozen].thaw();
+            fleet.members[frozen].says(&format!("session lost, joining anew member={old}"));
             eventually("it to come back under a new id", || {
-                crew.members[frozen].stderr().matches("joined the fleet").count() > joins
-                    && crew.sessions().len() == 3
+                fleet.members[frozen].stderr().matches("joined the fleet").count() > joins
+                    && fleet.sessions().len() == 3
             });
-            let snapshot = crew.look();
+            let snapshot = fleet.look();
             assert!(!snapshot.members.contains(&old), "an id never comes back");
             assert_eq!(of_term(&snapshot, term), accepted, "nothing more of its term was accepted");
         }
-        crew.audit();
+        fleet.audit();
     }
 
     /// A lease in the name of a member that does not exercise it (a late copy of its acquire) is
     /// given back, and the fleet goes on.
     fn a_lease_nobody_exercises_is_given_back(kind) {
-        let mut crew = Crew::start(kind, 2, &["--interval", "10ms", "--lease", "1s"]);
-        let (worker, _) = crew.worker();
-        let (lease, term) = (crew.key("lease"), crew.key("term"));
-        let granted: u64 = redis::cmd("INCR").arg(term).query(crew.connection()).expect("a term");
+        let mut fleet = TestFleet::start(kind, 2, &["--interval", "10ms", "--lease", "1s"]);
+        let (worker, _) = fleet.worker();
+        let (lease, term) = (fleet.key("lease"), fleet.key("term"));
+        let granted: u64 = redis::cmd("INCR").arg(term).query(fleet.connection()).expect("a term");
         let () = redis::cmd("SET").arg(lease).arg(format!("{worker}|{granted}"))
-            .query(crew.connection()).expect("a lease");
-        let before = crew.count("generated");
+            .query(fleet.connection()).expect("a lease");
+        let before = fleet.count("generated");
         eventually("messages under a newer term", || {
-            let snapshot = crew.look();
+            let snapshot = fleet.look();
             snapshot.count("generated") > before
                 && snapshot.lease.is_some_and(|lease| !lease.ends_with(&format!("|{granted}")))
         });
-        crew.audit();
+        fleet.audit();
     }
 }
 
 /// How many messages of this term were accepted.
 fn of_term(snapshot: &Snapshot, term: u64) -> usize {
-    Audit::of(snapshot, &[]).terms.get(&term).map_or(0, |seqs| seqs.len())
+    Audit::of(snapshot, Taken::Ids(&[])).terms.get(&term).map_or(0, |seqs| seqs.len())
 }
 
 /// Reads the whole fleet again and again beside a test, and audits every snapshot.
@@ -141,7 +141,9 @@ fn watch_the_books(mut connection: redis::Connection) -> BooksWatch {
         let (mut snapshots, mut problems) = (0, Vec::new());
         let pause = Duration::from_millis(20);
         while stopped.recv_timeout(pause).is_err() {
-            problems.extend(Audit::of(&Snapshot::read(&mut connection, FLEET), &[]).problems);
+            problems.extend(
+                Audit::of(&Snapshot::read(&mut connection, FLEET), Taken::Ids(&[])).problems,
+            );
             snapshots += 1;
         }
         (snapshots, problems)

@@ -3,10 +3,10 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use artel_testkit::{Program, clean_command};
+use artel_rig::{Program, clean_command};
 use tempfile::TempDir;
 
-use crate::crew::artel;
+use crate::fleet::artel;
 
 fn folder() -> TempDir {
     tempfile::Builder::new().prefix("artel-folder-").tempdir().expect("a folder")

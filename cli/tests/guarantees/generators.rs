@@ -1,8 +1,8 @@
 //! Generators that are commands, and what Redis keeps for them.
 
-use artel_testkit::{Program, eventually};
+use artel_rig::{Program, eventually};
 
-use crate::crew::{Crew, on_each_server};
+use crate::fleet::{TestFleet, on_each_server};
 
 /// Counts: what was kept last comes on stdin, what is to be kept goes to descriptor 3. Every third time it
 /// fails after it has done both, and once in a while it keeps a number without a message.
@@ -19,30 +19,30 @@ on_each_server! {
         let handler = format!("read -r n; echo \"$ARTEL_MESSAGE_ID $n\" >> {seen}");
         let options =
             ["--generator", COUNTS, "--interval", "20ms", "--lease", "1s", "--handler", &handler];
-        let mut crew = Crew::start(kind, 4, &options);
+        let mut fleet = TestFleet::start(kind, 4, &options);
         for _ in 0..3 {
-            let before = crew.count("generated");
-            let (leader, process) = crew.leader();
-            eventually("some numbers of this term", || crew.count("generated") >= before + 5);
-            crew.members[process].kill();
-            crew.add();
-            crew.next_leader(&leader);
+            let before = fleet.count("generated");
+            let (leader, process) = fleet.leader();
+            eventually("some numbers of this term", || fleet.count("generated") >= before + 5);
+            fleet.members[process].kill();
+            fleet.add();
+            fleet.next_leader(&leader);
         }
-        let before = crew.count("generated");
-        eventually("some more", || crew.count("generated") >= before + 5);
-        for member in &crew.members {
+        let before = fleet.count("generated");
+        eventually("some more", || fleet.count("generated") >= before + 5);
+        for member in &fleet.members {
             if member_is_alive(member) {
                 member.terminate();
             }
         }
-        for member in &mut crew.members {
+        for member in &mut fleet.members {
             member.exit_code();
         }
         // What is left is done by one that never leads.
-        let url = crew.server.url();
-        let worker = ["work", "--redis", &url, "--fleet", crate::crew::FLEET, "--handler", &handler];
-        let _worker = Program::start(crate::crew::artel(), &worker);
-        eventually("all to be done", || crew.count("done") == crew.count("generated"));
+        let url = fleet.server.url();
+        let worker = ["work", "--redis", &url, "--fleet", crate::fleet::FLEET, "--handler", &handler];
+        let _worker = Program::start(crate::fleet::artel(), &worker);
+        eventually("all to be done", || fleet.count("done") == fleet.count("generated"));
         let text = std::fs::read_to_string(&seen).expect("written");
         let mut by_id: Vec<(&str, u64)> = text
             .lines()
@@ -53,9 +53,9 @@ on_each_server! {
         by_id.dedup();
         let mut numbers: Vec<u64> = by_id.iter().map(|(_, number)| *number).collect();
         numbers.sort_unstable();
-        let expected: Vec<u64> = (1..=crew.count("generated") as u64).collect();
+        let expected: Vec<u64> = (1..=fleet.count("generated") as u64).collect();
         assert_eq!(numbers, expected, "no gap, no double");
-        crew.audit();
+        fleet.audit();
     }
 }
 
@@ -79,12 +79,12 @@ case $ARTEL_TICK in
 esac"#;
         let options = ["--generator", script, "--interval", "50ms", "--lease", "2s", "--leader-works",
             "alone", "--handler", "false"];
-        let mut crew = Crew::start(kind, 1, &options);
-        eventually("the last of them", || crew.count("failed") == 3);
-        crew.members[0].says("the command keeps a state of more than 65536 bytes");
-        let url = crew.server.url();
-        let taken = ["getErrors", "--redis", &url, "--fleet", crate::crew::FLEET];
-        let mut taken = Program::start(crate::crew::artel(), &taken);
+        let mut fleet = TestFleet::start(kind, 1, &options);
+        eventually("the last of them", || fleet.count("failed") == 3);
+        fleet.members[0].says("the command keeps a state of more than 65536 bytes");
+        let url = fleet.server.url();
+        let taken = ["getErrors", "--redis", &url, "--fleet", crate::fleet::FLEET];
+        let mut taken = Program::start(crate::fleet::artel(), &taken);
         assert_eq!(taken.exit_code(), Some(0));
         assert_eq!(taken.stdout().lines().collect::<Vec<_>>(), ["one", "one", "two 3 5"]);
     }

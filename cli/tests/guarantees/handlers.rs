@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use artel_testkit::{Program, Server, clean_command, eventually};
+use artel_rig::{Program, Server, clean_command, eventually};
 use tempfile::TempDir;
 
-use crate::crew::{FLEET, artel, on_each_server};
+use crate::fleet::{FLEET, artel, on_each_server};
 
 /// Scripts in a folder of their own, and a fleet that runs them.
 struct Bench {
@@ -82,7 +82,7 @@ case "$payload" in
   loud*) head -c 10000000 /dev/zero | tr '\0' x >&2; echo "the end" >&2; exit 1 ;;
   leave*) sleep 600 >/dev/null 2>&1 & ;;
   env*) [ -n "$ARTEL_MESSAGE_ID" ] && [ "$ARTEL_ATTEMPT" = 1 ] && [ "$ARTEL_MESSAGE_LANE" = normal ] || exit 1 ;;
-  send*) "$ARTEL" send --redis "$REDIS" --fleet crew "sent on" || exit 1 ;;
+  send*) "$ARTEL" send --redis "$REDIS" --fleet fleet "sent on" || exit 1 ;;
   vanish*) rm "$0" ;;
 esac
 "#;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use artel_testkit::{DEADLINE, Program, Server, clean_command, eventually};
+use artel_rig::{DEADLINE, Program, Server, clean_command, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::crew::{artel, soak};
+use crate::fleet::{artel, soak};
 
 /// One request; status, headers and body.
 pub fn get(port: u16, path: &str, headers: &str) -> (u16, String, String) {

@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
-use artel_testkit::{Program, Server, clean_command, eventually};
+use artel_rig::{Program, Server, clean_command, eventually};
 
-use crate::crew::artel;
+use crate::fleet::artel;
 
 fn start(server: &Server, args: &[&str]) -> Program {
     let url = server.url();

@@ -5,9 +5,9 @@
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod connections; // TLS, ACL, unix sockets
-mod crew; // a fleet of real processes
 mod errors; // taken once, never lost
 mod failover; // one generator, whatever is killed or frozen
+mod fleet; // a fleet of real processes
 mod folder; // the data folder of the private server
 mod generators; // go on where their predecessor stopped
 mod handlers; // commands in any language, good and bad

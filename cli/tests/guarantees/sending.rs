@@ -1,9 +1,9 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use artel_testkit::{Fault, Program, Proxy, Server, clean_command, eventually, script_hash};
+use artel_rig::{Fault, Program, Proxy, Server, clean_command, eventually, script_hash};
 
-use crate::crew::{Crew, FLEET, artel, on_each_server, soak};
+use crate::fleet::{FLEET, TestFleet, artel, on_each_server, soak};
 
 /// All of a list, in pages.
 fn list(server: &Server, key: &str) -> Vec<String> {
@@ -113,8 +113,8 @@ on_each_server! {
     /// Lane `high` is always full; `low` gets its weight all the same, one block of sixteen.
     fn a_full_lane_does_not_starve_the_others(kind) {
         let options = ["--generator", "true", "--error-rate", "0", "--lease", "2s"];
-        let mut crew = Crew::start(kind, 0, &options);
-        let url = crew.server.url();
+        let mut fleet = TestFleet::start(kind, 0, &options);
+        let url = fleet.server.url();
         for lane in ["high", "low", "normal"] {
             let args = ["send", "--redis", &url, "--fleet", FLEET, "--lane", lane];
             let mut command = clean_command(artel(), &args);
@@ -124,10 +124,10 @@ on_each_server! {
             sender.stdin().write_all(lines.as_bytes()).expect("it reads");
             assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
         }
-        crew.add();
-        crew.add();
+        fleet.add();
+        fleet.add();
         // While `high` is not empty, look at what was taken from each lane.
-        let mut connection = crew.server.connect();
+        let mut connection = fleet.server.connect();
         let mut left = (0, 0, 0);
         eventually("half of lane high to be served", || {
             let mut length = |lane: &str| -> i64 {
@@ -144,13 +144,13 @@ on_each_server! {
         assert!(low * 40 > high, "low is starved: {high} to {low}");
         assert!(low * 5 < high, "low is served like the others: {high} to {low}");
         assert!(normal > low, "normal comes before low: {normal} to {low}");
-        for member in &crew.members {
+        for member in &fleet.members {
             member.terminate();
         }
-        for member in &mut crew.members {
+        for member in &mut fleet.members {
             assert_eq!(member.exit_code(), Some(0));
         }
-        crew.audit();
+        fleet.audit();
     }
 
     /// What failed is put back to work and done; the books balance and every origin is known.
@@ -159,16 +159,16 @@ on_each_server! {
         let max = count.to_string();
         let options = ["--interval", "1ms", "--error-rate", "1", "--max-messages", &max,
             "--lease", "2s"];
-        let mut crew = Crew::start(kind, 3, &options);
-        crew.complete(count);
-        for member in &crew.members {
+        let mut fleet = TestFleet::start(kind, 3, &options);
+        fleet.complete(count);
+        for member in &fleet.members {
             member.terminate();
         }
-        for member in &mut crew.members {
+        for member in &mut fleet.members {
             assert_eq!(member.exit_code(), Some(0));
         }
-        let taken: Vec<String> = crew.look().errors.clone();
-        let url = crew.server.url();
+        let taken: Vec<String> = fleet.look().errors.clone();
+        let url = fleet.server.url();
         let args = ["errors", "requeue", "--yes", "--redis", &url, "--fleet", FLEET];
         // Two at once: each record is put back by one of them.
         let mut requeuers = [Program::start(artel(), &args), Program::start(artel(), &args)];
@@ -183,9 +183,9 @@ on_each_server! {
         let options = ["run", "--redis", &url, "--fleet", FLEET, "--ledger", "all",
             "--error-rate", "0", "--max-messages", &max];
         let _again = [Program::start(artel(), &options), Program::start(artel(), &options)];
-        eventually("all of them to be done", || crew.count("done") == count);
-        assert_eq!((crew.count("sent"), crew.count("failed")), (count, count));
-        let audit = artel_testkit::Audit::of(&crew.look(), &taken);
+        eventually("all of them to be done", || fleet.count("done") == count);
+        assert_eq!((fleet.count("sent"), fleet.count("failed")), (count, count));
+        let audit = artel_rig::Audit::of(&fleet.look(), artel_rig::Taken::Ids(&taken));
         audit.assert_clean();
     }
 }

@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use artel_testkit::{Kind, Program, Server, eventually, python, wait_for};
+use artel_rig::{Kind, Program, Server, eventually, python, wait_for};
 
-use crate::crew::{Crew, FLEET, artel, on_each_server, soak};
+use crate::fleet::{FLEET, TestFleet, artel, on_each_server, soak};
 use crate::http::{get, json, port_of};
 
 on_each_server! {
     /// Six members, one of them frozen: five answers, and the sixth is named.
     fn whoever_does_not_answer_is_named(kind) {
-        let mut crew = Crew::start(kind, 5, &["--interval", "20ms", "--lease", "30s"]);
-        let url = crew.server.url();
-        crew.add_with(&["--redis", &url, "--http", "0", "--label", "web"]);
-        let port = port_of(&crew.members[5]);
-        eventually("all to be there", || crew.sessions().len() == 6);
+        let mut fleet = TestFleet::start(kind, 5, &["--interval", "20ms", "--lease", "30s"]);
+        let url = fleet.server.url();
+        fleet.add_with(&["--redis", &url, "--http", "0", "--label", "web"]);
+        let port = port_of(&fleet.members[5]);
+        eventually("all to be there", || fleet.sessions().len() == 6);
         let (status, head, body) = get(port, "/gather_stats", "");
         assert_eq!(status, 200, "{body}");
         assert!(head.contains("content-type: application/json"), "{head}");
@@ -27,7 +27,7 @@ on_each_server! {
         let members = all["members"].as_array().expect("a list");
         let leads = |member: &&serde_json::Value| member["role"] == "generator";
         let leader = members.iter().find(leads).expect("a generator");
-        assert_eq!(leader["term"], crew.term());
+        assert_eq!(leader["term"], fleet.term());
         for member in members {
             assert!(member["uptime_ms"].as_u64() > Some(0) && member["redis_rtt_ms"].as_f64() > Some(0.0));
             assert!(member["memory_bytes"].as_u64() > Some(1 << 20));
@@ -43,8 +43,8 @@ on_each_server! {
             })
         });
 
-        let frozen = crew.members[0].id();
-        crew.members[0].freeze();
+        let frozen = fleet.members[0].id();
+        fleet.members[0].freeze();
         let began = Instant::now();
         // What was asked a moment ago may be told once more.
         let some = wait_for("five answers", || {
@@ -55,12 +55,12 @@ on_each_server! {
         println!("with one frozen member it took {:?}", began.elapsed());
         assert_eq!(some["missing"].as_array().map(Vec::len), Some(1));
         assert_eq!(some["missing"][0]["pid"], frozen);
-        let url = crew.server.url();
+        let url = fleet.server.url();
         let mut stats = Program::start(artel(), &["stats", "--redis", &url, "--fleet", FLEET]);
         assert_eq!(stats.exit_code(), Some(0), "{}", stats.stderr());
         let table = stats.stdout();
         assert!(table.contains("5 of 6 members answered") && table.contains("no answer: "), "{table}");
-        crew.members[0].thaw();
+        fleet.members[0].thaw();
         let mut stats = Program::start(artel(), &["stats", "--json", "--redis", &url, "--fleet", FLEET]);
         assert_eq!(stats.exit_code(), Some(0), "{}", stats.stderr());
         assert_eq!(json(&stats.stdout())["totals"]["answered"], 6);
@@ -68,38 +68,38 @@ on_each_server! {
             assert!((1.9..3.0).contains(&some["took_ms"].as_f64().map_or(0.0, |ms| ms / 1000.0)));
         }
         // Nothing is left of the rounds once their time is over.
-        let pattern = crew.key("stats:*");
+        let pattern = fleet.key("stats:*");
         let rounds: Vec<String> =
-            redis::cmd("KEYS").arg(pattern).query(crew.connection()).expect("answers");
+            redis::cmd("KEYS").arg(pattern).query(fleet.connection()).expect("answers");
         for round in rounds {
-            let ttl: i64 = redis::cmd("PTTL").arg(round).query(crew.connection()).expect("answers");
+            let ttl: i64 = redis::cmd("PTTL").arg(round).query(fleet.connection()).expect("answers");
             assert!(ttl <= 10_000 && ttl != -1, "{ttl}");
         }
     }
 
     /// A process answers for itself whatever Redis does; for the fleet it says why it cannot.
     fn a_dead_redis_is_said_over_http(kind) {
-        let mut crew = Crew::start(kind, 0, &["--lease", "2s"]);
-        let url = crew.server.url();
-        crew.add_with(&["--redis", &url, "--http", "127.0.0.1:0"]);
-        let port = port_of(&crew.members[0]);
+        let mut fleet = TestFleet::start(kind, 0, &["--lease", "2s"]);
+        let url = fleet.server.url();
+        fleet.add_with(&["--redis", &url, "--http", "127.0.0.1:0"]);
+        let port = port_of(&fleet.members[0]);
         eventually("it to be ready", || get(port, "/readyz", "").0 == 200);
         assert_eq!(get(port, "/api/v1/status", "").0, 200, "on loopback without a token");
-        crew.server.kill();
+        fleet.server.kill();
         let (status, _, body) = get(port, "/gather_stats", "");
         assert_eq!(status, 503, "{body}");
         assert!(json(&body)["error"].as_str().is_some_and(|why| why.contains("cannot reach Redis")));
         assert_eq!(get(port, "/livez", ""), (200, get(port, "/livez", "").1, "ok\n".to_owned()));
         eventually("it to be not ready", || get(port, "/readyz", "").0 == 503);
-        crew.server.restart();
-        crew.reconnect();
+        fleet.server.restart();
+        fleet.reconnect();
         eventually("it to be ready again", || get(port, "/readyz", "").0 == 200);
         eventually("answers", || get(port, "/gather_stats", "").0 == 200);
         for (path, status) in [("/nope", 404), ("/", 404), ("/api/v1/nope", 404)] {
             assert_eq!(get(port, path, "").0, status, "{path}");
         }
-        crew.members[0].terminate();
-        assert_eq!(crew.members[0].exit_code(), Some(0), "{}", crew.members[0].stderr());
+        fleet.members[0].terminate();
+        assert_eq!(fleet.members[0].exit_code(), Some(0), "{}", fleet.members[0].stderr());
     }
 }
 

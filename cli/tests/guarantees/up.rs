@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use artel_testkit::{Kind, Program, clean_command, eventually, wait_for};
+use artel_rig::{Kind, Program, clean_command, eventually, wait_for};
 use tempfile::TempDir;
 
-use crate::crew::{artel, soak};
+use crate::fleet::{artel, soak};
 
 /// A data folder of its own, whose server is stopped at the end.
 struct Home {
@@ -219,7 +219,7 @@ fn a_server_without_its_socket_is_not_doubled() {
     while status["members"].as_array().is_none_or(|members| members.len() != 3) {
         status = home.status();
         let said = || format!("{status}\n{}\n{}", first.stderr(), second.stderr());
-        assert!(start.elapsed() < artel_testkit::DEADLINE, "one fleet of three: {}", said());
+        assert!(start.elapsed() < artel_rig::DEADLINE, "one fleet of three: {}", said());
     }
     let members = status["members"].as_array().expect("a list");
     assert_eq!(members.iter().filter(|member| member["role"] == "generator").count(), 1);

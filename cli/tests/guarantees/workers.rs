@@ -1,8 +1,8 @@
 use std::time::{Duration, Instant};
 
-use artel_testkit::{eventually, wait_for};
+use artel_rig::{eventually, wait_for};
 
-use crate::crew::{Crew, on_each_server, soak};
+use crate::fleet::{TestFleet, on_each_server, soak};
 
 on_each_server! {
     /// Promise 3 and 5: a worker is killed in the middle of a slow handler while others are idle;
@@ -11,33 +11,33 @@ on_each_server! {
         let kills = if soak() { 10 } else { 2 };
         let options =
             ["--interval", "700ms", "--lease", "1s", "--work-time", "2s", "--error-rate", "0"];
-        let mut crew = Crew::start(kind, 4, &options);
+        let mut fleet = TestFleet::start(kind, 4, &options);
         let mut times = Vec::new();
         for _ in 0..kills {
-            let (worker, held) = busy_worker(&mut crew);
-            let process = crew.process_of(&worker).expect("it runs");
+            let (worker, held) = busy_worker(&mut fleet);
+            let process = fleet.process_of(&worker).expect("it runs");
             let killed = Instant::now();
-            crew.members[process].kill();
+            fleet.members[process].kill();
             eventually("its message to start elsewhere", || {
-                let snapshot = crew.look();
+                let snapshot = fleet.look();
                 snapshot.blocks.iter().any(|(name, ids)| {
                     !name.contains(&worker) && ids.iter().any(|id| held.contains(id))
                 })
             });
             times.push(killed.elapsed());
-            crew.add();
+            fleet.add();
             eventually("its messages to be settled", || {
-                let settled = crew.look().ledger;
-                held.iter().all(|id| settled.iter().any(|(done, ..)| done == id))
+                let settled = fleet.look().ledger;
+                held.iter().all(|id| settled.iter().any(|done| done.id == *id))
             });
-            let ledger = crew.look().ledger;
+            let ledger = fleet.look().ledger;
             for id in &held {
                 let attempts: Vec<u32> =
-                    ledger.iter().filter(|entry| entry.0 == *id).map(|entry| entry.3).collect();
+                    ledger.iter().filter(|entry| entry.id == *id).map(|entry| entry.attempt).collect();
                 assert_eq!(attempts.len(), 1, "one outcome");
                 assert!(attempts[0] >= 2, "counted as another attempt");
             }
-            crew.audit();
+            fleet.audit();
         }
         println!("{kind:?}: messages of killed workers started elsewhere after {times:?}");
         if soak() {
@@ -49,50 +49,50 @@ on_each_server! {
     fn the_late_outcome_of_a_frozen_worker_is_lost(kind) {
         let options =
             ["--interval", "700ms", "--lease", "1s", "--work-time", "1s", "--error-rate", "0"];
-        let mut crew = Crew::start(kind, 4, &options);
-        let (worker, held) = busy_worker(&mut crew);
-        let process = crew.process_of(&worker).expect("it runs");
-        crew.members[process].freeze();
+        let mut fleet = TestFleet::start(kind, 4, &options);
+        let (worker, held) = busy_worker(&mut fleet);
+        let process = fleet.process_of(&worker).expect("it runs");
+        fleet.members[process].freeze();
         eventually("its messages to be settled by others", || {
-            let settled = crew.look().ledger;
-            held.iter().all(|id| settled.iter().any(|entry| entry.0 == *id))
+            let settled = fleet.look().ledger;
+            held.iter().all(|id| settled.iter().any(|entry| entry.id == *id))
         });
-        crew.members[process].thaw();
-        crew.members[process].says("claim lost");
-        eventually("it to come back under a new id", || crew.sessions().len() == 4);
+        fleet.members[process].thaw();
+        fleet.members[process].says("claim lost");
+        eventually("it to come back under a new id", || fleet.sessions().len() == 4);
         for id in &held {
-            let by: Vec<String> = crew.look().ledger.into_iter()
-                .filter(|entry| entry.0 == *id).map(|entry| entry.2).collect();
+            let by: Vec<String> = fleet.look().ledger.into_iter()
+                .filter(|entry| entry.id == *id).map(|entry| entry.member).collect();
             assert_eq!(by.len(), 1, "one outcome");
             assert_ne!(by[0], worker);
         }
-        crew.audit();
+        fleet.audit();
     }
 
     /// ⚑ Token or time-out, a fetch follows: a message whose wake token was eaten, by a worker that
     /// froze with it in its hands, is found by an idle worker all the same.
     fn a_message_without_a_wake_token_is_found(kind) {
         let options = ["--interval", "5ms", "--lease", "1s", "--max-messages", "5"];
-        let mut crew = Crew::start(kind, 2, &options);
-        crew.complete(5);
-        let last = crew.look().ledger.iter().map(|entry| entry.0.clone()).max().expect("five");
+        let mut fleet = TestFleet::start(kind, 2, &options);
+        fleet.complete(5);
+        let last = fleet.look().ledger.iter().map(|entry| entry.id.clone()).max().expect("five");
         let term = last.split_once('-').expect("term-seq").0;
         // A sixth, as a push leaves it, but with its token gone.
         let envelope = format!("1g-|{term}-6|1|1794710083950|forgotten");
-        let (lane, counts) = (crew.key("lane:generated"), crew.key("counts"));
+        let (lane, counts) = (fleet.key("lane:generated"), fleet.key("counts"));
         let () = redis::pipe().atomic()
             .cmd("RPUSH").arg(lane).arg(envelope).ignore()
             .cmd("HINCRBY").arg(counts).arg("generated").arg(1).ignore()
-            .query(crew.connection()).expect("answers");
-        crew.complete(6);
+            .query(fleet.connection()).expect("answers");
+        fleet.complete(6);
     }
 }
 
 /// A worker in the middle of a handler, and what it holds.
 #[track_caller]
-fn busy_worker(crew: &mut Crew) -> (String, Vec<String>) {
+fn busy_worker(fleet: &mut TestFleet) -> (String, Vec<String>) {
     wait_for("a busy worker", || {
-        let snapshot = crew.look();
+        let snapshot = fleet.look();
         let leader = snapshot.leader()?.to_owned();
         let (name, held) = snapshot.blocks.iter().find(|(_, ids)| !ids.is_empty())?;
         let worker = name.split(':').nth(1)?.to_owned();

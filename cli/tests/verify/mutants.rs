@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use artel_testkit::{Kind, clean_command};
+use artel_rig::{Kind, clean_command};
 use serde_json::Value;
 
 use crate::ARTEL;
@@ -67,12 +67,34 @@ fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
 /// A mutant whose edit does not fit would be a process that panics, which is found out by itself.
 #[test]
 fn every_edit_fits_its_script() {
-    let scripts = artel_testkit::scripts();
+    let scripts = artel_rig::scripts();
     for mutant in &MUTANTS {
         for (script, rule, _) in mutant.edits {
             assert!(scripts[*script].contains(rule), "{}: {rule:?} of {script}.lua", mutant.name);
         }
     }
+}
+
+/// GUARANTEES.md lists the same rules, with the same faults.
+#[test]
+fn the_guarantees_list_every_mutant() {
+    let page = include_str!("../../../GUARANTEES.md");
+    let table = page.split("| disabled | faults | seed | found as |").nth(1).expect("the table");
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    for mutant in &MUTANTS {
+        let language = if mutant.rules.is_empty() { "" } else { " (Rust)" };
+        let name = format!("{}{language}", mutant.name);
+        let row = rows.iter().find(|row| row[0] == name);
+        let row = row.unwrap_or_else(|| panic!("GUARANTEES.md lacks {name:?}"));
+        assert_eq!(row[1], mutant.faults.replace(',', ", "), "{name}");
+        assert_eq!(row[2], mutant.seeds[0].to_string(), "{name}");
+    }
+    assert_eq!(rows.len(), MUTANTS.len(), "a rule that is no mutant any more");
 }
 
 #[test]

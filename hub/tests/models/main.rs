@@ -2,24 +2,21 @@
 //! same files as in `src`, with shuttle's primitives below them. Nothing else in the build knows.
 #![allow(missing_docs, dead_code, unreachable_pub)]
 
-#[path = "../../src/cursor.rs"]
-mod cursor;
-#[path = "../../src/lane.rs"]
-mod lane;
-#[path = "../../src/life.rs"]
-mod life;
-#[path = "../../src/log.rs"]
-mod log;
-#[path = "../../src/overflow.rs"]
-mod overflow;
-#[path = "../../src/queue.rs"]
-mod queue;
-#[path = "../../src/reader.rs"]
-mod reader;
-#[path = "../../src/segment.rs"]
-mod segment;
-#[path = "../../src/signal.rs"]
-mod signal;
+#[path = "../../src/end"]
+mod end {
+    pub(crate) mod life;
+}
+#[path = "../../src/wait"]
+mod wait {
+    pub(crate) mod cursor;
+    pub(crate) mod lane;
+    pub(crate) mod log;
+    pub(crate) mod overflow;
+    pub(crate) mod queue;
+    pub(crate) mod reader;
+    pub(crate) mod segment;
+    pub(crate) mod signal;
+}
 mod sync;
 
 use std::future::poll_fn;
@@ -29,14 +26,14 @@ use std::task::Poll;
 use shuttle::future::block_on;
 use shuttle::thread;
 
-use crate::cursor::Cursor;
-use crate::life::Life;
-use crate::log::{Full, Log};
-use crate::overflow::Overflow;
-use crate::queue::{Pushed, Queue, QueueReader, Room};
-use crate::reader::Reader;
-use crate::signal::Signal;
+use crate::end::life::Life;
 use crate::sync::{AtomicBool, Ordering};
+use crate::wait::cursor::Cursor;
+use crate::wait::log::{Full, Log};
+use crate::wait::overflow::Overflow;
+use crate::wait::queue::{EventQueue, Pushed, QueueReader, Room};
+use crate::wait::reader::Reader;
+use crate::wait::signal::Signal;
 
 /// Half of the schedules at random, half with few preemptions at the worst places.
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -145,7 +142,7 @@ fn a_reader_that_leaves_gets_what_was_written_before() {
         };
         let leaver = {
             let (log, cursor) = (log.clone(), cursor.clone());
-            thread::spawn(move || log.leave(&cursor, true))
+            thread::spawn(move || log.remove(&cursor, true))
         };
         let mut seen = Vec::new();
         while let Some(value) = read(&cursor, &mut one) {
@@ -244,7 +241,7 @@ fn closing_wakes_whoever_waits() {
 }
 
 /// Waits for room as a publisher does.
-async fn room(queue: &Arc<Queue<u64>>) -> Room<u64> {
+async fn room(queue: &Arc<EventQueue<u64>>) -> Room<u64> {
     let signal = Arc::new(Signal::new());
     poll_fn(|cx| {
         signal.register(cx.waker());
@@ -264,8 +261,8 @@ async fn room(queue: &Arc<Queue<u64>>) -> Room<u64> {
 #[test]
 fn room_that_is_not_used_is_given_back() {
     check(|| {
-        let bounds = overflow::Queue::bounded(1).on_full(Overflow::Block);
-        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let bounds = wait::overflow::Queue::bounded(1).on_full(Overflow::Block);
+        let queue = Arc::new(EventQueue::new(1, bounds, |_, _| false));
         let gives_up = {
             let queue = queue.clone();
             thread::spawn(move || drop(block_on(room(&queue))))
@@ -278,7 +275,7 @@ fn room_that_is_not_used_is_given_back() {
 }
 
 /// It goes on as soon as the one that waits is read.
-fn gives_up_or_waits(gives_up: thread::JoinHandle<()>, queue: &Arc<Queue<u64>>) {
+fn gives_up_or_waits(gives_up: thread::JoinHandle<()>, queue: &Arc<EventQueue<u64>>) {
     let mut reader = QueueReader::new(queue.clone(), 0);
     assert_eq!(reader.current(), Some(&7));
     gives_up.join().expect("nobody waits for ever");
@@ -310,7 +307,7 @@ fn handle_until_told(
         } else if reader.current().is_some() {
             reader.show();
             if life.orders() == orders {
-                handled.extend(reader.hand().copied());
+                handled.extend(reader.in_hand().copied());
                 reader.advance(1);
             }
         } else {
@@ -318,8 +315,8 @@ fn handle_until_told(
         }
     }
     let cursor = reader.cursor().clone();
-    log.leave(&cursor, true);
-    let rest = reader.rest();
+    log.remove(&cursor, true);
+    let rest = reader.take_unread();
     (handled, rest)
 }
 
@@ -338,9 +335,9 @@ fn every_event_is_handled_left_or_stolen() {
             let (log, life) = (log.clone(), life.clone());
             thread::spawn(move || handle_until_told(&log, reader, &life))
         };
-        log.leave(&cursor, true);
+        log.remove(&cursor, true);
         life.stop();
-        let stolen = cursor.steal();
+        let stolen = cursor.take_waiting();
         let (handled, rest) = runner.join().expect("no panic");
         // Without having been robbed it leaves all that it was told to leave.
         assert!(rest.len() <= 1 || stolen.is_empty(), "{handled:?} {rest:?} {stolen:?}");
@@ -354,8 +351,8 @@ fn every_event_is_handled_left_or_stolen() {
 #[test]
 fn every_event_of_a_queue_is_handled_left_or_stolen() {
     check(|| {
-        let bounds = overflow::Queue::bounded(8).on_full(Overflow::DropNewest);
-        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let bounds = wait::overflow::Queue::bounded(8).on_full(Overflow::DropNewest);
+        let queue = Arc::new(EventQueue::new(1, bounds, |_, _| false));
         let life = Arc::new(Life::new());
         for value in 0..4 {
             assert_eq!(queue.push(1, value, 1), Pushed::Queued);
@@ -371,12 +368,12 @@ fn every_event_of_a_queue_is_handled_left_or_stolen() {
                     handled.push(value);
                     reader.advance();
                 }
-                (handled, reader.rest())
+                (handled, reader.take_unread())
             })
         };
         life.stop();
         queue.close();
-        let stolen = queue.steal();
+        let stolen = queue.take_waiting();
         let (handled, rest) = runner.join().expect("no panic");
         let mut all = [handled, rest, stolen].concat();
         all.sort_unstable();
@@ -407,7 +404,7 @@ fn a_new_reader_goes_on_behind_the_event_in_hand() {
                 }
             }
         }));
-        let log::ReplacedCursor { next, in_hand, writers } = log.replace(&cursor, |_| 1);
+        let wait::log::ReplacedCursor { next, in_hand, writers } = log.replace(&cursor, |_| 1);
         writers.iter().for_each(|writer| writer.wake());
         assert_eq!((hangs_at, in_hand), (0, Some(0)));
         let back = thread::spawn(move || {
@@ -427,8 +424,8 @@ fn a_new_reader_goes_on_behind_the_event_in_hand() {
 #[test]
 fn a_queue_wakes_its_reader_and_its_writers() {
     check(|| {
-        let bounds = overflow::Queue::bounded(1).on_full(Overflow::Block);
-        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let bounds = wait::overflow::Queue::bounded(1).on_full(Overflow::Block);
+        let queue = Arc::new(EventQueue::new(1, bounds, |_, _| false));
         let mut reader = QueueReader::new(queue.clone(), 0);
         let writers: Vec<_> = [0, 10]
             .into_iter()
@@ -471,8 +468,8 @@ fn a_queue_wakes_its_reader_and_its_writers() {
 #[test]
 fn a_queue_that_drops_gives_everything_to_somebody() {
     check(|| {
-        let bounds = overflow::Queue::bounded(1).on_full(Overflow::DropOldest);
-        let queue = Arc::new(Queue::new(1, bounds, |_, _| false));
+        let bounds = wait::overflow::Queue::bounded(1).on_full(Overflow::DropOldest);
+        let queue = Arc::new(EventQueue::new(1, bounds, |_, _| false));
         let mut reader = QueueReader::new(queue.clone(), 0);
         let over = Arc::new(AtomicBool::new(false));
         let writer = {

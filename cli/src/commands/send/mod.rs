@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
-use artel::{NewMessage, Redis, Sender};
+use artel::{NewMessage, Sender};
 use tokio::sync::mpsc;
 
 use crate::args::{Empty, SendArgs};
@@ -51,19 +51,23 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
         Some(path) if path != Path::new("-") => Input::open(path)?,
         _ => Input::stdin(),
     };
-    let sender = Sender::open(&place.redis, &place.fleet).await?;
-    if !sender.was_joined() {
+    let fleet = place.connect().await?;
+    let info = fleet.info().await?;
+    if !info.was_joined {
         warn_of_fleet(place).await;
     }
-    let sender = sender.lane(args.lane.into()).remember(args.dedup_for).timeout(args.timeout);
+    let sender =
+        fleet.sender().lane(args.lane.into()).remember(args.dedup_for).timeout(args.timeout);
     let signals = Signals::catch()?;
-    let mut post = Post { sender, signals, args, empty, accepted: 0, waited: false };
-    if args.messages.is_empty() { post.lines(input).await } else { post.arguments().await }
+    let batch_max = info.backlog_max.clamp(1, Sender::BATCH_MAX);
+    let mut sending =
+        Sending { sender, batch_max, signals, args, empty, accepted: 0, waited: false };
+    if args.messages.is_empty() { sending.lines(input).await } else { sending.arguments().await }
 }
 
 /// Nobody ever joined this fleet: its name may be wrong, so those are named that exist.
 async fn warn_of_fleet(place: &Place) {
-    let names = async { Redis::open(&place.redis, &place.fleet)?.fleets().await };
+    let names = async { place.open()?.fleets().await };
     let names = tokio::time::timeout(FLEETS_MAX, names).await.ok().and_then(Result::ok);
     let mut names = names.unwrap_or_default();
     names.retain(|name| *name != place.fleet);
@@ -81,8 +85,10 @@ async fn warn_of_fleet(place: &Place) {
 }
 
 /// What is on its way.
-struct Post<'a> {
+struct Sending<'a> {
     sender: Sender,
+    /// Messages of one batch.
+    batch_max: usize,
     signals: Signals,
     args: &'a SendArgs,
     /// What to do with what is empty.
@@ -92,7 +98,7 @@ struct Post<'a> {
     waited: bool,
 }
 
-impl Post<'_> {
+impl Sending<'_> {
     fn message(&self, payload: Vec<u8>) -> NewMessage {
         let message = NewMessage::from(payload);
         match &self.args.kind {
@@ -126,7 +132,7 @@ impl Post<'_> {
             raw: self.args.raw,
             empty: self.empty,
             end: if self.args.null { 0 } else { b'\n' },
-            batch_max: self.sender.backlog_max().clamp(1, Sender::BATCH_MAX),
+            batch_max: self.batch_max,
         };
         // Bounded: a full lane holds up the reader, and it whoever writes to us.
         let (batches, mut received) = mpsc::channel(4);

@@ -4,7 +4,7 @@
 //! ours, and leaves when that closes. What is said after a death (lost, doubled, handed on) is read
 //! from Redis, not assumed.
 
-mod crew;
+mod children;
 mod screen;
 
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::settings::{self, Place};
 use crate::signals::{Signals, blocking};
 use crate::{commands, printer};
 
-use crew::{Crew, Event};
+use children::{Children, Event};
 use screen::Screen;
 
 /// How often the books are said unless `--snapshot-every` says otherwise.
@@ -114,7 +114,7 @@ struct Up<'a> {
     before: Status,
     began: Instant,
     screen: Screen,
-    crew: Crew,
+    children: Children,
     events: mpsc::Sender<Event>,
     /// Somebody was told whom to kill.
     invited: bool,
@@ -130,7 +130,7 @@ async fn supervise(
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     let Home { place, private, url, server, generates } = home;
-    let before = Status::read(&place.redis, &place.fleet).await?;
+    let before = place.open()?.status().await?;
     let (quiet, verbose) = (global.quiet, global.verbose > 0);
     let screen = Screen::new(printer::colour(global.color), quiet, verbose, args.members);
     let noun = if args.members == 1 { "member" } else { "members" };
@@ -143,7 +143,7 @@ async fn supervise(
         screen.remark("a --handler and no --generator: nobody leads, all work on what is sent");
     }
     let (events, mut heard) = mpsc::channel(1024);
-    let crew = Crew::start(args.members, place, url, options, events.clone())?;
+    let children = Children::start(args.members, place, url, options, events.clone())?;
     let began = Instant::now();
     let mut up = Up {
         place,
@@ -152,7 +152,7 @@ async fn supervise(
         before,
         began,
         screen,
-        crew,
+        children,
         events,
         invited: false,
         fallen: None,
@@ -162,7 +162,7 @@ async fn supervise(
     snapshots.tick().await;
     let over = tokio::time::sleep(args.member.duration.unwrap_or(Duration::MAX / 4));
     let mut over = std::pin::pin!(over);
-    while up.crew.is_alive() {
+    while up.children.is_alive() {
         tokio::select! {
             _ = signals.next() => {
                 up.screen.remark("stopping: members finish what they started");
@@ -173,7 +173,7 @@ async fn supervise(
             Some(event) = heard.recv() => up.hear(event).await,
         }
     }
-    let all_gone = !up.crew.is_alive();
+    let all_gone = !up.children.is_alive();
     let leave_max = args.member.stop_grace + LEAVE_EXTRA;
     if let Some(code) = up.leave(&mut heard, signals, leave_max).await {
         return Ok(code);
@@ -187,7 +187,7 @@ impl Up<'_> {
             0 => {}
             hidden => self.screen.remark(&format!("{hidden} more sent messages are done")),
         }
-        if let Ok(status) = Status::read(&self.place.redis, &self.place.fleet).await {
+        if let Ok(status) = status_of(self.place).await {
             let seconds = self.began.elapsed().as_secs();
             return self.screen.remark(&format!("{seconds} s: {}", since(&self.before, &status)));
         }
@@ -206,13 +206,13 @@ impl Up<'_> {
     async fn hear(&mut self, event: Event) {
         match event {
             Event::Said(at, line) => {
-                let leads = self.crew.note(at, &line);
-                self.screen.line(&self.crew, at, &line);
+                let leads = self.children.note(at, &line);
+                self.screen.line(&self.children, at, &line);
                 if leads {
-                    self.elected(self.crew.pid(at));
+                    self.elected(self.children.pid(at));
                 }
             }
-            Event::Printed(at, line) => self.screen.text(&self.crew, at, &line),
+            Event::Printed(at, line) => self.screen.text(&self.children, at, &line),
             Event::Ended(at, status) => self.ended(at, status).await,
             Event::Answer(text, leads) => {
                 self.screen.remark(&text);
@@ -236,12 +236,12 @@ impl Up<'_> {
     }
 
     async fn ended(&mut self, at: usize, status: ExitStatus) {
-        let (led, pid) = (self.crew.ended(at), self.crew.pid(at));
+        let (led, pid) = (self.children.ended(at), self.children.pid(at));
         self.screen.remark(&format!("member-{} ({pid}) ended: {status}", at + 1));
         if status.code().is_some() {
             return; // it left by itself, and has said why
         }
-        let death = Death::of(self.place, pid, self.crew.session(at), led).await;
+        let death = Death::of(self.place, pid, self.children.session(at), led).await;
         if led {
             self.fallen = Some(death);
         } else {
@@ -257,32 +257,32 @@ impl Up<'_> {
         signals: &mut Signals,
         leave_max: Duration,
     ) -> Option<u8> {
-        self.crew.let_go();
+        self.children.let_go();
         let mut deadline = tokio::time::Instant::now() + leave_max;
         let (mut forced, mut killed) = (None, false);
         let mut again = tokio::time::interval(AGAIN);
-        while self.crew.is_alive() {
+        while self.children.is_alive() {
             tokio::select! {
                 Some(event) = heard.recv() => match event {
-                    Event::Said(at, line) => self.screen.line(&self.crew, at, &line),
-                    Event::Printed(at, line) => self.screen.text(&self.crew, at, &line),
-                    Event::Ended(at, _) => { self.crew.ended(at); }
+                    Event::Said(at, line) => self.screen.line(&self.children, at, &line),
+                    Event::Printed(at, line) => self.screen.text(&self.children, at, &line),
+                    Event::Ended(at, _) => { self.children.ended(at); }
                     Event::Answer(text, _) => self.screen.remark(&text),
                 },
                 // They are leaving: a signal is their second, too, and ends them with their handlers.
                 code = signals.next() => {
                     forced = Some(code);
-                    self.crew.signal(Signal::TERM);
+                    self.children.signal(Signal::TERM);
                     deadline = tokio::time::Instant::now() + LEAVE_EXTRA;
                 }
                 // One that had not noticed yet that it is to leave takes the first for its first.
-                _ = again.tick(), if forced.is_some() => self.crew.signal(Signal::TERM),
+                _ = again.tick(), if forced.is_some() => self.children.signal(Signal::TERM),
                 () = tokio::time::sleep_until(deadline) => {
                     if std::mem::replace(&mut killed, true) {
                         break;
                     }
                     self.screen.remark("members that do not end are killed");
-                    self.crew.signal(Signal::KILL);
+                    self.children.signal(Signal::KILL);
                     deadline = tokio::time::Instant::now() + LEAVE_EXTRA;
                 }
             }
@@ -292,7 +292,7 @@ impl Up<'_> {
 
     /// The books at the end.
     async fn farewell(&self, all_gone: bool) -> Result<u8, Failure> {
-        let after = Status::read(&self.place.redis, &self.place.fleet).await?;
+        let after = self.place.open()?.status().await?;
         let seconds = self.began.elapsed().as_secs();
         let mut text = format!("in {seconds} s: {}\n", since(&self.before, &after));
         if self.before.messages.generated + self.before.messages.sent > 0 {
@@ -314,6 +314,10 @@ impl Up<'_> {
 }
 
 /// What happened to the books since the start.
+async fn status_of(place: &Place) -> Result<Status, artel::Error> {
+    place.open()?.status().await
+}
+
 fn since(before: &Status, now: &Status) -> String {
     let (b, n) = (&before.messages, &now.messages);
     let sent = n.sent.saturating_sub(b.sent);
@@ -342,7 +346,7 @@ struct Death {
 impl Death {
     async fn of(place: &Place, pid: u32, session: Option<String>, led: bool) -> Death {
         let at = Instant::now();
-        let status = Status::read(&place.redis, &place.fleet).await;
+        let status = status_of(place).await;
         let returned = status.map_or(0, |status| status.messages.returned);
         Death { pid, session, led, at, returned }
     }
@@ -360,7 +364,7 @@ impl Death {
         });
         let deadline = Instant::now() + SETTLE_MAX;
         let verdict = loop {
-            if let Ok(status) = Status::read(&place.redis, &place.fleet).await {
+            if let Ok(status) = status_of(&place).await {
                 let there = |id: &String| status.members.iter().any(|member| member.id == *id);
                 if !self.session.as_ref().is_some_and(there) && status.orphans == 0 {
                     let balance = status.messages.balance;

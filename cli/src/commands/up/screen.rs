@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::crew::Crew;
+use super::children::Children;
 use crate::args::Global;
 use crate::commands::tell::DONE;
 use crate::harmless::harmless;
@@ -80,7 +80,7 @@ impl Screen {
     }
 
     /// A line of a member's log.
-    pub(super) fn line(&mut self, crew: &Crew, at: usize, line: &str) {
+    pub(super) fn line(&mut self, children: &Children, at: usize, line: &str) {
         match serde_json::from_str::<Value>(line) {
             Ok(Value::Object(entry)) => {
                 let level = entry.get("level").and_then(Value::as_str).unwrap_or_default();
@@ -89,22 +89,22 @@ impl Screen {
                     return;
                 }
                 if !self.quiet || ["WARN", "ERROR"].contains(&level) {
-                    self.show(crew, at, &self.readable(&entry));
+                    self.show(children, at, &self.readable(&entry));
                 }
             }
             // Not its log: an error before the log began, or what a handler says.
-            _ => self.text(crew, at, line),
+            _ => self.text(children, at, line),
         }
     }
 
     /// A line of anything a member printed.
-    pub(super) fn text(&self, crew: &Crew, at: usize, line: &str) {
-        self.show(crew, at, &harmless(line));
+    pub(super) fn text(&self, children: &Children, at: usize, line: &str) {
+        self.show(children, at, &harmless(line));
     }
 
-    fn show(&self, crew: &Crew, at: usize, line: &str) {
+    fn show(&self, children: &Children, at: usize, line: &str) {
         let (role, colour) =
-            if crew.leads(at) { ("generator", GENERATOR) } else { ("worker", WORKER) };
+            if children.leads(at) { ("generator", GENERATOR) } else { ("worker", WORKER) };
         let label = format!("member-{}", at + 1);
         let who = format!("{label:width$}  {role:9}", width = self.width);
         printer::painted(&format!("{} │ {line}", self.paint(colour, &who)));

@@ -1,0 +1,4 @@
+//! The end of a subscriber, and what it leaves.
+
+pub(crate) mod leftovers;
+pub(crate) mod life;

@@ -1,0 +1,88 @@
+//! Dead letters in an SQLite file.
+
+use std::path::Path;
+
+use rusqlite::{Connection, params};
+
+use super::{Letter, LetterError, LetterStore};
+
+/// One table, `letters`, in a file of its own or beside the archive's.
+#[derive(Debug)]
+pub struct SqliteLetters {
+    connection: Connection,
+}
+
+impl SqliteLetters {
+    /// Opens the file, or makes it.
+    pub fn open(path: impl AsRef<Path>) -> Result<SqliteLetters, LetterError> {
+        let path = path.as_ref();
+        let failed = |error: rusqlite::Error| {
+            LetterError::new("not opened", format!("{}: {error}", path.display()))
+        };
+        let connection = crate::keep::history::open_sqlite(path).map_err(failed)?;
+        connection
+            .execute_batch(
+                "CREATE TABLE IF NOT EXISTS letters (
+                   id INTEGER PRIMARY KEY AUTOINCREMENT, letter TEXT NOT NULL)",
+            )
+            .map_err(failed)?;
+        Ok(SqliteLetters { connection })
+    }
+}
+
+impl LetterStore for SqliteLetters {
+    fn append(&mut self, letters: &mut [Letter]) -> Result<(), LetterError> {
+        let failed = |error: rusqlite::Error| LetterError::new("not written", error);
+        let transaction = self.connection.transaction().map_err(failed)?;
+        for letter in letters.iter_mut() {
+            let text = serde_json::to_string(letter);
+            let text = text.map_err(|error| LetterError::new("not encoded", error))?;
+            transaction
+                .prepare_cached("INSERT INTO letters (letter) VALUES (?)")
+                .and_then(|mut insert| insert.execute([text]))
+                .map_err(failed)?;
+            letter.id = transaction.last_insert_rowid() as u64;
+        }
+        transaction.commit().map_err(failed)
+    }
+
+    fn read(&mut self) -> Result<Vec<Letter>, LetterError> {
+        let failed = |error: rusqlite::Error| LetterError::new("not read", error);
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT id, letter FROM letters ORDER BY id")
+            .map_err(failed)?;
+        let rows = select
+            .query_map(params![], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
+            .map_err(failed)?;
+        let mut letters = Vec::new();
+        for row in rows {
+            let (id, text) = row.map_err(failed)?;
+            // A row that is no letter stays, and hides no others.
+            let Ok(mut letter) = serde_json::from_str::<Letter>(&text) else { continue };
+            letter.id = id as u64;
+            letters.push(letter);
+        }
+        Ok(letters)
+    }
+
+    fn count(&mut self) -> Result<usize, LetterError> {
+        let failed = |error: rusqlite::Error| LetterError::new("not counted", error);
+        let mut count =
+            self.connection.prepare_cached("SELECT count(*) FROM letters").map_err(failed)?;
+        let many: i64 = count.query_row([], |row| row.get(0)).map_err(failed)?;
+        Ok(usize::try_from(many).unwrap_or(0))
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<(), LetterError> {
+        let failed = |error: rusqlite::Error| LetterError::new("not removed", error);
+        let transaction = self.connection.transaction().map_err(failed)?;
+        for id in ids {
+            transaction
+                .prepare_cached("DELETE FROM letters WHERE id = ?")
+                .and_then(|mut delete| delete.execute([*id as i64]))
+                .map_err(failed)?;
+        }
+        transaction.commit().map_err(failed)
+    }
+}

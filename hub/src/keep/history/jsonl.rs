@@ -1,0 +1,294 @@
+//! An archive as lines of JSON, in files that are rotated by size.
+//!
+//! **Invariant:** what is written together is there as whole lines or not at all; where half a line
+//! cannot be taken back, nothing is ever added to it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{ArchiveError, ArchiveStore, Query, Record};
+
+/// As many full files are kept at most.
+const FILES_MAX: usize = 9_999;
+
+/// `history.jsonl`, and before it `history.1.jsonl`, `history.2.jsonl` … in one folder.
+#[derive(Debug)]
+pub struct JsonLinesArchive {
+    folder: PathBuf,
+    lines: Lines<File>,
+    bytes_max: u64,
+    files_max: usize,
+    next: u64,
+    /// Held for as long as it is open.
+    _lock: File,
+}
+
+impl JsonLinesArchive {
+    /// Opens the folder, or makes it. A new file is begun before the last one would get longer than
+    /// this many bytes, and this many full ones are kept, 9,999 at most; 0 bytes or files count as 1. What is
+    /// written together is never split, so that a file may be longer by up to 256 events.
+    pub fn rotating(
+        folder: impl AsRef<Path>,
+        bytes_max: u64,
+        files_max: usize,
+    ) -> Result<JsonLinesArchive, ArchiveError> {
+        let folder = folder.as_ref().to_path_buf();
+        let failed = |error: std::io::Error| ArchiveError::new(&folder, "not opened", error);
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let lock = lock(&folder.join("history.lock")).map_err(failed)?;
+        let lines = Lines::open(&path(&folder, 0)).map_err(failed)?;
+        let (bytes_max, files_max) = (bytes_max.max(1), files_max.clamp(1, FILES_MAX));
+        let mut archive =
+            JsonLinesArchive { folder, lines, bytes_max, files_max, next: 0, _lock: lock };
+        for surplus in (files_max + 1..).map(|age| path(&archive.folder, age)) {
+            if std::fs::remove_file(surplus).is_err() {
+                break; // there were never more
+            }
+        }
+        let newest = (0..=files_max).filter_map(|age| archive.last_id(age)).max();
+        archive.next = newest.unwrap_or(0);
+        Ok(archive)
+    }
+
+    fn last_id(&self, age: usize) -> Option<u64> {
+        let mut last = None;
+        read(&path(&self.folder, age), |record| {
+            last = last.max(Some(record.id));
+            true
+        })
+        .ok()?;
+        last
+    }
+
+    /// Safe to repeat after it failed: the new file is there before the old ones move, and they
+    /// move only while there is one in the first place.
+    fn rotate(&mut self) -> std::io::Result<()> {
+        let new = self.folder.join("history.new.jsonl");
+        let lines = Lines::open(&new)?;
+        let first = path(&self.folder, 0).exists();
+        for age in (0..self.files_max).rev().filter(|_| first) {
+            let (from, to) = (path(&self.folder, age), path(&self.folder, age + 1));
+            if from.exists() {
+                std::fs::rename(from, to)?;
+            }
+        }
+        std::fs::rename(&new, path(&self.folder, 0))?;
+        self.lines = lines;
+        Ok(())
+    }
+}
+
+fn path(folder: &Path, age: usize) -> PathBuf {
+    match age {
+        0 => folder.join("history.jsonl"),
+        age => folder.join(format!("history.{age}.jsonl")),
+    }
+}
+
+/// Nobody else may write to the same files.
+pub(crate) fn lock(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    // One that was just dropped may still be writing its last.
+    let due = Instant::now() + Duration::from_secs(1);
+    while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= due {
+            return Err(std::io::Error::other("somebody else writes there"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(file)
+}
+
+/// What lines are added to. A file; in tests one that fails.
+pub(crate) trait Appends {
+    fn append(&mut self, text: &[u8]) -> std::io::Result<()>;
+    /// Takes back everything behind so many bytes.
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()>;
+    fn bytes(&mut self) -> std::io::Result<u64>;
+}
+
+impl Appends for File {
+    fn append(&mut self, text: &[u8]) -> std::io::Result<()> {
+        self.write_all(text)
+    }
+
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.set_len(bytes)
+    }
+
+    fn bytes(&mut self) -> std::io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// A file of whole lines.
+#[derive(Debug)]
+pub(crate) struct Lines<F> {
+    pub(crate) file: F,
+    bytes: u64,
+    /// There may be half a line behind these bytes.
+    torn: bool,
+}
+
+impl Lines<File> {
+    /// Opens a file to add to it. A line that a crash cut off is closed, so that only it is lost.
+    pub(crate) fn open(path: &Path) -> std::io::Result<Lines<File>> {
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        if file.metadata()?.len() > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            let mut last = [0];
+            std::io::Read::read_exact(&mut file, &mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+            }
+        }
+        let bytes = file.bytes()?;
+        Ok(Lines { file, bytes, torn: false })
+    }
+}
+
+impl<F: Appends> Lines<F> {
+    /// Adds whole lines, all or none.
+    pub(crate) fn add(&mut self, text: &[u8]) -> std::io::Result<()> {
+        if self.torn && self.file.cut(self.bytes).is_err() {
+            // It is closed instead, and the bytes are counted anew.
+            self.file.append(b"\n")?;
+            self.bytes = self.file.bytes()?;
+        }
+        self.torn = false;
+        match self.file.append(text) {
+            Ok(()) => {
+                self.bytes += text.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.take_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back what was added behind the last whole line, now or before the next one.
+    fn take_back(&mut self) {
+        self.torn = self.file.cut(self.bytes).is_err();
+    }
+
+    /// What was added since so many bytes is not to count.
+    pub(crate) fn undo(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        self.take_back();
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Gives every whole record of a file to `each`, until it says no.
+fn read(path: &Path, mut each: impl FnMut(Record) -> bool) -> std::io::Result<()> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        file => BufReader::new(file?),
+    };
+    for line in file.split(b'\n') {
+        let record = serde_json::from_slice(&line?);
+        if record.is_ok_and(|record| !each(record)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl ArchiveStore for JsonLinesArchive {
+    fn append(&mut self, records: &[Record]) -> Result<(), ArchiveError> {
+        let folder = self.folder.clone();
+        let failed = |error: std::io::Error| ArchiveError::new(&folder, "not written", error);
+        let mut text = Vec::new();
+        for (record, id) in records.iter().zip(self.next + 1..) {
+            let numbered = Record { id, ..record.clone() };
+            serde_json::to_writer(&mut text, &numbered).map_err(|error| failed(error.into()))?;
+            text.push(b'\n');
+        }
+        let bytes = self.lines.bytes();
+        if bytes > 0 && bytes + text.len() as u64 > self.bytes_max {
+            self.rotate().map_err(failed)?;
+        }
+        self.lines.add(&text).map_err(failed)?;
+        self.next += records.len() as u64;
+        Ok(())
+    }
+
+    fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
+        let mut records = Vec::new();
+        for age in (0..=self.files_max).rev() {
+            if records.len() >= query.limit {
+                break;
+            }
+            let each = |record: Record| {
+                if query.fits(&record) {
+                    records.push(record);
+                }
+                records.len() < query.limit
+            };
+            read(&path(&self.folder, age), each)
+                .map_err(|error| ArchiveError::new(&self.folder, "not read", error))?;
+        }
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that becomes full, and that may be unable to take anything back.
+    struct BrokenFile {
+        text: Vec<u8>,
+        room: usize,
+        cuts: bool,
+    }
+
+    impl Appends for BrokenFile {
+        fn append(&mut self, text: &[u8]) -> std::io::Result<()> {
+            let fits = text.len().min(self.room - self.text.len());
+            self.text.extend(&text[..fits]);
+            match fits == text.len() {
+                true => Ok(()),
+                false => Err(std::io::Error::other("it is full")),
+            }
+        }
+
+        fn cut(&mut self, bytes: u64) -> std::io::Result<()> {
+            if !self.cuts {
+                return Err(std::io::Error::other("not now"));
+            }
+            self.text.truncate(bytes as usize);
+            Ok(())
+        }
+
+        fn bytes(&mut self) -> std::io::Result<u64> {
+            Ok(self.text.len() as u64)
+        }
+    }
+
+    /// Half a line that could not be taken back at once had the next record glued to it.
+    #[test]
+    fn nothing_is_added_to_half_a_line() {
+        for (cuts_later, expected) in
+            [(true, "first\nthird\nfourth\n"), (false, "first\nsec\nthird\nfourth\n")]
+        {
+            let file = BrokenFile { text: Vec::new(), room: 9, cuts: false };
+            let mut lines = Lines { file, bytes: 0, torn: false };
+            lines.add(b"first\n").expect("there is room");
+            lines.add(b"second\n").expect_err("there is none");
+            lines.add(b"second\n").expect_err("there is still none");
+            (lines.file.room, lines.file.cuts) = (100, cuts_later);
+            lines.add(b"third\n").expect("there is room");
+            lines.add(b"fourth\n").expect("there is room");
+            assert_eq!(String::from_utf8_lossy(&lines.file.text), expected);
+            assert_eq!(lines.bytes(), expected.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! An archive in an SQLite file: write-ahead log, one transaction per batch.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use rusqlite::{Connection, params};
+
+use super::{ArchiveError, ArchiveStore, Query, Record};
+use crate::keep::dead_letter::millis;
+
+/// How many events are written, or how much time passes, between two looks at the bounds.
+const LOOK_EVERY: usize = 1000;
+const LOOK_AFTER: Duration = Duration::from_secs(10);
+/// How many of the oldest go at a time while the file is too large.
+const SHARE: i64 = 20;
+
+/// Opens a file the way everything of the hub does.
+pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // A commit survives the death of the process; the last ones may not survive a power cut.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(connection)
+}
+
+/// One table, `events`. The file may be read by anybody while it is written.
+#[derive(Debug)]
+pub struct SqliteArchive {
+    path: PathBuf,
+    connection: Connection,
+    age_max: Option<Duration>,
+    bytes_max: Option<u64>,
+    until_look: usize,
+    looked: Option<Instant>,
+}
+
+impl SqliteArchive {
+    /// Opens the file, or makes it.
+    pub fn open(path: impl AsRef<Path>) -> Result<SqliteArchive, ArchiveError> {
+        let path = path.as_ref().to_path_buf();
+        let failed = |error: rusqlite::Error| ArchiveError::new(&path, "not opened", error);
+        let connection = open(&path).map_err(failed)?;
+        connection
+            .execute_batch(
+                "CREATE TABLE IF NOT EXISTS events (
+                   id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, key TEXT NOT NULL,
+                   sequence INTEGER NOT NULL, priority TEXT NOT NULL, payload TEXT);
+                 CREATE INDEX IF NOT EXISTS events_at ON events (at_ms);
+                 CREATE INDEX IF NOT EXISTS events_by_key ON events (key);
+                 DROP INDEX IF EXISTS events_key;",
+            )
+            .map_err(failed)?;
+        Ok(SqliteArchive {
+            path,
+            connection,
+            age_max: None,
+            bytes_max: None,
+            until_look: 0,
+            looked: None,
+        })
+    }
+
+    /// Events older than this are no longer found, and forgotten with one of the next writes.
+    pub fn keep_for(mut self, age: Duration) -> SqliteArchive {
+        self.age_max = Some(age);
+        self
+    }
+
+    /// The oldest events are forgotten while all take more than about this many bytes.
+    pub fn keep_bytes(mut self, bytes: u64) -> SqliteArchive {
+        self.bytes_max = Some(bytes);
+        self
+    }
+
+    fn insert(&mut self, records: &[Record]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        {
+            let mut insert = transaction.prepare_cached(
+                "INSERT INTO events (at_ms, key, sequence, priority, payload) VALUES (?,?,?,?,?)",
+            )?;
+            for record in records {
+                let payload = record.payload.as_ref().map(ToString::to_string);
+                let (at, sequence) = (small(record.at_ms), small(record.sequence));
+                let priority = word(record.priority);
+                insert.execute(params![at, record.key, sequence, priority, payload])?;
+            }
+        }
+        transaction.commit()
+    }
+
+    fn forget(&mut self) -> rusqlite::Result<()> {
+        if let Some(age) = self.age_max {
+            let until = small(oldest(age));
+            self.connection.execute("DELETE FROM events WHERE at_ms < ?", [until])?;
+        }
+        while self.bytes_max.is_some_and(|most| self.bytes().is_ok_and(|bytes| bytes > most)) {
+            let gone = self.connection.execute(
+                "DELETE FROM events WHERE id <= (SELECT min(id) + (max(id) - min(id)) / ? FROM events)",
+                [SHARE],
+            )?;
+            if gone == 0 {
+                break;
+            }
+        }
+        // It frees a page per step, so it has to be stepped to its end.
+        let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum")?;
+        let mut steps = vacuum.query([])?;
+        while steps.next()?.is_some() {}
+        Ok(())
+    }
+
+    /// What the events take, without pages that are free again.
+    fn bytes(&self) -> rusqlite::Result<u64> {
+        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get(0));
+        let (pages, free, size): (i64, i64, i64) =
+            (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
+        Ok(((pages - free) * size) as u64)
+    }
+}
+
+/// When the oldest that is kept was published.
+fn oldest(age: Duration) -> u64 {
+    millis(SystemTime::now()).saturating_sub(age.as_millis() as u64)
+}
+
+/// SQLite's integers have a sign.
+fn small(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn word(priority: crate::wait::lane::Priority) -> String {
+    let text = serde_json::to_value(priority).ok();
+    text.as_ref().and_then(|value| value.as_str()).unwrap_or("normal").to_string()
+}
+
+impl ArchiveStore for SqliteArchive {
+    fn append(&mut self, records: &[Record]) -> Result<(), ArchiveError> {
+        let path = self.path.clone();
+        let failed = |error: rusqlite::Error| ArchiveError::new(&path, "not written", error);
+        self.insert(records).map_err(failed)?;
+        self.until_look = self.until_look.saturating_sub(records.len());
+        let long_ago = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AFTER);
+        if self.until_look == 0 || long_ago {
+            self.until_look = LOOK_EVERY;
+            self.looked = Some(Instant::now());
+            // What is written is written: forgetting can wait for the next time.
+            if let Err(error) = self.forget() {
+                tracing::warn!(target: "artel_hub", "archive {}: {error}", path.display());
+            }
+        }
+        Ok(())
+    }
+
+    fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
+        let failed = |error: rusqlite::Error| ArchiveError::new(&self.path, "not read", error);
+        let exact = query.key.as_ref().filter(|key| !key.is_wild()).map(|key| key.text());
+        let mut select = self.connection.prepare_cached(select(exact.is_some())).map_err(failed)?;
+        let bounds = params![
+            small(query.after),
+            small(query.from_ms.max(self.age_max.map_or(0, oldest))),
+            small(query.until_ms),
+            exact,
+            query.text
+        ];
+        let mut rows = select.query(bounds).map_err(failed)?;
+        let mut records = Vec::new();
+        while records.len() < query.limit {
+            let Some(row) = rows.next().map_err(failed)? else { break };
+            let record = read(row).map_err(failed)?;
+            if query.fits(&record) {
+                records.push(record);
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// Two texts: SQLite uses an index only for what it knows to be asked for.
+fn select(one_key: bool) -> &'static str {
+    match one_key {
+        true => {
+            "SELECT id, at_ms, key, sequence, priority, payload FROM events
+             WHERE key = ?4 AND id > ?1 AND at_ms >= ?2 AND at_ms < ?3
+               AND (?5 IS NULL OR instr(payload, ?5) > 0) ORDER BY id"
+        }
+        false => {
+            "SELECT id, at_ms, key, sequence, priority, payload FROM events
+             WHERE id > ?1 AND at_ms >= ?2 AND at_ms < ?3 AND ?4 IS NULL
+               AND (?5 IS NULL OR instr(payload, ?5) > 0) ORDER BY id"
+        }
+    }
+}
+
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Record> {
+    let number = |value: i64| u64::try_from(value).unwrap_or(0);
+    let (priority, payload): (String, Option<String>) = (row.get(4)?, row.get(5)?);
+    Ok(Record {
+        id: number(row.get(0)?),
+        at_ms: number(row.get(1)?),
+        key: row.get(2)?,
+        sequence: number(row.get(3)?),
+        priority: serde_json::from_value(priority.into()).unwrap_or_default(),
+        payload: payload.and_then(|text| serde_json::from_str(&text).ok()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The index was there for questions about one key, and never used for them.
+    #[test]
+    fn a_question_about_one_key_uses_its_index() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let archive = SqliteArchive::open(folder.path().join("a.db")).expect("opened");
+        let plan = |one_key| -> Vec<String> {
+            let text = format!("EXPLAIN QUERY PLAN {}", select(one_key));
+            let mut plan = archive.connection.prepare(&text).expect("a statement");
+            let values = params![0, 0, i64::MAX, one_key.then_some("orders"), None::<String>];
+            let steps = plan.query_map(values, |row| row.get(3)).expect("a plan");
+            steps.collect::<Result<_, _>>().expect("steps")
+        };
+        assert!(plan(true).iter().any(|step| step.contains("events_by_key")), "{:?}", plan(true));
+        assert!(plan(true).iter().all(|step| !step.contains("SORT")), "{:?}", plan(true));
+        assert!(plan(false).iter().all(|step| !step.contains("SORT")), "{:?}", plan(false));
+    }
+}

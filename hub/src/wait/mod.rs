@@ -1,0 +1,12 @@
+//! Where events wait: in a log that many read, in a queue of one, or for one subscriber alone.
+
+pub(crate) mod cursor;
+pub(crate) mod direct;
+pub(crate) mod inbox;
+pub(crate) mod lane;
+pub(crate) mod log;
+pub(crate) mod overflow;
+pub(crate) mod queue;
+pub(crate) mod reader;
+pub(crate) mod segment;
+pub(crate) mod signal;

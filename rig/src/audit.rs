@@ -1,0 +1,148 @@
+//! [`Audit`]: finds gaps and doubles in a [`Snapshot`]. It trusts no counter of the fleet's own.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::Snapshot;
+
+/// What is known of failed messages that are stored no more.
+#[derive(Clone, Copy, Debug)]
+pub enum Taken<'a> {
+    /// These were printed by takers, or put back to work.
+    Ids(&'a [String]),
+    /// As many as the fleet has counted.
+    Counted,
+}
+
+/// What an auditor found.
+#[derive(Debug, Default)]
+pub struct Audit {
+    /// Every violation, in words.
+    pub problems: Vec<String>,
+    /// Messages by term, seen anywhere.
+    pub terms: BTreeMap<u64, BTreeSet<u64>>,
+    /// Settled messages.
+    pub settled: usize,
+}
+
+impl Audit {
+    /// Audits a fleet that runs with the ledger on.
+    pub fn of(snapshot: &Snapshot, taken: Taken<'_>) -> Audit {
+        let mut audit = Audit::default();
+        let mut seen: HashMap<&str, String> = HashMap::new();
+        let places = snapshot.lanes.iter().map(|(lane, ids)| (format!("lane {lane}"), ids));
+        let places = places.chain(snapshot.blocks.iter().map(|(name, ids)| (name.clone(), ids)));
+        for (place, ids) in places {
+            for id in ids {
+                audit.put(&mut seen, id, place.clone());
+            }
+        }
+        for settled in &snapshot.ledger {
+            let place = format!("settled {} by {}", settled.outcome, settled.member);
+            audit.put(&mut seen, &settled.id, place);
+        }
+        audit.settled = snapshot.ledger.len();
+        for (term, seqs) in &audit.terms {
+            let last = seqs.last().copied().unwrap_or(0);
+            for missing in (1..=last).filter(|seq| !seqs.contains(seq)) {
+                audit.problems.push(format!("{term}-{missing} is nowhere"));
+            }
+        }
+        audit.blocks(snapshot);
+        audit.errors(snapshot, taken);
+        audit.counters(snapshot);
+        audit
+    }
+
+    fn put<'a>(&mut self, seen: &mut HashMap<&'a str, String>, id: &'a str, place: String) {
+        if let Some((term, seq)) = id.split_once('-')
+            && let (Ok(term), Ok(seq)) = (term.parse(), seq.parse())
+        {
+            self.terms.entry(term).or_default().insert(seq);
+        }
+        if let Some(other) = seen.insert(id, place.clone()) {
+            self.problems.push(format!("{id} is in two places: {other} and {place}"));
+        }
+    }
+
+    /// Every block is on record, with as many messages as it has, and has an owner.
+    fn blocks(&mut self, snapshot: &Snapshot) {
+        for (block, ids) in &snapshot.blocks {
+            let (held, recorded) = (ids.len() as u64, snapshot.recorded.get(block));
+            if recorded != Some(&held) {
+                self.problems.push(format!("{block} has {held} messages, on record {recorded:?}"));
+            }
+            let member = block.strip_prefix("block:").and_then(|rest| rest.rsplit_once(':'));
+            let member = member.map_or("", |(member, _)| member);
+            if !snapshot.members.iter().any(|id| id == member) && !snapshot.orphans.contains(member)
+            {
+                self.problems.push(format!("{block} has no owner and is no orphan's"));
+            }
+        }
+    }
+
+    fn errors(&mut self, snapshot: &Snapshot, taken: Taken<'_>) {
+        let failed = snapshot.ledger.iter().filter(|settled| settled.outcome == "failed");
+        let failed: BTreeSet<&str> = failed.map(|settled| settled.id.as_str()).collect();
+        let ids = match taken {
+            Taken::Ids(ids) => ids,
+            Taken::Counted => &[],
+        };
+        let mut kept: BTreeSet<&str> = BTreeSet::new();
+        for id in snapshot.errors.iter().chain(ids) {
+            if !kept.insert(id) {
+                self.problems
+                    .push(format!("{id} is in the error store twice, or stored and taken"));
+            }
+        }
+        let differ: Vec<&&str> = match taken {
+            Taken::Ids(_) => failed.symmetric_difference(&kept).collect(),
+            Taken::Counted => kept.difference(&failed).collect(),
+        };
+        for id in differ {
+            self.problems.push(format!("{id}: ledger and error store disagree"));
+        }
+        if matches!(taken, Taken::Counted) {
+            let gone = failed.difference(&kept).count() as i64;
+            let counted: i64 =
+                ["taken", "requeued", "dropped"].iter().map(|name| snapshot.count(name)).sum();
+            if gone != counted {
+                let what = format!("{gone} failed messages are stored no more, counted {counted}");
+                self.problems.push(what);
+            }
+        }
+        let mut origins = BTreeSet::new();
+        for origin in snapshot.origins.iter().filter(|origin| !origins.insert(*origin)) {
+            self.problems.push(format!("{origin} was put back to work twice"));
+        }
+    }
+
+    fn counters(&mut self, snapshot: &Snapshot) {
+        let failed = snapshot.ledger.iter().filter(|settled| settled.outcome == "failed").count();
+        let facts = [
+            ("claimed", snapshot.claimed()),
+            ("failed", failed),
+            ("done", snapshot.ledger.len() - failed),
+        ];
+        let added = snapshot.count("generated") + snapshot.count("sent");
+        let there = (snapshot.unsettled() + snapshot.ledger.len()) as i64;
+        if added != there {
+            self.problems.push(format!("{added} were generated or sent, {there} are there"));
+        }
+        for (name, fact) in facts {
+            if snapshot.count(name) != fact as i64 {
+                let count = snapshot.count(name);
+                self.problems.push(format!("counter {name} is {count}, in fact it is {fact}"));
+            }
+        }
+        if snapshot.wakes > 1 {
+            self.problems.push(format!("there are {} wake tokens", snapshot.wakes));
+        }
+    }
+
+    /// Panics unless nothing is wrong.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let shown = self.problems.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+        assert!(self.problems.is_empty(), "{} problems:\n{shown}", self.problems.len());
+    }
+}

@@ -1,0 +1,224 @@
+//! [`Snapshot`]: everything a fleet has in Redis, as of one moment.
+//!
+//! **Invariant:** it is read in one piece, and no counter of the fleet is trusted: what is there is counted by itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use redis::{Connection, RedisResult, Value};
+
+/// Everything a fleet has in Redis, as of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Ids by the lane they wait in.
+    pub lanes: BTreeMap<String, Vec<String>>,
+    /// Ids by the block they are claimed in, `block:<member>:<n>`.
+    pub blocks: BTreeMap<String, Vec<String>>,
+    /// How many messages each block has by the fleet's own record.
+    pub recorded: BTreeMap<String, u64>,
+    /// Settled messages, in order; empty if the ledger was not asked for.
+    pub ledger: Vec<Settled>,
+    /// Entries ever added to the ledger.
+    pub settled: u64,
+    /// Ids in the error store and in drains.
+    pub errors: Vec<String>,
+    /// Failed messages that messages in lanes and blocks say they were.
+    pub origins: Vec<String>,
+    /// The fleet's own counters.
+    pub counts: HashMap<String, i64>,
+    /// Members in the order of their deadlines.
+    pub members: Vec<String>,
+    /// Dead members.
+    pub orphans: BTreeSet<String>,
+    /// `member|term`, if somebody valid leads.
+    pub lease: Option<String>,
+    /// What generators keep.
+    pub state: Option<String>,
+    /// Wake tokens.
+    pub wakes: u64,
+    /// Hashes that effects wrote, by name. Other data has no fields.
+    pub data: BTreeMap<String, HashMap<String, String>>,
+}
+
+/// One entry of the ledger.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Settled {
+    /// The message.
+    pub id: String,
+    /// `done` or `failed`.
+    pub outcome: String,
+    /// Who settled it.
+    pub member: String,
+    /// In which attempt.
+    pub attempt: u32,
+}
+
+const READ: &str = r#"
+local p = ARGV[1]
+local lists, records, errors, data, ledger = {}, {}, {}, {}, {}
+for _, key in ipairs(redis.call('KEYS', p .. '*')) do
+  local rest = string.sub(key, #p + 1)
+  local kind = string.match(rest, '^(%a+)')
+  if kind == 'lane' or kind == 'block' then
+    lists[#lists + 1] = rest
+    lists[#lists + 1] = redis.call('LRANGE', key, 0, -1)
+    local member, n = string.match(rest, '^block:(.*):(%d+)$')
+    if member then
+      records[#records + 1] = rest
+      records[#records + 1] = redis.call('HGET', p .. 'blocks:' .. member, n) or ''
+    end
+  elseif rest == 'errors' or kind == 'drain' then
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      for i = 1, #entry[2], 2 do
+        if entry[2][i] == 'm' then errors[#errors + 1] = entry[2][i + 1] end
+      end
+    end
+  elseif kind == 'data' then
+    data[#data + 1] = string.sub(rest, 6)
+    data[#data + 1] = redis.call('TYPE', key).ok == 'hash' and redis.call('HGETALL', key) or {}
+  end
+end
+local settled = 0
+if redis.call('EXISTS', p .. 'ledger') == 1 then
+  local info = redis.call('XINFO', 'STREAM', p .. 'ledger')
+  for i = 1, #info, 2 do if info[i] == 'entries-added' then settled = info[i + 1] end end
+end
+if ARGV[2] == '1' then
+  for _, entry in ipairs(redis.call('XRANGE', p .. 'ledger', '-', '+')) do ledger[#ledger + 1] = entry[2] end
+end
+local lease = redis.call('GET', p .. 'lease')
+if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
+return {lists, records, errors, ledger, settled, redis.call('HGETALL', p .. 'counts'),
+  redis.call('ZRANGE', p .. 'members', 0, -1), redis.call('SMEMBERS', p .. 'orphans'), lease,
+  redis.call('HGET', p .. 'state', 'state'), redis.call('LLEN', p .. 'wake'), data}
+"#;
+
+type Raw = (
+    Vec<Value>,
+    Vec<String>,
+    Vec<Value>,
+    Vec<HashMap<String, String>>,
+    u64,
+    HashMap<String, i64>,
+    Vec<String>,
+    BTreeSet<String>,
+    Option<String>,
+    Option<String>,
+    u64,
+    Vec<Value>,
+);
+
+/// The bytes of a message that is there.
+fn message(envelope: &Value) -> Option<&[u8]> {
+    match envelope {
+        Value::BulkString(bytes) if !bytes.is_empty() && bytes != b"-" => Some(bytes),
+        _ => None,
+    }
+}
+
+fn id_of(envelope: &Value) -> Option<String> {
+    let mut parts = message(envelope)?.split(|&byte| byte == b'|').skip(1);
+    parts.next().map(|id| String::from_utf8_lossy(id).into_owned())
+}
+
+/// The failed message that this one was, if it says so.
+fn origin_of(envelope: &Value) -> Option<String> {
+    let bytes = message(envelope)?;
+    let headers = String::from_utf8_lossy(bytes.get(..bytes.len().min(1024))?).into_owned();
+    let flagged = headers.as_bytes().get(2) == Some(&b'h');
+    let origin = headers.split_once("\"origin\":\"").filter(|_| flagged)?.1;
+    origin.split('"').next().map(str::to_owned)
+}
+
+impl Snapshot {
+    /// Reads a fleet with its ledger.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    pub fn read(connection: &mut Connection, fleet: &str) -> Snapshot {
+        Snapshot::try_read(connection, fleet, true).expect("the server answers")
+    }
+
+    /// Reads a fleet; its ledger only if that is asked for.
+    pub fn try_read(
+        connection: &mut Connection,
+        fleet: &str,
+        with_ledger: bool,
+    ) -> RedisResult<Snapshot> {
+        let mut read = redis::cmd("EVAL");
+        read.arg(READ).arg(0).arg(format!("artel:{{{fleet}}}:")).arg(u8::from(with_ledger));
+        let raw: Raw = read.query(connection)?;
+        let (lists, records, errors, ledger, settled, counts, ..) = raw;
+        let (members, orphans, lease, state, wakes, data) =
+            (raw.6, raw.7, raw.8, raw.9, raw.10, raw.11);
+        let errors = errors.iter().filter_map(id_of).collect();
+        let mut snapshot = Snapshot {
+            settled,
+            errors,
+            counts,
+            members,
+            orphans,
+            lease,
+            state,
+            wakes,
+            ..Snapshot::default()
+        };
+        for pair in lists.chunks_exact(2) {
+            let name: String = redis::from_redis_value_ref(&pair[0])?;
+            let envelopes: Vec<Value> = redis::from_redis_value_ref(&pair[1])?;
+            let ids = envelopes.iter().filter_map(id_of).collect();
+            snapshot.origins.extend(envelopes.iter().filter_map(origin_of));
+            match name.strip_prefix("lane:") {
+                Some(lane) => snapshot.lanes.insert(lane.to_owned(), ids),
+                None => snapshot.blocks.insert(name, ids),
+            };
+        }
+        for pair in records.chunks_exact(2) {
+            let left = pair[1].split(':').next().and_then(|left| left.parse().ok());
+            snapshot.recorded.extend(left.map(|left| (pair[0].clone(), left)));
+        }
+        for pair in data.chunks_exact(2) {
+            let name = redis::from_redis_value_ref(&pair[0])?;
+            snapshot.data.insert(name, redis::from_redis_value_ref(&pair[1])?);
+        }
+        snapshot.ledger = ledger.into_iter().map(Settled::read).collect();
+        Ok(snapshot)
+    }
+
+    /// Who leads, if anybody valid does.
+    pub fn leader(&self) -> Option<&str> {
+        self.lease.as_deref().and_then(|lease| lease.split('|').next())
+    }
+
+    /// Messages in a lane.
+    pub fn waiting(&self) -> usize {
+        self.lanes.values().map(Vec::len).sum()
+    }
+
+    /// Messages in a block.
+    pub fn claimed(&self) -> usize {
+        self.blocks.values().map(Vec::len).sum()
+    }
+
+    /// Messages in a lane or in a block.
+    pub fn unsettled(&self) -> usize {
+        self.waiting() + self.claimed()
+    }
+
+    /// A counter of the fleet's own.
+    pub fn count(&self, name: &str) -> i64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+}
+
+impl Settled {
+    fn read(mut fields: HashMap<String, String>) -> Settled {
+        let mut field = |name: &str| fields.remove(name).unwrap_or_default();
+        Settled {
+            id: field("id"),
+            outcome: field("outcome"),
+            member: field("member"),
+            attempt: field("attempt").parse().unwrap_or(0),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The only public error type.
+
+mod reasons;
+
+use std::time::Duration;
+
+pub use reasons::{BadAddress, Denial, Unfit, Unreached};
+
+use crate::id::MessageId;
+
+/// What did not happen, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is out of its range, so nothing was started.
+    #[error("{field} {problem}")]
+    Config {
+        /// The setting, as it is called in [`Config`](crate::Config).
+        field: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+    },
+
+    /// The address cannot be used, so nothing was started.
+    #[error("redis {why}")]
+    Address {
+        /// What is wrong with it.
+        why: BadAddress,
+    },
+
+    /// The fleet already runs with another value, so this member did not join.
+    #[error("fleet {fleet:?} runs with {field} = {theirs}, not {yours}")]
+    Conflict {
+        /// The fleet's name.
+        fleet: String,
+        /// The setting that must be the same for all members.
+        field: String,
+        /// The value the fleet was started with.
+        theirs: String,
+        /// The value this member asked for.
+        yours: String,
+    },
+
+    /// The fleet runs with another protocol than this program speaks, so nothing was done.
+    #[error("fleet {fleet:?} runs with protocol {theirs}, this program speaks {ours}")]
+    Protocol {
+        /// The fleet's name.
+        fleet: String,
+        /// The protocol of its members.
+        theirs: String,
+        /// The protocol of this version.
+        ours: u32,
+    },
+
+    /// Somebody removes the fleet with everything in it, so nothing was done.
+    #[error("fleet {fleet:?} is being removed")]
+    BeingRemoved {
+        /// The fleet's name.
+        fleet: String,
+    },
+
+    /// Members are in the fleet, so it was not removed, or only a part of it was.
+    #[error("fleet {fleet:?} is in use: members in it: {members}")]
+    InUse {
+        /// The fleet's name.
+        fleet: String,
+        /// How many.
+        members: u64,
+    },
+
+    /// No larger number can be granted under this key, so nothing was done: see docs/operations.md on clocks.
+    #[error("{key} cannot grow past 2^52: Redis's clock is, or once was, past the year 2112")]
+    Exhausted {
+        /// The key in Redis.
+        key: String,
+    },
+
+    /// Redis could not be reached, so nothing was done.
+    #[error("cannot reach Redis at {redis}: {reason}")]
+    Unreachable {
+        /// The address, without credentials.
+        redis: String,
+        /// What the network said.
+        reason: String,
+        /// The same for programs.
+        why: Unreached,
+    },
+
+    /// Redis refused the credentials, or the user lacks a permission, so nothing was done.
+    #[error("Redis at {redis} denies access: {reason}")]
+    Denied {
+        /// The address, without credentials.
+        redis: String,
+        /// What Redis said.
+        reason: String,
+        /// The same for programs.
+        why: Denial,
+    },
+
+    /// This Redis cannot keep the promise, or a key of it cannot be used, so nothing was done.
+    #[error("Redis at {redis} cannot be used: {why}")]
+    Unfit {
+        /// The address, without credentials.
+        redis: String,
+        /// What it lacks.
+        why: Unfit,
+    },
+
+    /// A payload is larger than allowed, so no message of its batch was added.
+    #[error("a payload of {bytes} bytes is larger than the limit of {max} bytes")]
+    PayloadTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit, [`Config::payload_bytes_max`](crate::Config::payload_bytes_max).
+        max: usize,
+    },
+
+    /// There is no room for more messages at the moment, so none of this batch was added.
+    #[error("no room: {reason}")]
+    Full {
+        /// Which bound is reached.
+        reason: String,
+    },
+
+    /// More messages than one call may carry, so none of them was added.
+    #[error("a batch of {messages} messages and {bytes} bytes is too large: {max}")]
+    BatchTooLarge {
+        /// How many.
+        messages: usize,
+        /// Their payloads together.
+        bytes: usize,
+        /// What is allowed.
+        max: &'static str,
+    },
+
+    /// Redis did not answer in time; whether the call took effect is not known.
+    #[error("Redis did not answer within {after:?}")]
+    NoAnswer {
+        /// How long it was waited for.
+        after: Duration,
+    },
+
+    /// Messages were sent and Redis did not answer in time: they were added once or not at all, which of
+    /// both is not known. To be sure, look for the id ([`Fleet::find`](crate::Fleet::find), `artel show`);
+    /// or send under a key of your own ([`Sender::send_once`](crate::Sender::send_once)), for then sending
+    /// again adds nothing twice.
+    #[error(
+        "it is not known whether {} added: Redis did not answer within {} s{}",
+        were(*messages, id),
+        after.as_millis() as f64 / 1e3,
+        if *under_key { "; sending again under the same key is safe" } else { "" }
+    )]
+    InDoubt {
+        /// The id of the first of them, if they were added.
+        id: MessageId,
+        /// How many.
+        messages: usize,
+        /// How long it was waited for.
+        after: Duration,
+        /// They were sent under a key, so the same call may be repeated.
+        under_key: bool,
+    },
+
+    /// Redis answered with an error that Artel does not expect.
+    #[error("Redis refused: {reason}")]
+    Refused {
+        /// What Redis said.
+        reason: String,
+    },
+
+    /// A lock or a permit is not held any more, so what was guarded by it was not done.
+    #[error("{what} {name:?} is no longer held")]
+    NotHeld {
+        /// `lock` or `permit`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+
+    /// The fleet was told to stop before it could do this.
+    #[error("the fleet is stopping")]
+    Stopping,
+}
+
+impl Error {
+    /// True if the same call may be repeated without any change and without doing anything twice: Redis is
+    /// away, there is no room, or the message has a key. Not for [`Error::NoAnswer`], nor without a key for
+    /// [`Error::InDoubt`]: then it may have been done.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Error::Unreachable { .. } | Error::Full { .. } | Error::InDoubt { under_key: true, .. }
+        )
+    }
+
+    /// True if Redis could not be reached or did not answer.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. } | Error::InDoubt { .. })
+    }
+
+    /// True if it is not known whether messages were added.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self, Error::InDoubt { .. })
+    }
+
+    /// True if a lock or a permit is not held any more.
+    pub fn is_not_held(&self) -> bool {
+        matches!(self, Error::NotHeld { .. })
+    }
+
+    /// True if there is no room for more messages at the moment.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::Full { .. })
+    }
+}
+
+fn were(messages: usize, id: &MessageId) -> String {
+    match messages {
+        1 => format!("message {id} was"),
+        n => format!("{n} messages, {id} the first of them, were"),
+    }
+}

@@ -1,0 +1,162 @@
+//! Why something did not happen, where programs may want to know.
+
+use std::fmt;
+
+/// Why an address cannot be used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum BadAddress {
+    /// It is not an address of Redis at all.
+    Invalid,
+    /// It would switch the check of certificates off.
+    Insecure,
+    /// It contains `#`, which means something else in an address.
+    Hash,
+    /// It contains `?`, which names no database here.
+    QuestionMark,
+    /// Certificates are given, and it is not one for TLS.
+    NotTls,
+    /// Its certificates cannot be used, as this says.
+    Certificates(String),
+}
+
+impl fmt::Display for BadAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BadAddress::Invalid => "is not a Redis address such as redis://host:port/db",
+            BadAddress::Insecure => "must not switch the check of certificates off (#insecure)",
+            BadAddress::Hash => "must not contain #; in a password it is written %23",
+            BadAddress::QuestionMark => {
+                "must not contain ?; a database is written /1, in a password ? is %3F"
+            }
+            BadAddress::NotTls => "has certificates, so it must begin with rediss://",
+            BadAddress::Certificates(problem) => return write!(f, "cannot be used: {problem}"),
+        })
+    }
+}
+
+/// Why a Redis cannot keep the promise, or a key cannot be used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// The server is too old.
+    TooOld {
+        /// Its version.
+        version: String,
+    },
+    /// It may drop what it holds.
+    Evicts {
+        /// Its `maxmemory-policy`.
+        policy: String,
+    },
+    /// A key of the fleet has another type.
+    WrongType {
+        /// The key.
+        key: String,
+        /// Its type.
+        found: String,
+        /// The type it should have.
+        expected: &'static str,
+    },
+    /// The key of an event, a lock or something else by name holds something else.
+    Occupied {
+        /// The key.
+        key: String,
+    },
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::TooOld { version } => write!(f, "version {version} is older than 7.0"),
+            Unfit::Evicts { policy } => write!(
+                f,
+                "maxmemory-policy {policy} lets it drop messages, or that they were sent, silently; \
+                 set noeviction"
+            ),
+            Unfit::WrongType { key, found, expected } => {
+                write!(f, "key {key} holds a {found}, Artel needs a {expected}")
+            }
+            Unfit::Occupied { key } => write!(f, "key {key} holds something else"),
+        }
+    }
+}
+
+/// What Redis denies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Denial {
+    /// The user may not touch the keys of this fleet.
+    Keys,
+    /// Something else: the credentials are wrong, or the user lacks a permission.
+    Access,
+}
+
+impl Denial {
+    pub(crate) fn of(reason: &str) -> Denial {
+        if reason.contains("keys") { Denial::Keys } else { Denial::Access }
+    }
+}
+
+/// Why Redis cannot be reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Unreached {
+    /// The certificate of the server is signed by an authority that is not trusted here.
+    UnknownAuthority,
+    /// The certificate of the server is for another name.
+    OtherName,
+    /// The certificate of the server has expired.
+    Expired,
+    /// The server asks for a certificate of ours.
+    CertificateWanted,
+    /// The server does not accept ours.
+    CertificateRefused,
+    /// The address says TLS, and the server speaks none.
+    NoTls,
+    /// The address says plain, and the server speaks TLS.
+    OnlyTls,
+    /// Something else answers there.
+    NotRedis,
+    /// It may be a matter of TLS.
+    PerhapsTls,
+    /// Nobody is there, or the network is in the way.
+    Network,
+}
+
+impl Unreached {
+    /// By what the network or the other side said.
+    pub(crate) fn of(reason: &str) -> Unreached {
+        const WORDS: [(&[&str], Unreached); 9] = [
+            (&["unknownissuer", "unknown issuer"], Unreached::UnknownAuthority),
+            (&["notvalidforname", "not valid for name"], Unreached::OtherName),
+            (&["expired"], Unreached::Expired),
+            (&["certificaterequired", "certificate required"], Unreached::CertificateWanted),
+            (&["fatal alert"], Unreached::CertificateRefused),
+            (&["does not speak tls"], Unreached::NoTls),
+            (&["answers there speaks tls"], Unreached::OnlyTls),
+            (&["is not redis"], Unreached::NotRedis),
+            (&["certificate", "tls", "reset by peer"], Unreached::PerhapsTls),
+        ];
+        let found = WORDS.iter().find(|(words, _)| words.iter().any(|word| reason.contains(word)));
+        found.map_or(Unreached::Network, |(_, why)| *why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_network_says_has_a_reason() {
+        for (text, why) in [
+            ("invalid peer certificate: unknownissuer", Unreached::UnknownAuthority),
+            ("received fatal alert: certificaterequired", Unreached::CertificateWanted),
+            ("received fatal alert: badcertificate", Unreached::CertificateRefused),
+            ("connection reset by peer", Unreached::PerhapsTls),
+            ("connection refused", Unreached::Network),
+        ] {
+            assert_eq!(Unreached::of(text), why, "{text}");
+        }
+    }
+}

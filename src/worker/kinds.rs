@@ -1,0 +1,48 @@
+//! A handler for each kind of message.
+//!
+//! **Invariant:** a message goes to the handler of its kind, else to the one for the rest, else it fails with the cause
+//! `kind`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::{Context, DynHandle};
+use crate::cause::Cause;
+use crate::outcome::Outcome;
+use crate::queue::Message;
+
+struct ByKind {
+    kinds: BTreeMap<String, Arc<dyn DynHandle>>,
+    rest: Option<Arc<dyn DynHandle>>,
+}
+
+/// One handler for all: those of the kinds, and one for the rest. `None` if there is no handler at all.
+pub(crate) fn by_kind(
+    kinds: BTreeMap<String, Arc<dyn DynHandle>>,
+    rest: Option<Arc<dyn DynHandle>>,
+) -> Option<Arc<dyn DynHandle>> {
+    match kinds.is_empty() {
+        true => rest,
+        false => Some(Arc::new(ByKind { kinds, rest })),
+    }
+}
+
+impl DynHandle for ByKind {
+    fn handle(&self, message: Message, context: Context) -> BoxFuture<'_, Outcome> {
+        let kind = message.kind();
+        match kind.and_then(|kind| self.kinds.get(kind)).or(self.rest.as_ref()) {
+            Some(handler) => handler.handle(message, context),
+            None => {
+                let known: Vec<&str> = self.kinds.keys().map(String::as_str).collect();
+                let known = known.join(", ");
+                let reason = match kind {
+                    Some(kind) => format!("no handler for the kind {kind:?}: only for {known}"),
+                    None => format!("no handler for a message without a kind: only for {known}"),
+                };
+                Box::pin(async { Outcome::failed_by(Cause::Kind, reason) })
+            }
+        }
+    }
+}
