@@ -12,7 +12,7 @@ const ID_BYTES_MAX: usize = 200;
 
 /// Is this an id, of a member or of a message? They stand in keys and on screens, so what stands in
 /// Redis and is anything else is refused, whoever wrote it.
-pub(crate) fn is_id(text: &str) -> bool {
+fn is_id(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=ID_BYTES_MAX).contains(&text.len())
         && !text.starts_with(['.', '-'])
@@ -28,6 +28,13 @@ const OBSERVER: char = 'o';
 /// there are, none of them delays an election or keeps watch while somebody else can.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd, serde::Serialize)]
 pub struct MemberId(String);
+
+impl<'de> serde::Deserialize<'de> for MemberId {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<MemberId, D::Error> {
+        let text = String::deserialize(from)?;
+        MemberId::from_redis(&text).ok_or_else(|| serde::de::Error::custom("not a member's id"))
+    }
+}
 
 impl MemberId {
     pub(crate) fn new(observes: bool) -> MemberId {

@@ -64,6 +64,7 @@ mod fleet;
 mod generator;
 mod id;
 mod inspect;
+mod json_time;
 mod member;
 mod membership;
 mod mutant;
@@ -99,6 +100,7 @@ pub use fleet::{Fleet, FleetInfo};
 pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
 pub use id::{MemberId, MessageId};
 pub use inspect::{Data, MessageState, WaitingIn};
+pub use json_time::TimeLeft;
 pub use member::{Member, MemberBuilder, Readiness};
 pub use notice::{Notice, Notices};
 pub use outcome::{

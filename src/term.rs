@@ -6,7 +6,9 @@ use std::num::NonZeroU64;
 macro_rules! fencing_token {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
+        #[derive(
+            Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize, serde::Deserialize,
+        )]
         pub struct $name(NonZeroU64);
 
         impl $name {

@@ -22,7 +22,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::generator::{Batch, BoxError, Generate, Tick};
 use crate::outcome::Outcome;
@@ -56,7 +56,7 @@ pub fn context(message: &Message) -> Context {
 pub fn tick(count: u64, state: impl Into<Vec<u8>>) -> Tick {
     assert!(count > 0, "ticks are counted from 1");
     let term = Term::parse("1").expect("a number");
-    Tick { term, seq: count, count, time_ms: 0, state: state.into().into() }
+    Tick { term, seq: count, count, time: SystemTime::UNIX_EPOCH, state: state.into().into() }
 }
 
 /// Has a message handled; its outcome. Needs a tokio runtime with time, as a worker has.

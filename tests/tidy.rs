@@ -18,7 +18,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
     ("outcome", &["store", "fleet", "membership", "queue"]),
     ("worker", &["store", "membership", "queue", "outcome"]),
     ("sync", &["store", "watch", "fleet", "membership", "tenure"]),
-    ("stats", &["store", "fleet", "membership", "outcome", "sync"]),
+    ("stats", &["store", "fleet", "membership", "sync"]),
     ("inspect", &["store", "fleet", "membership", "queue", "outcome"]),
     ("duties", &["store", "watch", "membership", "tenure", "queue", "stats"]),
     ("shutdown", &[]),
@@ -56,9 +56,9 @@ const ROOMS: [(&str, &[&str]); 20] = [
     ("lib", &[]),
 ];
 /// What belongs to no stage and may be imported from anywhere.
-const COMMON: [&str; 11] = [
-    "cause", "clock", "config", "error", "id", "mutant", "notice", "panic", "role", "term",
-    "timings",
+const COMMON: [&str; 12] = [
+    "cause", "clock", "config", "error", "id", "json_time", "mutant", "notice", "panic", "role",
+    "term", "timings",
 ];
 
 /// The crates of this project that have a `src` folder.

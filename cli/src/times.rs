@@ -1,5 +1,8 @@
 //! Times as people write them.
+//!
+//! **Invariant:** every time can be written, whoever made it.
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A span of time, in the two largest units that say something.
@@ -25,15 +28,23 @@ pub(crate) fn span(time: Duration) -> String {
     text
 }
 
-pub(crate) fn span_ms(ms: u64) -> String {
-    span(Duration::from_millis(ms))
+/// A point in time, to the second, in UTC.
+pub(crate) fn point(time: SystemTime) -> String {
+    let mut text = String::new();
+    match write!(text, "{}", humantime::format_rfc3339_seconds(time)) {
+        Ok(()) => text.replace('T', " ").replace('Z', " UTC"),
+        Err(_) => "after the year 9999".to_owned(),
+    }
 }
 
-/// A point in time, to the second, in UTC.
-pub(crate) fn point(ms: u64) -> String {
-    let time: SystemTime = UNIX_EPOCH + Duration::from_millis(ms);
-    let text = humantime::format_rfc3339_seconds(time).to_string();
-    text.replace('T', " ").replace('Z', " UTC")
+/// A point in time, and how long ago it was.
+pub(crate) fn point_ago(time: SystemTime, now: SystemTime) -> String {
+    format!("{} ({} ago)", point(time), span(now.duration_since(time).unwrap_or_default()))
+}
+
+/// A point in time as it stands in JSON.
+pub(crate) fn since_1970_ms(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]
@@ -53,12 +64,15 @@ mod tests {
             (183_600_000, "2 d 3 h"),
             (172_805_000, "2 d"),
         ] {
-            assert_eq!(span_ms(ms), text);
+            assert_eq!(span(Duration::from_millis(ms)), text);
         }
     }
 
     #[test]
     fn points_are_dates() {
-        assert_eq!(point(1_794_711_600_999), "2026-11-15 03:00:00 UTC");
+        let at = |ms| UNIX_EPOCH + Duration::from_millis(ms);
+        assert_eq!(point(at(1_794_711_600_999)), "2026-11-15 03:00:00 UTC");
+        assert_eq!(point_ago(at(1000), at(3500)), "1970-01-01 00:00:01 UTC (2.5 s ago)");
+        assert_eq!(point(at(u64::MAX)), "after the year 9999");
     }
 }

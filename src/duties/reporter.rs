@@ -11,9 +11,8 @@ use super::{Duty, Means};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
 use crate::role::Role;
-use crate::stats::{MemberStats, millis};
+use crate::stats::MemberStats;
 use crate::store::{Call, Link, Script, StoreError};
-use crate::term::Term;
 
 static ANSWER: Script = Script::new("answer", include_str!("answer.lua"));
 
@@ -93,26 +92,24 @@ impl Reporter {
 
     fn numbers(&self, session: &Session, rtt: Duration) -> MemberStats {
         let role = match *self.means.roles.borrow() {
-            Role::Generator => "generator",
-            Role::Standby => "standby",
-            Role::Observer => "observer",
-            Role::Worker | Role::Outside => "worker",
+            Role::Outside => Role::Worker, // a session has just begun
+            role => role,
         };
         MemberStats {
-            id: session.id.to_string(),
+            id: session.id.clone(),
             label: self.means.label.clone(),
             host: self.means.host.clone(),
             pid: std::process::id(),
-            role: role.to_owned(),
-            term: session.tenures.lease.term().map(Term::get),
+            role,
+            term: session.tenures.lease.term(),
             done: session.tally.done.load(Ordering::Relaxed),
             failed: session.tally.failed.load(Ordering::Relaxed),
             in_flight: session.tally.in_flight.load(Ordering::Relaxed),
-            uptime_ms: self.means.began.elapsed().as_millis() as u64,
+            uptime: self.means.began.elapsed(),
             memory_bytes: memory_bytes(),
-            handler_p50_ms: session.tally.timings.percentile(50).map(millis),
-            handler_p99_ms: session.tally.timings.percentile(99).map(millis),
-            redis_rtt_ms: millis(rtt),
+            handler_p50: session.tally.timings.percentile(50),
+            handler_p99: session.tally.timings.percentile(99),
+            redis_rtt: rtt,
         }
     }
 }

@@ -7,6 +7,7 @@ mod runner;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures_util::future::BoxFuture;
 
@@ -28,8 +29,8 @@ pub struct Tick {
     pub seq: u64,
     /// Which tick of this term it is: 1, 2, …
     pub count: u64,
-    /// Redis time, in milliseconds since 1970: the same clock in every process.
-    pub time_ms: u64,
+    /// Redis time: the same clock in every process.
+    pub time: SystemTime,
     pub(crate) state: Arc<[u8]>,
 }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Batch, BoxError, DynGenerate, Tick};
 use crate::config::Config;
 use crate::election::Lease;
+use crate::json_time::at_ms;
 use crate::notice::{Board, Notice};
 use crate::panic::panic_text;
 use crate::queue::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
@@ -98,7 +99,7 @@ impl Runner {
                 term: lease.term,
                 seq: at.numbers.messages + made.len() as u64 + 1,
                 count: at.ticks,
-                time_ms: lease.redis_ms(),
+                time: at_ms(lease.redis_ms()),
                 state: at.state.clone(),
             };
             match self.one_tick(lease, tick).await {

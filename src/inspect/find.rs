@@ -3,9 +3,12 @@
 //! **Invariant:** a message that stays where it is is found there. One that moves meanwhile may be missed
 //! once, so the search runs twice before the message counts as gone.
 
+use std::time::SystemTime;
+
 use crate::Error;
 use crate::fleet::Fleet;
-use crate::id::{MemberId, MessageId, is_id};
+use crate::id::{MemberId, MessageId};
+use crate::json_time::at_ms;
 use crate::membership::MemberInfo;
 use crate::outcome::{ErrorRecord, drains, record_of};
 use crate::queue::{Lane, Message};
@@ -42,12 +45,12 @@ pub enum MessageState {
         /// The attempt that comes next.
         attempt: u32,
         /// When it was added, Redis time.
-        since_ms: u64,
+        since: SystemTime,
     },
     /// A worker has it.
     Claimed {
         /// That worker's session.
-        member: String,
+        member: MemberId,
         /// What people call that worker.
         label: String,
         /// Where it runs, as `host:pid`.
@@ -66,22 +69,22 @@ pub enum MessageState {
     },
     /// It is done, says the ledger.
     Done {
-        /// The session that completed it.
-        member: String,
+        /// The session that completed it, if the ledger knows.
+        member: Option<MemberId>,
         /// By this attempt.
         attempt: u32,
         /// When, Redis time.
-        at_ms: u64,
+        at: SystemTime,
     },
     /// It failed, says the ledger, and is not stored any more: it was taken, put back or dropped.
     FailedAndGone {
         /// When it failed, Redis time.
-        at_ms: u64,
+        at: SystemTime,
     },
     /// It was not added: a message was sent under its key before.
     Duplicate {
         /// That one's id.
-        of: String,
+        of: MessageId,
     },
     /// Its number was used, and it is neither waiting, claimed nor stored as failed.
     Ended {
@@ -125,7 +128,7 @@ impl Fleet {
         found.await.map_err(|error| self.store.explain(error))
     }
 
-    /// Redis time in milliseconds since 1970, to say how long ago something was.
+    /// Redis time, to say how long ago something was.
     ///
     /// # Errors
     ///
@@ -134,8 +137,8 @@ impl Fleet {
     /// # Cancel safety
     ///
     /// Safe: it only reads.
-    pub async fn now_ms(&self) -> Result<u64, Error> {
-        self.store.time_ms().await.map_err(|error| self.store.explain(error))
+    pub async fn now(&self) -> Result<SystemTime, Error> {
+        self.store.time_ms().await.map(at_ms).map_err(|error| self.store.explain(error))
     }
 
     async fn look_for(&self, id: &MessageId) -> Result<Option<MessageState>, StoreError> {
@@ -144,9 +147,9 @@ impl Fleet {
         lines.extend(Lane::ALL.map(|lane| (WaitingIn::Lane(lane), keys.lane(lane.name()))));
         for (line, key) in lines {
             if let Some(found) = self.look_in(&key, id).await? {
-                let (attempt, since_ms) = head(&found)?;
+                let (attempt, since) = head(&found)?;
                 let ahead = found.number(1)? as u64;
-                return Ok(Some(MessageState::Waiting { line, ahead, attempt, since_ms }));
+                return Ok(Some(MessageState::Waiting { line, ahead, attempt, since }));
             }
         }
         for (set, is_dead) in [(keys.members(), false), (keys.orphans(), true)] {
@@ -168,16 +171,17 @@ impl Fleet {
         }
         let Some(found) = self.look_in(&keys.ledger(), id).await? else { return Ok(None) };
         let (position, fields) = entry(found)?;
-        let at_ms = position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+        let at = at_ms(position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0));
         let field = |wanted: &str| {
             let value = fields.iter().find(|(name, _)| name == wanted);
             value.and_then(|(_, value)| value.clone().into_text().ok()).unwrap_or_default()
         };
         Ok(Some(match field("outcome").as_str() {
-            "failed" => MessageState::FailedAndGone { at_ms },
+            "failed" => MessageState::FailedAndGone { at },
             _ => {
-                let (member, attempt) = (field("member"), field("attempt").parse().unwrap_or(1));
-                MessageState::Done { member, attempt, at_ms }
+                let member = MemberId::from_redis(&field("member"));
+                let attempt = field("attempt").parse().unwrap_or(1);
+                MessageState::Done { member, attempt, at }
             }
         }))
     }
@@ -205,9 +209,9 @@ impl Fleet {
             if let Some(found) = self.look_in(&keys.block(member, number), id).await? {
                 let (attempt, _) = head(&found)?;
                 let timeout = crate::store::ONCE_TIMEOUT;
-                let card = MemberInfo::read(&self.store.work, keys, member, timeout).await?;
-                let process = format!("{}:{}", card.host, card.pid);
-                let (member, label) = (member.to_string(), card.label);
+                let info = MemberInfo::read(&self.store.work, keys, member, timeout).await?;
+                let process = format!("{}:{}", info.host, info.pid);
+                let (member, label) = (member.clone(), info.label);
                 return Ok(Some(MessageState::Claimed {
                     member,
                     label,
@@ -265,8 +269,8 @@ impl Fleet {
                 let last = last.into_text().unwrap_or_default();
                 let (last, of) = last.split_once('|').unwrap_or((&last, ""));
                 let last = last.parse().ok();
-                if last == Some(seq) && is_id(of) {
-                    return Ok(Used::ByDuplicate(of.to_owned()));
+                if let (true, Some(of)) = (last == Some(seq), MessageId::from_redis(of)) {
+                    return Ok(Used::ByDuplicate(of));
                 }
                 last
             }
@@ -279,15 +283,15 @@ impl Fleet {
 /// What became of a number.
 enum Used {
     Yes,
-    ByDuplicate(String),
+    ByDuplicate(MessageId),
     No,
 }
 
 /// The attempt and the time of an envelope that was found.
-fn head(found: &Reply) -> Result<(u32, u64), StoreError> {
+fn head(found: &Reply) -> Result<(u32, SystemTime), StoreError> {
     let message = Message::parse(found.bytes(0)?);
     let message = message.map_err(|_| StoreError::odd("a message of another version"))?;
-    Ok((message.attempt(), message.generated_ms()))
+    Ok((message.attempt(), message.generated_at()))
 }
 
 /// The position of an entry of a stream, and its fields.

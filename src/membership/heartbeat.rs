@@ -315,7 +315,7 @@ impl Beats<'_> {
             call = call.arg(field).arg(u8::from(is_so.load(Ordering::Relaxed)));
         }
         call = call.arg("leaderless_ms").arg(session.views.leaderless().as_millis() as u64);
-        for (field, value) in self.task.profile.card() {
+        for (field, value) in self.task.profile.fixed_fields() {
             call = call.arg(field).arg(value);
         }
         call.reading(Heartbeat::read)

@@ -42,7 +42,7 @@ impl MemberInfo {
             .collect::<Result<_, StoreError>>()?;
         let word = |name: &str| fields.get(name).cloned().unwrap_or_default();
         let count = |name: &str| word(name).parse().unwrap_or(0);
-        // A card that does not say so belongs to a version in which every worker could lead.
+        // An info without this field belongs to a version in which every worker could lead.
         let is = |name: &str| !id.is_observer() && word(name) != "0";
         Ok(MemberInfo {
             label: word("label"),
@@ -65,7 +65,7 @@ const SAMPLE: i64 = 16;
 /// Ids among which they are chosen: observers, which never work, can be told by theirs.
 const IDS: i64 = 1000;
 
-/// Does the card of some other member say that it has a handler? A hint, and of a sample if there are
+/// Does the info of some other member say that it has a handler? A hint, and of a sample if there are
 /// many.
 pub(crate) async fn another_handles(
     link: &Link,
@@ -101,7 +101,7 @@ async fn window(
     Ok(ids.iter().filter_map(|id| MemberId::from_redis(id)).collect())
 }
 
-/// Does the card of some other member say that it has nothing to do? A hint, and of a sample if there are
+/// Does the info of some other member say that it has nothing to do? A hint, and of a sample if there are
 /// many.
 pub(crate) async fn somebody_idle(
     link: &Link,

@@ -60,8 +60,8 @@ impl Profile {
         !self.can_lead && !self.handles
     }
 
-    /// What never changes of the member's card.
-    pub(super) fn card(&self) -> [(&'static str, String); 5] {
+    /// The fields of the member's info that never change.
+    pub(super) fn fixed_fields(&self) -> [(&'static str, String); 5] {
         [
             ("label", self.label.clone()),
             ("host", self.host.clone()),
@@ -359,7 +359,7 @@ impl SessionTask {
             let wanted = wanted.map_or(String::new(), |value| value.to_string());
             call = call.arg(field).arg(wanted).arg(default);
         }
-        for (field, value) in self.profile.card() {
+        for (field, value) in self.profile.fixed_fields() {
             call = call.arg(field).arg(value);
         }
         call.arg("version").arg(env!("CARGO_PKG_VERSION"))

@@ -4,6 +4,7 @@
 //! moment. They are read by one script, so they never tear; [`Books::balance`] is the difference.
 
 use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
@@ -11,8 +12,11 @@ use super::error_store::drains;
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
+use crate::json_time::{self, TimeLeft, at_ms};
 use crate::queue::Lane;
+use crate::role::Role;
 use crate::store::{PROTOCOL, Reply, Script, Store, StoreError};
+use crate::term::Term;
 
 /// No term or token is granted past this: see `acquire.lua`.
 const NUMBER_MAX: u64 = 1 << 52;
@@ -74,12 +78,11 @@ pub struct LaneLengths {
 #[non_exhaustive]
 pub struct MemberStatus {
     /// Its session.
-    pub id: String,
+    pub id: MemberId,
     /// What people call it.
     pub label: String,
-    /// `generator`, `worker`, `standby` (it can lead and has no handler), `observer`, or `overdue` (its
-    /// deadline has passed: dead, or about to be heard of).
-    pub role: &'static str,
+    /// What it does.
+    pub role: Role,
     /// Where it runs.
     pub host: String,
     /// Its process.
@@ -96,10 +99,12 @@ pub struct MemberStatus {
     pub can_lead: bool,
     /// It handles messages at present: a leader only if it is set to.
     pub works: bool,
-    /// Milliseconds since its session was refreshed.
-    pub seen_ms: u64,
-    /// Milliseconds until its session ends unless it is refreshed; negative: it is overdue.
-    pub left_ms: i64,
+    /// How long ago its session was refreshed.
+    #[serde(rename = "seen_ms", with = "json_time::span_ms")]
+    pub seen: Duration,
+    /// How long its session lasts unless it is refreshed.
+    #[serde(rename = "left_ms")]
+    pub left: TimeLeft,
 }
 
 /// Who leads.
@@ -107,13 +112,14 @@ pub struct MemberStatus {
 #[non_exhaustive]
 pub struct GeneratorStatus {
     /// Its session.
-    pub member: String,
+    pub member: MemberId,
     /// What people call it.
     pub label: String,
     /// Its fencing token.
-    pub term: u64,
+    pub term: Term,
     /// How long its lease would last without a refresh.
-    pub lease_ms: i64,
+    #[serde(rename = "lease_ms", with = "json_time::span_ms")]
+    pub lease: Duration,
 }
 
 /// The server.
@@ -125,7 +131,8 @@ pub struct RedisStatus {
     /// What it says it is.
     pub version: String,
     /// Round trip.
-    pub rtt_ms: f64,
+    #[serde(rename = "rtt_ms", with = "json_time::fine_ms")]
+    pub rtt: Duration,
 }
 
 /// Stored failures.
@@ -148,20 +155,21 @@ pub struct ErrorsStatus {
 pub struct Status {
     /// Version of this document.
     pub v: u8,
-    /// Redis time, RFC 3339.
-    pub time: String,
-    /// The same in milliseconds since 1970.
-    pub time_ms: u64,
+    /// Redis time. In JSON twice: `time` in RFC 3339, and `time_ms`.
+    #[serde(flatten, serialize_with = "json_time::point_both::serialize")]
+    pub time: SystemTime,
     /// The fleet's name.
     pub fleet: String,
     /// How long a session of this fleet lasts without a refresh.
-    pub lease_ms: u64,
+    #[serde(rename = "lease_ms", with = "json_time::span_ms")]
+    pub lease: Duration,
     /// The server.
     pub redis: RedisStatus,
     /// Who leads, if anybody does.
     pub generator: Option<GeneratorStatus>,
-    /// For how long the members that could lead have seen nobody lead; 0 if somebody does, or nobody could.
-    pub leaderless_ms: u64,
+    /// For how long the members that could lead have seen nobody lead; zero if somebody does, or nobody could.
+    #[serde(rename = "leaderless_ms", with = "json_time::span_ms")]
+    pub leaderless: Duration,
     /// Who is here.
     pub members: Vec<MemberStatus>,
     /// Dead members whose messages are still to be put back.
@@ -171,7 +179,8 @@ pub struct Status {
     /// Waiting messages by lane.
     pub lanes: LaneLengths,
     /// Age of the oldest waiting message.
-    pub oldest_waiting_ms: Option<u64>,
+    #[serde(rename = "oldest_waiting_ms", with = "json_time::span_ms_option")]
+    pub oldest_waiting: Option<Duration>,
     /// Stored failures.
     pub errors: ErrorsStatus,
     /// Keys whose number cannot grow any more, so that nobody can be elected or get a lock: Redis's clock
@@ -196,14 +205,14 @@ pub enum Trouble {
 impl Status {
     /// What is wrong with the fleet, if anything is.
     pub fn trouble(&self) -> Option<Trouble> {
-        let mut here = self.members.iter().filter(|member| member.role != "overdue");
+        let mut here = self.members.iter().filter(|member| member.role != Role::Overdue);
         if !self.exhausted.is_empty() {
             return Some(Trouble::Exhausted);
         }
         if here.clone().next().is_none() {
             return Some(Trouble::NoMember);
         }
-        if self.generator.is_none() && self.leaderless_ms > self.lease_ms {
+        if self.generator.is_none() && self.leaderless > self.lease {
             return Some(Trouble::NoLeader);
         }
         let works = here.any(|member| member.works);
@@ -230,22 +239,23 @@ impl Fleet {
 async fn read_status(store: &Store) -> Result<Status, Error> {
     let server = store.server().await?;
     let raw = read_raw(store).await?;
-    let (members, leaderless_ms) = raw.members(store).await?;
+    let (members, leaderless) = raw.members(store).await?;
     let generator = raw.generator(&members);
     Ok(Status {
         v: 1,
-        time: rfc3339(raw.now_ms as u64),
-        time_ms: raw.now_ms as u64,
+        time: at_ms(raw.now_ms as u64),
         fleet: store.fleet().to_owned(),
-        lease_ms: raw.lease_ms() as u64,
-        redis: RedisStatus { server: server.name, version: server.version, rtt_ms: server.rtt_ms },
-        leaderless_ms: if generator.is_some() { 0 } else { leaderless_ms },
+        lease: Duration::from_millis(raw.lease_ms() as u64),
+        redis: RedisStatus { server: server.name, version: server.version, rtt: server.rtt },
+        leaderless: if generator.is_some() { Duration::ZERO } else { leaderless },
         generator,
         members,
         orphans: raw.orphans,
         messages: raw.messages,
         lanes: raw.lanes,
-        oldest_waiting_ms: raw.oldest_ms.map(|ms| (raw.now_ms - ms).max(0) as u64),
+        oldest_waiting: raw
+            .oldest_ms
+            .map(|at| Duration::from_millis((raw.now_ms - at).max(0) as u64)),
         errors: raw.errors,
         exhausted: raw.exhausted(store),
     })
@@ -282,7 +292,7 @@ async fn read_raw(store: &Store) -> Result<Raw, Error> {
 
 struct Raw {
     now_ms: i64,
-    lease: Option<(MemberId, u64)>,
+    lease: Option<(MemberId, Term)>,
     messages: MessageCounts,
     lanes: LaneLengths,
     oldest_ms: Option<i64>,
@@ -315,7 +325,7 @@ impl Raw {
     }
 
     /// The members, and for how long those that could lead have seen nobody lead.
-    async fn members(&self, store: &Store) -> Result<(Vec<MemberStatus>, u64), Error> {
+    async fn members(&self, store: &Store) -> Result<(Vec<MemberStatus>, Duration), Error> {
         let (mut members, mut leaderless_ms) = (Vec::new(), 0);
         for (id, deadline) in &self.members {
             let info = store.member_info(id).await?;
@@ -324,14 +334,14 @@ impl Raw {
                 leaderless_ms = leaderless_ms.max(info.leaderless_ms);
             }
             members.push(MemberStatus {
-                id: id.to_string(),
+                id: id.clone(),
                 label: info.label,
                 role: match leads {
-                    _ if *deadline <= self.now_ms => "overdue",
-                    true => "generator",
-                    false if id.is_observer() => "observer",
-                    false if !info.handles => "standby",
-                    false => "worker",
+                    _ if *deadline <= self.now_ms => Role::Overdue,
+                    true => Role::Generator,
+                    false if id.is_observer() => Role::Observer,
+                    false if !info.handles => Role::Standby,
+                    false => Role::Worker,
                 },
                 can_lead: info.can_lead,
                 works: info.handles && (!leads || info.works),
@@ -341,23 +351,25 @@ impl Raw {
                 failed: info.failed,
                 in_flight: info.in_flight,
                 claimed: info.claimed,
-                seen_ms: (self.now_ms - (deadline - self.lease_ms())).max(0) as u64,
-                left_ms: deadline - self.now_ms,
+                seen: Duration::from_millis(
+                    (self.now_ms - (deadline - self.lease_ms())).max(0) as u64
+                ),
+                left: TimeLeft::between(self.now_ms, *deadline),
             });
         }
-        Ok((members, leaderless_ms))
+        Ok((members, Duration::from_millis(leaderless_ms)))
     }
 
     /// Who leads. Past its deadline nobody does, even if nobody is there to judge.
     fn generator(&self, members: &[MemberStatus]) -> Option<GeneratorStatus> {
         let (member, term) = self.lease.as_ref()?;
         let deadline = self.members.iter().find(|(id, _)| id == member).map_or(0, |(_, at)| *at);
-        let label = members.iter().find(|other| other.id == member.as_str());
+        let label = members.iter().find(|other| other.id == *member);
         (deadline > self.now_ms).then(|| GeneratorStatus {
             label: label.map_or_else(String::new, |member| member.label.clone()),
-            member: member.to_string(),
+            member: member.clone(),
             term: *term,
-            lease_ms: deadline - self.now_ms,
+            lease: Duration::from_millis((deadline - self.now_ms) as u64),
         })
     }
 
@@ -368,7 +380,7 @@ impl Raw {
         let lease = next()?.into_text()?;
         let lease = lease
             .split_once('|')
-            .and_then(|(member, term)| Some((MemberId::from_redis(member)?, term.parse().ok()?)));
+            .and_then(|(member, term)| Some((MemberId::from_redis(member)?, Term::parse(term)?)));
         let counts = map(next()?)?;
         let lanes: Vec<u64> = next()?
             .into_list()?
@@ -422,40 +434,5 @@ impl Raw {
             token,
             now_us,
         })
-    }
-}
-
-/// Milliseconds since 1970 as RFC 3339 in UTC.
-pub(crate) fn rfc3339(ms: u64) -> String {
-    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // Days since 0000-03-01, so that the leap day is the last of its year.
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let day_of_era = z % 146_097;
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    format!(
-        "{:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
-        year + era * 400 + carry,
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        ms % 1000
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rfc3339;
-
-    #[test]
-    fn times_are_written_as_people_read_them() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(rfc3339(951_782_399_999), "2000-02-28T23:59:59.999Z");
-        assert_eq!(rfc3339(951_825_600_000), "2000-02-29T12:00:00.000Z");
-        assert_eq!(rfc3339(1_794_711_600_000), "2026-11-15T03:00:00.000Z");
     }
 }

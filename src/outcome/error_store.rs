@@ -4,10 +4,13 @@
 //! same script that adds the new message, or dropped by an operator and counted. Nothing expires, nothing
 //! is trimmed. A record that was put back has a new position and remembers when it failed.
 
+use std::time::SystemTime;
+
 use super::record::{ErrorRecord, record};
 use super::take::{Taker, restore_dead};
 use crate::Error;
 use crate::fleet::Fleet;
+use crate::json_time::since_1970_ms;
 use crate::queue::Lane;
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
@@ -33,9 +36,9 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Begins with what failed at this time (milliseconds of Redis time) or later.
-    pub fn since_ms(since_ms: u64) -> Cursor {
-        Cursor { since_ms, after: None }
+    /// Begins with what failed at this time or later; [`Fleet::now`] is the clock to count from.
+    pub fn since(time: SystemTime) -> Cursor {
+        Cursor { since_ms: since_1970_ms(time), after: None }
     }
 
     /// Goes on after this [position](ErrorRecord::position).
@@ -116,15 +119,6 @@ impl ErrorStore {
             count += self.len(self.fleet.store.keys.drain(&token)).await?;
         }
         Ok(count)
-    }
-
-    /// What Redis's clock says, for [`Cursor::since_ms`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only reads.
-    pub async fn now_ms(&self) -> Result<u64, Error> {
-        self.fleet.store.time_ms().await.map_err(|error| self.fleet.store.explain(error))
     }
 
     /// Reads up to `count` records, oldest first, and moves the cursor on; empty at the end. Nothing

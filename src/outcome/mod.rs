@@ -11,7 +11,6 @@ mod record;
 mod settlement;
 mod take;
 
-pub(crate) use books::rfc3339;
 pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status, Trouble};
 pub use effect::Effect;
 pub(crate) use error_store::drains;

@@ -3,11 +3,14 @@
 //! **Invariant:** a record is stored as the message's envelope and a reason; the documented JSON is
 //! what readers get. Fields of later versions are ignored.
 
+use std::time::SystemTime;
+
 use base64::Engine;
 use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
-use crate::id::is_id;
+use crate::id::{MemberId, MessageId};
+use crate::json_time::{at_ms, since_1970_ms};
 use crate::queue::Message;
 use crate::store::{Reply, StoreError};
 
@@ -20,27 +23,27 @@ use crate::store::{Reply, StoreError};
 #[non_exhaustive]
 pub struct ErrorRecord {
     /// The message's name.
-    pub id: String,
+    pub id: MessageId,
     /// What it carried.
     pub payload: Vec<u8>,
     /// Why it failed, in words.
     pub reason: String,
     /// Why it failed.
     pub cause: Cause,
-    /// The session that held it.
-    pub member: String,
+    /// The session that held it, if it is known.
+    pub member: Option<MemberId>,
     /// That member's label.
     pub label: String,
     /// The attempt that failed.
     pub attempt: u32,
     /// When it was added, Redis time.
-    pub generated_ms: u64,
+    pub generated_at: SystemTime,
     /// When it failed, Redis time.
-    pub failed_ms: u64,
+    pub failed_at: SystemTime,
     /// What kind of message it was, if its maker said so.
     pub kind: Option<String>,
     /// The id under which it had failed before, if it was put back to work.
-    pub origin: Option<String>,
+    pub origin: Option<MessageId>,
     /// Where it is stored.
     pub(super) position: String,
 }
@@ -66,7 +69,7 @@ impl Serialize for ErrorRecord {
         #[derive(Serialize)]
         struct Record<'a> {
             v: u8,
-            id: &'a str,
+            id: &'a MessageId,
             #[serde(skip_serializing_if = "Option::is_none")]
             payload: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +84,7 @@ impl Serialize for ErrorRecord {
             #[serde(skip_serializing_if = "Option::is_none")]
             kind: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
-            origin: Option<&'a str>,
+            origin: Option<&'a MessageId>,
         }
         Record {
             v: 1,
@@ -90,13 +93,13 @@ impl Serialize for ErrorRecord {
             payload_b64,
             reason: &self.reason,
             cause: self.cause,
-            member: &self.member,
+            member: self.member.as_ref().map_or("", MemberId::as_str),
             label: &self.label,
             attempt: self.attempt,
-            generated_ms: self.generated_ms,
-            failed_ms: self.failed_ms,
+            generated_ms: since_1970_ms(self.generated_at),
+            failed_ms: since_1970_ms(self.failed_at),
             kind: self.kind.as_deref(),
-            origin: self.origin.as_deref(),
+            origin: self.origin.as_ref(),
         }
         .serialize(serializer)
     }
@@ -135,19 +138,18 @@ pub(crate) fn record_of(
     }
     let message = Message::parse(envelope).unwrap_or_else(Message::unreadable);
     let stored_ms = position.split('-').next().and_then(|ms| ms.parse().ok());
-    let failed_ms = failed_ms.or(stored_ms).unwrap_or(0);
     Ok(ErrorRecord {
-        id: message.id().to_string(),
+        id: message.id().clone(),
         attempt: message.attempt(),
-        generated_ms: message.generated_ms(),
+        generated_at: message.generated_at(),
         kind: message.kind().map(str::to_owned),
-        origin: message.origin().filter(|id| is_id(id)).map(str::to_owned),
+        origin: message.origin().and_then(MessageId::from_redis),
         payload: message.into_payload(),
         reason: info.reason,
         cause: info.cause.unwrap_or(Cause::Handler),
-        member: Some(info.member).filter(|id| is_id(id)).unwrap_or_default(),
+        member: MemberId::from_redis(&info.member),
         label: info.label,
-        failed_ms,
+        failed_at: at_ms(failed_ms.or(stored_ms).unwrap_or(0)),
         position,
     })
 }

@@ -11,12 +11,14 @@
 
 use std::fmt;
 use std::io::Write;
+use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::id::MessageId;
+use crate::json_time::at_ms;
 
 const VERSION: u8 = b'1';
 /// Flag: `<length>:<headers JSON>` stands before the payload.
@@ -239,9 +241,9 @@ impl Message {
         self.attempt
     }
 
-    /// When it was added, in milliseconds of Redis time.
-    pub fn generated_ms(&self) -> u64 {
-        self.generated_ms
+    /// When it was added, Redis time.
+    pub fn generated_at(&self) -> SystemTime {
+        at_ms(self.generated_ms)
     }
 
     /// The lane it was added to.
@@ -374,7 +376,7 @@ mod tests {
             assert_eq!(message.payload(), payload);
             assert_eq!(message.id(), &id());
             assert_eq!(message.attempt(), 1);
-            assert_eq!(message.generated_ms(), 1794710083950);
+            assert_eq!(message.generated_at(), at_ms(1794710083950));
         }
     }
 

@@ -5,7 +5,7 @@
 //! costs one wake-up per member however many ask at once: they share the round.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
+use crate::json_time::{self, TimeLeft, at_ms};
 use crate::membership::MemberInfo;
-use crate::outcome::rfc3339;
+use crate::role::Role;
 use crate::store::{Reply, Script, StoreError};
 use crate::sync::{clear_flag, set_flag};
+use crate::term::Term;
 
 static COLLECT: Script = Script::new("collect", include_str!("collect.lua"));
 
@@ -34,53 +36,58 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 #[non_exhaustive]
 pub struct MemberStats {
     /// Its session.
-    pub id: String,
+    pub id: MemberId,
     /// What people call it.
     pub label: String,
     /// Where it runs.
     pub host: String,
     /// Its process.
     pub pid: u32,
-    /// `generator`, `worker`, `standby` (it can lead and has no handler) or `observer`.
-    pub role: String,
+    /// What it does.
+    pub role: Role,
     /// Its fencing token, if it leads.
-    pub term: Option<u64>,
+    pub term: Option<Term>,
     /// Completed by this session.
     pub done: u64,
     /// Found in error by this session.
     pub failed: u64,
     /// Being handled.
     pub in_flight: u64,
-    /// Milliseconds since it was started.
-    pub uptime_ms: u64,
+    /// For how long it has run.
+    #[serde(rename = "uptime_ms", with = "json_time::span_ms")]
+    pub uptime: Duration,
     /// Memory it has in use, where the system tells.
     pub memory_bytes: Option<u64>,
     /// Half of its handlers took no longer than this; `None` if none ran in this session.
-    pub handler_p50_ms: Option<f64>,
+    #[serde(rename = "handler_p50_ms", with = "json_time::fine_ms_option")]
+    pub handler_p50: Option<Duration>,
     /// 99 of 100 of its handlers took no longer than this.
-    pub handler_p99_ms: Option<f64>,
+    #[serde(rename = "handler_p99_ms", with = "json_time::fine_ms_option")]
+    pub handler_p99: Option<Duration>,
     /// One round trip to Redis, measured for this answer.
-    pub redis_rtt_ms: f64,
+    #[serde(rename = "redis_rtt_ms", with = "json_time::fine_ms")]
+    pub redis_rtt: Duration,
 }
 
 /// A member that did not answer in time.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MissingMember {
     /// Its session.
-    pub id: String,
+    pub id: MemberId,
     /// What people call it.
     pub label: String,
     /// Where it runs.
     pub host: String,
     /// Its process.
     pub pid: u32,
-    /// Milliseconds until its session ends unless it is heard of; negative: it is overdue.
-    pub left_ms: i64,
+    /// How long its session lasts unless it is refreshed.
+    #[serde(rename = "left_ms")]
+    pub left: TimeLeft,
 }
 
 /// Sums over all who answered.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StatsTotals {
     /// Members there are.
@@ -98,17 +105,19 @@ pub struct StatsTotals {
 }
 
 /// What a fleet says about itself. Serialized, it is the documented answer of `/gather_stats`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FleetStats {
     /// Version of this document.
     pub v: u8,
-    /// Redis time, RFC 3339.
-    pub time: String,
+    /// Redis time, in JSON in RFC 3339.
+    #[serde(with = "json_time::point_text")]
+    pub time: SystemTime,
     /// The fleet's name.
     pub fleet: String,
     /// How long the collecting took.
-    pub took_ms: f64,
+    #[serde(rename = "took_ms", with = "json_time::fine_ms")]
+    pub took: Duration,
     /// Sums over all who answered.
     pub totals: StatsTotals,
     /// Who answered, by label.
@@ -176,9 +185,9 @@ async fn collect(fleet: &Fleet, began: Instant) -> Result<FleetStats, Error> {
     }
     let mut stats = FleetStats {
         v: 1,
-        time: rfc3339(collected.now_ms as u64),
+        time: at_ms(collected.now_ms as u64),
         fleet: store.fleet().to_owned(),
-        took_ms: 0.0,
+        took: Duration::ZERO,
         totals: StatsTotals { members: collected.members.len() as u64, ..StatsTotals::default() },
         members: Vec::new(),
         missing: Vec::new(),
@@ -186,26 +195,18 @@ async fn collect(fleet: &Fleet, began: Instant) -> Result<FleetStats, Error> {
     let missing = collected.members.iter().filter(|(id, _)| !collected.answers.contains_key(*id));
     let missing = missing.map(async |(id, deadline)| {
         // For people: without it the id must do.
-        let info = match MemberId::from_redis(id) {
-            Some(id) => store.member_info(&id).await.unwrap_or_default(),
-            None => MemberInfo::default(),
-        };
+        let info = store.member_info(id).await.unwrap_or_default();
         let MemberInfo { label, host, pid, .. } = info;
-        let left_ms = deadline - collected.now_ms;
-        MissingMember { id: id.clone(), label, host, pid, left_ms }
+        let left = TimeLeft::between(collected.now_ms, *deadline);
+        MissingMember { id: id.clone(), label, host, pid, left }
     });
     stats.missing = join_all(missing).await;
     for id in collected.members.keys() {
         collected.answers.get(id).cloned().into_iter().for_each(|answer| stats.add(answer));
     }
     stats.members.sort_by(|a, b| (&a.label, &a.id).cmp(&(&b.label, &b.id)));
-    stats.took_ms = millis(began.elapsed());
+    stats.took = began.elapsed();
     Ok(stats)
-}
-
-/// Milliseconds, to the microsecond.
-pub(crate) fn millis(took: Duration) -> f64 {
-    took.as_micros() as f64 / 1e3
 }
 
 impl FleetStats {
@@ -228,8 +229,8 @@ impl FleetStats {
 /// The state of one round.
 struct Collected {
     now_ms: i64,
-    members: BTreeMap<String, i64>,
-    answers: BTreeMap<String, MemberStats>,
+    members: BTreeMap<MemberId, i64>,
+    answers: BTreeMap<MemberId, MemberStats>,
 }
 
 impl Collected {
@@ -240,12 +241,12 @@ impl Collected {
         let mut members = BTreeMap::new();
         for (id, deadline) in next()?.into_pairs()? {
             let deadline = deadline.into_number()?;
-            members.extend(MemberId::from_redis(&id).map(|_| (id, deadline)));
+            members.extend(MemberId::from_redis(&id).map(|id| (id, deadline)));
         }
         // What a member of another version says, and we do not understand, counts as no answer.
         let answers = next()?.into_pairs()?.into_iter().filter_map(|(id, numbers)| {
             let answer: MemberStats = serde_json::from_str(&numbers.into_text().ok()?).ok()?;
-            (answer.id == id).then_some((id, answer))
+            (answer.id.as_str() == id).then(|| (answer.id.clone(), answer))
         });
         let answers = answers.collect();
         Ok(Collected { now_ms, members, answers })
@@ -290,9 +291,9 @@ mod tests {
         .expect("numbers");
         let mut stats = FleetStats {
             v: 1,
-            time: String::new(),
+            time: at_ms(0),
             fleet: String::new(),
-            took_ms: 0.0,
+            took: Duration::ZERO,
             totals: StatsTotals::default(),
             members: Vec::new(),
             missing: Vec::new(),

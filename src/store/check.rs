@@ -3,7 +3,7 @@
 //! **Invariant:** a server that could break the promise silently is refused at the start, with the
 //! reason, before anything is written to it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 use crate::Error;
@@ -18,7 +18,7 @@ pub(crate) struct Server {
     /// `Redis` or `Valkey`.
     pub(crate) name: &'static str,
     pub(crate) version: String,
-    pub(crate) rtt_ms: f64,
+    pub(crate) rtt: Duration,
 }
 
 /// What a client learns of a fleet that it does not join.
@@ -104,7 +104,7 @@ impl Store {
         let version = valkey.or_else(|| field(&info, "redis_version")).unwrap_or("0").to_owned();
         let sent = Instant::now();
         self.once(&Call::plain("PING")).await?;
-        Ok(Server { name, version, rtt_ms: sent.elapsed().as_secs_f64() * 1e3 })
+        Ok(Server { name, version, rtt: sent.elapsed() })
     }
 }
 

@@ -2,12 +2,15 @@
 //!
 //! **Invariant:** it only reads. Each line is true by itself; between two lines the fleet goes on.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::{DistributedEvent, EventState, check_name};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
+use crate::json_time::{self, TimeLeft};
 use crate::membership::MemberInfo;
 use crate::store::{Call, Reply};
 use crate::tenure::locks_of;
@@ -31,7 +34,7 @@ pub struct LockStatus {
     /// Its name.
     pub name: String,
     /// The session that holds it.
-    pub member: String,
+    pub member: MemberId,
     /// What people call that member.
     pub label: String,
     /// Where it runs.
@@ -39,14 +42,15 @@ pub struct LockStatus {
     /// Its process.
     pub pid: u32,
     /// The fencing token.
-    pub token: u64,
+    pub token: Token,
     /// For how long it has been held, as far as its token tells.
-    pub held_ms: u64,
+    #[serde(rename = "held_ms", with = "json_time::span_ms")]
+    pub held: Duration,
     /// Processes that wait for it.
     pub waiting: u64,
-    /// Milliseconds until its holder's session ends unless it is refreshed; negative: it is overdue,
-    /// dead or about to be heard of.
-    pub left_ms: i64,
+    /// How long its holder's session lasts unless it is refreshed.
+    #[serde(rename = "left_ms")]
+    pub left: TimeLeft,
 }
 
 impl Fleet {
@@ -123,7 +127,7 @@ impl Fleet {
         let Ok(held) = held.into_text() else { return Ok(None) };
         let Some((member, token)) = held.split_once('|') else { return Ok(None) };
         let Some(id) = MemberId::from_redis(member) else { return Ok(None) };
-        let token = Token::parse(token).map_or(0, Token::get);
+        let Some(token) = Token::parse(token) else { return Ok(None) };
         let alive = store.once(&Call::plain("ZSCORE").arg(keys.members()).arg(member)).await?;
         let Ok(deadline) = alive.into_number() else { return Ok(None) };
         let MemberInfo { label, host, pid, .. } = store.member_info(&id).await?;
@@ -132,14 +136,14 @@ impl Fleet {
         let now_ms = store.time_ms().await.map_err(|error| store.explain(error))?;
         Ok(Some(LockStatus {
             name: name.to_owned(),
-            member: member.to_owned(),
+            member: id,
             label,
             host,
             pid,
             token,
-            held_ms: now_ms.saturating_sub(token / 1000),
+            held: Duration::from_millis(now_ms.saturating_sub(token.get() / 1000)),
             waiting,
-            left_ms: deadline - now_ms as i64,
+            left: TimeLeft::between(now_ms as i64, deadline),
         }))
     }
 }

@@ -150,7 +150,7 @@ async fn look(url: &str, round: usize) {
         let _ = redis.events().await;
         if let Ok(fleet) = Fleet::connect(&address, FLEET).await {
             let store = fleet.errors();
-            let mut cursor = Cursor::since_ms(0);
+            let mut cursor = Cursor::default();
             let _ = store.page(&mut cursor, 50).await;
             let mut taker = store.take();
             let _ = taker.page().await;
@@ -281,7 +281,7 @@ async fn an_odd_drain_breaks_nothing() {
         .query(&mut connection)
         .expect("answers");
     let store = Fleet::connect(&Address::new(server.url()), FLEET).await.expect("opens").errors();
-    let mut cursor = Cursor::since_ms(0);
+    let mut cursor = Cursor::default();
     assert_eq!(store.page(&mut cursor, 10).await.expect("a page").len(), 1);
     store.being_taken().await.expect("a count");
     let mut taker = store.take();

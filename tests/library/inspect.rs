@@ -50,7 +50,7 @@ async fn a_message_is_found_wherever_it_is() {
         }
     });
     let fleet = fleet.start().await.expect("joins");
-    let member = fleet.id().expect("a session").to_string();
+    let member = fleet.id().expect("a session");
     until("it to be claimed", async || match redis.find(ids[0].as_str()).await.expect("found") {
         MessageState::Claimed { member: by, label, is_dead: false, attempt: 1, .. } => {
             assert_eq!((by, label.as_str()), (member.clone(), "worker"));
@@ -66,7 +66,7 @@ async fn a_message_is_found_wherever_it_is() {
     })
     .await;
     match redis.find(ids[0].as_str()).await.expect("found") {
-        MessageState::Done { member: by, attempt: 1, .. } => assert_eq!(by, member),
+        MessageState::Done { member: by, attempt: 1, .. } => assert_eq!(by, Some(member)),
         other => panic!("{other:?}"),
     }
     match redis.find(bad.as_str()).await.expect("found") {

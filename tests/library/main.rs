@@ -468,8 +468,8 @@ async fn a_lease_in_the_name_of_one_that_cannot_lead_is_given_back() {
         member(&server).handle(|_: Message, _: Context| async {}).start().await.expect("joins");
     settled(&generator, 3).await;
     let id = worker.id().expect("a session");
-    let term =
-        generator.fleet().status().await.expect("answers").generator.expect("one leads").term + 1;
+    let status = generator.fleet().status().await.expect("answers");
+    let term = status.generator.expect("one leads").term.get() + 1;
     let mut connection = server.connect();
     let () = redis::pipe()
         .cmd("SET")
@@ -484,7 +484,7 @@ async fn a_lease_in_the_name_of_one_that_cannot_lead_is_given_back() {
         .expect("answers");
     until("a newer term of the generator", async || {
         let status = generator.fleet().status().await.expect("answers");
-        status.generator.is_some_and(|leader| leader.term > term)
+        status.generator.is_some_and(|leader| leader.term.get() > term)
     })
     .await;
     let done = generator.fleet().status().await.expect("answers").messages.done;

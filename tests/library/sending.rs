@@ -337,7 +337,7 @@ async fn a_duplicate_is_not_taken_for_a_message_that_is_done() {
     let redis = Fleet::open(server.url(), "f").expect("an address");
     let name = first.as_str().strip_suffix("-1").expect("the first number");
     let state = redis.find(&format!("{name}-3")).await.expect("answers");
-    assert_eq!(state, artel::MessageState::Duplicate { of: first.to_string() });
+    assert_eq!(state, artel::MessageState::Duplicate { of: first.clone() });
     let state = redis.find(&format!("{name}-2")).await.expect("answers");
     assert_eq!(state, artel::MessageState::Ended { is_done: false });
 }

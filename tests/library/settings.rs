@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use artel::{Config, Error, Fleet, Ledger};
+use artel::{Config, Error, Fleet, Ledger, Role};
 use artel_rig::Server;
 
 use crate::{NAME, notice, stop, until};
@@ -48,8 +48,10 @@ async fn an_observer_follows_the_lease_of_the_fleet() {
     let worker = worker.start().await.expect("an observer pins nothing");
     until("the observer to have the new lease", async || {
         let status = worker.fleet().status().await.expect("answers");
-        assert_eq!(status.lease_ms, 20_000);
-        status.members.iter().any(|member| member.role == "observer" && member.left_ms > 10_000)
+        assert_eq!(status.lease, Duration::from_secs(20));
+        status.members.iter().any(|member| {
+            member.role == Role::Observer && member.left.as_duration() > Duration::from_secs(10)
+        })
     })
     .await;
     stop([observer, worker]).await;
@@ -76,7 +78,7 @@ async fn the_dead_do_not_keep_their_settings_for_ever() {
     let mut second = second.start().await.expect("joins");
     let mut notices = second.notices();
     let status = second.fleet().status().await.expect("answers");
-    assert_eq!((status.lease_ms, status.members.len()), (2_000, 1));
+    assert_eq!((status.lease, status.members.len()), (Duration::from_secs(2), 1));
     notice(&mut notices, |notice| matches!(notice, artel::Notice::Joined { .. })).await;
     stop([second]).await;
 }

@@ -411,7 +411,7 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
 /// Each of these becomes a new message, which names the old one as its origin.
 async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
     let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
-    let page = store.page(&mut Cursor::since_ms(0), PUT_BACK).await?;
+    let page = store.page(&mut Cursor::default(), PUT_BACK).await?;
     note_origins(&page, book);
     store.requeue(None).put_back(&page).await?;
     Ok(())
@@ -420,8 +420,8 @@ async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
 /// One that was put back and never begun with, because its workers died, is known from here alone.
 fn note_origins(page: &[ErrorRecord], book: &Book) {
     for record in page {
-        let of = record.origin.as_deref().and_then(id_of);
-        if let (Some(id), Some(of)) = (id_of(&record.id), of) {
+        let of = record.origin.as_ref().and_then(|id| id_of(id.as_str()));
+        if let (Some(id), Some(of)) = (id_of(record.id.as_str()), of) {
             book.put(&Entry::Came { id, of });
         }
     }

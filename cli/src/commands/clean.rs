@@ -22,9 +22,8 @@ pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
         let status = fleet.status().await?;
         // Everybody was heard of since we began, or is judged by now.
         let elapsed = start.elapsed();
-        let unheard = |seen_ms: u64| Duration::from_millis(seen_ms) > elapsed;
-        let open = status.members.iter().any(|member| unheard(member.seen_ms));
-        let patience = PATIENCE + Duration::from_millis(status.lease_ms) * 2;
+        let open = status.members.iter().any(|member| member.seen > elapsed);
+        let patience = PATIENCE + status.lease * 2;
         if !open || elapsed > patience {
             break;
         }

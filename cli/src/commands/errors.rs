@@ -7,9 +7,9 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use artel::{Cursor, ErrorRecord, ErrorStore};
+use artel::{Cursor, ErrorRecord, ErrorStore, Fleet, MemberId, MessageId};
 use regex::bytes::Regex;
 
 use crate::args::{DropArgs, ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs};
@@ -47,7 +47,7 @@ pub(crate) struct Filter {
     limit: u64,
     since: Option<Duration>,
     /// The same in Redis time, once it is known.
-    since_ms: u64,
+    since_time: SystemTime,
 }
 
 impl Filter {
@@ -62,7 +62,15 @@ impl Filter {
         })?;
         let limit = args.limit.unwrap_or(u64::MAX);
         let (cause, kind, since) = (args.cause, args.kind.clone(), args.since);
-        Ok(Filter { grep, cause, kind, id: args.id.clone(), limit, since, since_ms: 0 })
+        Ok(Filter {
+            grep,
+            cause,
+            kind,
+            id: args.id.clone(),
+            limit,
+            since,
+            since_time: SystemTime::UNIX_EPOCH,
+        })
     }
 
     /// Does it choose at all?
@@ -76,20 +84,21 @@ impl Filter {
     }
 
     /// Where to begin.
-    pub(crate) async fn cursor(&mut self, store: &ErrorStore) -> Result<Cursor, Failure> {
+    pub(crate) async fn cursor(&mut self, fleet: &Fleet) -> Result<Cursor, Failure> {
         if let Some(since) = self.since {
-            self.since_ms = store.now_ms().await?.saturating_sub(since.as_millis() as u64);
+            let time = fleet.now().await?.checked_sub(since);
+            self.since_time = time.unwrap_or(SystemTime::UNIX_EPOCH);
         }
-        Ok(Cursor::since_ms(self.since_ms))
+        Ok(Cursor::since(self.since_time))
     }
 
     /// Is this one meant? Counts towards the limit.
     pub(crate) fn takes(&mut self, record: &ErrorRecord) -> bool {
         let fits = self.limit > 0
-            && record.failed_ms >= self.since_ms
+            && record.failed_at >= self.since_time
             && self.cause.is_none_or(|cause| cause == record.cause)
             && self.kind.as_ref().is_none_or(|kind| record.kind.as_ref() == Some(kind))
-            && self.id.as_ref().is_none_or(|id| record.id == *id)
+            && self.id.as_ref().is_none_or(|id| record.id.as_str() == *id)
             && self.grep.as_ref().is_none_or(|grep| {
                 grep.is_match(&record.payload) || grep.is_match(record.reason.as_bytes())
             });
@@ -126,9 +135,9 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
     let store = fleet.errors();
     let mut cursor = match given {
         Some(cursor) => cursor,
-        None => filter.cursor(&store).await?,
+        None => filter.cursor(&fleet).await?,
     };
-    let now_ms = store.now_ms().await?;
+    let now = fleet.now().await?;
     let (mut text, mut last, mut shown) = (String::new(), None, 0);
     loop {
         let page = store.page_back(&mut cursor, CHUNK).await?;
@@ -139,7 +148,7 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
                 line["position"] = record.position().into();
                 text.push_str(&table::json(&line)?);
             } else {
-                entry(&mut text, &record, now_ms);
+                entry(&mut text, &record, now);
             }
             shown += 1;
             last = Some(record.position().to_owned());
@@ -172,7 +181,7 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
 }
 
 /// One record for people: a line about it, then its reason and its payload, cut where they are long.
-pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now_ms: u64) {
+pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now: SystemTime) {
     let cut = |bytes: &[u8]| {
         // Nothing that a terminal would obey.
         let line = String::from_utf8_lossy(&take::escape(bytes)).into_owned();
@@ -182,19 +191,19 @@ pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now_ms: u64) {
             None => line,
         }
     };
-    let ago = times::span_ms(now_ms.saturating_sub(record.failed_ms));
-    let optional = |name: &str, value: &Option<String>| {
-        value.as_ref().map_or_else(String::new, |value| format!("{name} {}", harmless(value)))
+    let optional = |name: &str, value: Option<&str>| {
+        value.map_or_else(String::new, |value| format!("{name} {}", harmless(value)))
     };
-    let by = if record.label.is_empty() { &record.member } else { &record.label };
+    let member = record.member.as_ref().map(MemberId::as_str);
+    let by = Some(record.label.as_str()).filter(|label| !label.is_empty()).or(member);
     text.push_str(&printer::screen().flow(&[
-        record.id.clone(),
-        format!("{} ({ago} ago)", times::point(record.failed_ms)),
+        record.id.to_string(),
+        times::point_ago(record.failed_at, now),
         record.cause.to_string(),
         format!("attempt {}", record.attempt),
-        if by.is_empty() { String::new() } else { format!("by {}", harmless(by)) },
-        optional("kind", &record.kind),
-        optional("was", &record.origin),
+        optional("by", by),
+        optional("kind", record.kind.as_deref()),
+        optional("was", record.origin.as_ref().map(MessageId::as_str)),
     ]));
     // What was said last is why.
     let reason = harmless(&String::from_utf8_lossy(&take::escape(record.reason.as_bytes())));
@@ -218,12 +227,13 @@ struct Asked {
 
 /// Counts what is meant and asks; `None` if nothing is to be done.
 async fn ask(
-    store: &ErrorStore,
+    fleet: &Fleet,
     filter: &mut Filter,
     yes: bool,
     question: impl Fn(&str) -> String,
 ) -> Result<Option<Asked>, Failure> {
-    let mut cursor = filter.cursor(store).await?;
+    let store = &fleet.errors();
+    let mut cursor = filter.cursor(fleet).await?;
     let begin = cursor.clone();
     let limit = filter.limit;
     let (mut count, mut last) = (0u64, None);
@@ -282,10 +292,11 @@ impl<'a> Pages<'a> {
 }
 
 async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
-    let store = place.connect().await?.errors();
+    let fleet = place.connect().await?;
+    let store = fleet.errors();
     let mut filter = Filter::new(&args.filter)?;
     let question = |what: &str| format!("put {what} back to work?");
-    let Some(asked) = ask(&store, &mut filter, args.yes, question).await? else { return Ok(OK) };
+    let Some(asked) = ask(&fleet, &mut filter, args.yes, question).await? else { return Ok(OK) };
     let count = asked.count;
     let mut requeuer = store.requeue(args.lane.map(Into::into));
     let (mut pages, mut done, mut unreadable) = (Pages::of(&store, filter, &asked), 0, 0);
@@ -310,10 +321,11 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
 }
 
 async fn drop_them(place: &Place, args: &DropArgs) -> Result<u8, Failure> {
-    let store = place.connect().await?.errors();
+    let fleet = place.connect().await?;
+    let store = fleet.errors();
     let mut filter = Filter::new(&args.filter)?;
     let question = |what: &str| format!("remove {what} for good?");
-    let Some(asked) = ask(&store, &mut filter, args.yes, question).await? else { return Ok(OK) };
+    let Some(asked) = ask(&fleet, &mut filter, args.yes, question).await? else { return Ok(OK) };
     let (mut pages, mut dropped) = (Pages::of(&store, filter, &asked), 0);
     while let Some(page) = pages.next().await? {
         dropped += store.drop_records(&page).await.map_err(|error| {
@@ -350,8 +362,9 @@ async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
 
 async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     let mut filter = Filter::new(&args.filter)?;
-    let store = place.connect().await?.errors();
-    let mut cursor = filter.cursor(&store).await?;
+    let fleet = place.connect().await?;
+    let store = fleet.errors();
+    let mut cursor = filter.cursor(&fleet).await?;
     let mut count = 0u64;
     let lines = |page: &[ErrorRecord]| {
         let mut text = String::new();

@@ -1,6 +1,6 @@
 //! `artel fleets` and `artel fleet`: which fleets there are, and away with one.
 
-use artel::{Error, Fleet};
+use artel::{Error, Fleet, Role};
 use serde_json::json;
 
 use crate::args::FleetCommand;
@@ -43,7 +43,7 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
     }
     let rows = found.iter().map(|(name, status)| match status {
         Ok(status) => {
-            let here = status.members.iter().filter(|member| member.role != "overdue").count();
+            let here = status.members.iter().filter(|member| member.role != Role::Overdue).count();
             let leader = status.generator.as_ref();
             [
                 name.clone(),

@@ -50,7 +50,7 @@ pub(crate) async fn lock(place: &Place, command: &LockCommand) -> Result<u8, Fai
         (false, _) => rows(&locks),
     };
     printer::shown(&text)?;
-    let is_held = locks.iter().any(|lock| lock.left_ms >= 0);
+    let is_held = locks.iter().any(|lock| !lock.left.is_overdue());
     Ok(if wanted.is_some() && !is_held { NOT_FOUND } else { OK })
 }
 
@@ -58,13 +58,13 @@ fn rows(locks: &[LockStatus]) -> String {
     let rows = locks.iter().map(|lock| {
         [
             lock.name.clone(),
-            match lock.left_ms {
-                ..0 => format!("{} (overdue)", lock.label),
-                _ => lock.label.clone(),
+            match lock.left.is_overdue() {
+                true => format!("{} (overdue)", lock.label),
+                false => lock.label.clone(),
             },
             format!("{}:{}", lock.host, lock.pid),
             lock.token.to_string(),
-            times::span_ms(lock.held_ms),
+            times::span(lock.held),
             lock.waiting.to_string(),
         ]
     });
@@ -141,7 +141,7 @@ async fn holder(member: &Member, name: &str) -> Option<(String, Duration)> {
     let lock = tokio::time::timeout(HOLDER_TIMEOUT, member.fleet().lock_status(name)).await;
     let lock = lock.ok().and_then(Result::ok).flatten()?;
     let who = format!("{} ({}:{})", harmless(&lock.label), harmless(&lock.host), lock.pid);
-    Some((who, Duration::from_millis(lock.held_ms)))
+    Some((who, lock.held))
 }
 
 /// Says for whom is waited, once it takes a while, and again whenever it is somebody else.

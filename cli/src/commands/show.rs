@@ -1,5 +1,7 @@
 //! `artel show`: where one message is.
 
+use std::time::SystemTime;
+
 use artel::{MessageState, WaitingIn};
 use serde_json::{Value, json};
 
@@ -7,6 +9,7 @@ use crate::commands::errors;
 use crate::exit::{Failure, NOT_FOUND, OK};
 use crate::harmless::harmless;
 use crate::settings::Place;
+use crate::times::since_1970_ms;
 use crate::{printer, table, times};
 
 pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Failure> {
@@ -24,27 +27,25 @@ pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Fail
              (`artel run --ledger 100000`)",
         ));
     }
-    let now_ms = fleet.now_ms().await?;
-    printer::data(&words(&state, now_ms))?;
+    let now = fleet.now().await?;
+    printer::data(&words(&state, now))?;
     Ok(OK)
 }
 
-fn words(state: &MessageState, now_ms: u64) -> String {
+fn words(state: &MessageState, now: SystemTime) -> String {
     let screen = printer::screen();
-    let ago = |ms: u64| {
-        format!("{} ({} ago)", times::point(ms), times::span_ms(now_ms.saturating_sub(ms)))
-    };
+    let ago = |time: &SystemTime| times::point_ago(*time, now);
     match state {
-        MessageState::Waiting { line, ahead, attempt, since_ms } => screen.flow(&[
+        MessageState::Waiting { line, ahead, attempt, since } => screen.flow(&[
             format!("waiting in lane {}", lane(line)),
             format!("{ahead} in front of it"),
             attempts(*attempt),
-            format!("added {}", ago(*since_ms)),
+            format!("added {}", ago(since)),
         ]),
         MessageState::Claimed { member, label, process, is_dead, attempt } => screen.flow(&[
             format!("claimed by {}", harmless(label)),
             harmless(process),
-            member.clone(),
+            member.to_string(),
             attempts(*attempt),
             match is_dead {
                 true => "that member is dead: another one gets the message".to_owned(),
@@ -55,17 +56,17 @@ fn words(state: &MessageState, now_ms: u64) -> String {
             let taken =
                 if *is_being_taken { "failed, and being taken by somebody\n" } else { "failed\n" };
             let mut text = taken.to_owned();
-            errors::entry(&mut text, record, now_ms);
+            errors::entry(&mut text, record, now);
             text
         }
-        MessageState::Done { member, attempt, at_ms } => screen.flow(&[
-            format!("done {}", ago(*at_ms)),
-            format!("by {}", harmless(member)),
+        MessageState::Done { member, attempt, at } => screen.flow(&[
+            format!("done {}", ago(at)),
+            member.as_ref().map_or_else(String::new, |member| format!("by {member}")),
             attempts(*attempt),
         ]),
-        MessageState::FailedAndGone { at_ms } => {
+        MessageState::FailedAndGone { at } => {
             let what = "and was taken, put back or dropped since".to_owned();
-            screen.flow(&[format!("failed {}", ago(*at_ms)), what])
+            screen.flow(&[format!("failed {}", ago(at)), what])
         }
         MessageState::Duplicate { of } => {
             format!("not added: message {of} was sent under the same key before\n")
@@ -90,8 +91,9 @@ fn lane(line: &WaitingIn) -> &'static str {
 
 fn document(id: &str, state: &MessageState) -> Value {
     let mut document = match state {
-        MessageState::Waiting { line, ahead, attempt, since_ms } => json!({
-            "state": "waiting", "lane": lane(line), "ahead": ahead, "attempt": attempt, "since_ms": since_ms,
+        MessageState::Waiting { line, ahead, attempt, since } => json!({
+            "state": "waiting", "lane": lane(line), "ahead": ahead, "attempt": attempt,
+            "since_ms": since_1970_ms(*since),
         }),
         MessageState::Claimed { member, label, process, is_dead, attempt } => json!({
             "state": "claimed", "member": member, "label": label, "process": process, "dead": is_dead,
@@ -100,11 +102,11 @@ fn document(id: &str, state: &MessageState) -> Value {
         MessageState::Failed { record, is_being_taken } => {
             json!({ "state": "failed", "being_taken": is_being_taken, "record": record })
         }
-        MessageState::Done { member, attempt, at_ms } => {
-            json!({ "state": "done", "member": member, "attempt": attempt, "at_ms": at_ms })
-        }
-        MessageState::FailedAndGone { at_ms } => {
-            json!({ "state": "failed_and_gone", "at_ms": at_ms })
+        MessageState::Done { member, attempt, at } => json!({
+            "state": "done", "member": member, "attempt": attempt, "at_ms": since_1970_ms(*at),
+        }),
+        MessageState::FailedAndGone { at } => {
+            json!({ "state": "failed_and_gone", "at_ms": since_1970_ms(*at) })
         }
         MessageState::Duplicate { of } => json!({ "state": "duplicate", "of": of }),
         MessageState::Ended { is_done } => {

@@ -1,6 +1,7 @@
 //! `artel stats`: what every member says about itself.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use artel::{FleetStats, MemberStats};
 
@@ -25,7 +26,7 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
     let mut text = screen.flow(&[
         format!("fleet {}", stats.fleet),
         format!("{} of {} members answered", totals.answered, totals.members),
-        format!("in {:.0} ms", stats.took_ms),
+        format!("in {:.0} ms", stats.took.as_secs_f64() * 1e3),
     ]);
     if totals.members == 0 {
         return text;
@@ -36,21 +37,23 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
         format!("running {}", totals.in_flight),
         format!("memory {}", mib(Some(totals.memory_bytes))),
     ]));
-    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
+    let ms = |span: Option<Duration>| {
+        span.map_or("-".to_owned(), |span| format!("{:.1} ms", span.as_secs_f64() * 1e3))
+    };
     let mut members: Vec<&MemberStats> = stats.members.iter().collect();
     members.sort_by_key(|member| natural(&member.label));
     let rows = members.iter().map(|member| {
         [
             member.label.clone(),
-            member.role.clone(),
+            member.role.to_string(),
             member.done.to_string(),
             member.failed.to_string(),
             member.in_flight.to_string(),
-            ms(member.handler_p50_ms),
-            ms(member.handler_p99_ms),
-            times::span_ms(member.uptime_ms),
+            ms(member.handler_p50),
+            ms(member.handler_p99),
+            times::span(member.uptime),
             mib(member.memory_bytes),
-            ms(Some(member.redis_rtt_ms)),
+            ms(Some(member.redis_rtt)),
             format!("{}:{}", member.host, member.pid),
         ]
     });
@@ -69,7 +72,7 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
         let silent = screen.flow(&[
             format!("no answer: {}", screen.cut(&harmless(&missing.label))),
             format!("{}:{}", screen.cut(&harmless(&missing.host)), missing.pid),
-            missing.id.clone(),
+            missing.id.to_string(),
         ]);
         let _ = writeln!(text, "{}", screen.trouble(silent.trim_end()));
     }

@@ -85,14 +85,14 @@ fn page(status: &Status, screen: Screen) -> String {
     let mut text = screen.flow(&[
         format!("fleet {}", status.fleet),
         format!("{} {}", harmless(redis.server), harmless(&redis.version)),
-        format!("{:.1} ms", redis.rtt_ms),
-        times::point(status.time_ms),
+        format!("{:.1} ms", redis.rtt.as_secs_f64() * 1e3),
+        times::point(status.time),
     ]);
     text.push_str(&screen.flow(&match &status.generator {
         Some(leader) => vec![
             format!("generator {}", screen.cut(&harmless(&leader.label))),
             format!("term {}", leader.term),
-            format!("lease {}", times::span_ms(leader.lease_ms.max(0) as u64)),
+            format!("lease {}", times::span(leader.lease)),
         ],
         None if status.members.iter().any(|member| member.can_lead) => {
             vec!["generator: nobody leads".to_owned()]
@@ -101,7 +101,7 @@ fn page(status: &Status, screen: Screen) -> String {
     }));
     if let Some(trouble) = status.trouble() {
         // A fleet has a lease once somebody has joined it.
-        let [what, hint] = words(trouble, status.lease_ms > 0);
+        let [what, hint] = words(trouble, !status.lease.is_zero());
         let trouble = screen.flow(&[format!("trouble: {what}"), hint.to_owned()]);
         let _ = writeln!(text, "{}", screen.trouble(trouble.trim_end()));
     }
@@ -122,7 +122,7 @@ fn page(status: &Status, screen: Screen) -> String {
             count => format!("{name} {count}"),
         };
         text.push_str(&screen.flow(&[
-            format!("waiting: oldest {}", times::span_ms(status.oldest_waiting_ms.unwrap_or(0))),
+            format!("waiting: oldest {}", times::span(status.oldest_waiting.unwrap_or_default())),
             lane("returned", lanes.returned),
             lane("high", lanes.high),
             lane("generated", lanes.generated),
@@ -153,14 +153,14 @@ fn members(status: &Status, screen: Screen) -> String {
     let rows = members.iter().map(|member| {
         [
             member.label.clone(),
-            member.role.to_owned(),
+            member.role.to_string(),
             member.done.to_string(),
             member.failed.to_string(),
             member.in_flight.to_string(),
             member.claimed.to_string(),
-            times::span_ms(member.seen_ms),
+            times::span(member.seen),
             format!("{}:{}", member.host, member.pid),
-            member.id.clone(),
+            member.id.to_string(),
         ]
     });
     screen.columns(

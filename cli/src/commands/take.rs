@@ -26,14 +26,15 @@ const LAST_WORD: Duration = Duration::from_secs(3);
 pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut filter = Filter::new(&args.filter)?;
-    let store = match signals.unless(place.connect()).await {
-        Ok(fleet) => fleet?.errors(),
+    let fleet = match signals.unless(place.connect()).await {
+        Ok(fleet) => fleet?,
         Err(code) => return Ok(code),
     };
+    let store = fleet.errors();
     let mut taker = match filter.is_everything() {
         true => store.take(),
         false => {
-            let cursor = filter.cursor(&store).await?;
+            let cursor = filter.cursor(&fleet).await?;
             store.take_where(cursor, move |record| filter.takes(record))
         }
     };

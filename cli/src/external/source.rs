@@ -10,6 +10,7 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
 use super::process::{CommandLine, LINGER, Tail, reason};
+use crate::times::since_1970_ms;
 
 /// What a tick may print.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
@@ -26,7 +27,7 @@ impl Generate for Source {
             ("ARTEL_TERM", tick.term.to_string()),
             ("ARTEL_SEQ", tick.seq.to_string()),
             ("ARTEL_TICK", tick.count.to_string()),
-            ("ARTEL_TIME_MS", tick.time_ms.to_string()),
+            ("ARTEL_TIME_MS", since_1970_ms(tick.time).to_string()),
         ];
         let (new_state, third) = std::io::pipe()?;
         let third = OwnedFd::from(third);

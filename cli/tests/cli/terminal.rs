@@ -40,8 +40,8 @@ fn evil_fleet() -> Server {
     set(&["HSET", &key("config"), "protocol", "2", "lease_ms", "15000", "grace_ms", "300"]);
     for id in ["evil-member", EVIL, "-rf", ".hidden", "a:b", "a b"] {
         set(&["ZADD", &key("members"), &deadline.to_string(), id]);
-        let card = ["HSET", &key(&format!("member:{id}")), "label", EVIL, "host", EVIL, "pid", "7"];
-        set(&card);
+        let info = ["HSET", &key(&format!("member:{id}")), "label", EVIL, "host", EVIL, "pid", "7"];
+        set(&info);
         let lock = format!("lock-of-{}", id.len());
         set(&["SET", &key(&format!("lock:{lock}")), &format!("{id}|1794710083943807")]);
         set(&["HSET", &key(&format!("locks:{id}")), &lock, "1794710083943807:1"]);

@@ -365,7 +365,8 @@ impl Death {
         let deadline = Instant::now() + SETTLE_MAX;
         let verdict = loop {
             if let Ok(status) = status_of(&place).await {
-                let there = |id: &String| status.members.iter().any(|member| member.id == *id);
+                let there =
+                    |id: &String| status.members.iter().any(|member| member.id.as_str() == *id);
                 if !self.session.as_ref().is_some_and(there) && status.orphans == 0 {
                     let balance = status.messages.balance;
                     break format!(
