@@ -5,6 +5,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Why a message failed.
+///
+/// ```
+/// use artel::Cause;
+///
+/// assert_eq!("timeout".parse(), Ok(Cause::Timeout));
+/// assert_eq!(Cause::Kind.to_string(), "kind");
+/// ```
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

@@ -5,6 +5,14 @@ use std::time::Duration;
 use crate::Error;
 
 /// What is kept of settled messages, for looking things up later.
+///
+/// ```
+/// use artel::{Config, Ledger};
+///
+/// let mut config = Config::default();
+/// config.ledger = Some(Ledger::Last(100_000));
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Ledger {
@@ -29,6 +37,14 @@ impl Ledger {
 }
 
 /// When a push or an outcome counts as recorded.
+///
+/// ```
+/// use artel::{Config, Durability};
+///
+/// let mut config = Config::default();
+/// config.durability = Durability::Replicated(1);
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Durability {
@@ -50,6 +66,14 @@ impl Durability {
 }
 
 /// Whether the member that leads handles messages, too.
+///
+/// ```
+/// use artel::{Config, LeaderWorks};
+///
+/// let mut config = Config::default();
+/// config.leader_works = LeaderWorks::Alone;
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum LeaderWorks {

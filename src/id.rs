@@ -26,6 +26,21 @@ const OBSERVER: char = 'o';
 ///
 /// Ranks count by id, and the ids of observers begin with a letter behind all others: however many
 /// there are, none of them delays an election or keeps watch while somebody else can.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let id = member.id().expect("it has joined");
+/// // Without generator and handler it is an observer.
+/// assert!(id.is_observer() && !id.as_str().is_empty());
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd, serde::Serialize)]
 pub struct MemberId(String);
 
@@ -75,6 +90,19 @@ impl fmt::Display for MemberId {
 /// A message's name: `<term>-<seq>` if it was generated, with `seq` dense within a term;
 /// `s<sender>-<seq>` if it was sent. It stays the same over all attempts, so it serves as an
 /// idempotency key for effects outside Redis.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let id = fleet.send("order 7").await?.id;
+/// // It was sent, so it has no term.
+/// assert!(id.as_str().starts_with('s') && id.term().is_none());
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
 pub struct MessageId(Arc<str>);
 

@@ -104,8 +104,9 @@ pub use json_time::TimeLeft;
 pub use member::{Member, MemberBuilder, Readiness};
 pub use notice::{Notice, Notices};
 pub use outcome::{
-    Books, Cursor, Effect, ErrorRecord, ErrorStore, IntoOutcome, LaneLengths, MemberStatus,
-    MessageCounts, Outcome, Requeued, Requeuer, Status, Taker, Trouble,
+    Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, GeneratorStatus, IntoOutcome,
+    LaneLengths, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued, Requeuer, Status,
+    Taker, Trouble,
 };
 pub use queue::{Lane, Message, NewMessage, PutBack, Sender, Sent};
 pub use role::Role;

@@ -20,6 +20,24 @@ use crate::term::Term;
 const KEPT: usize = 1024;
 
 /// Something that happened in this process or that it learnt about the fleet.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::Notice;
+///
+/// let mut member = fleet.join().start().await?;
+/// match member.notices().next().await {
+///     Some(Notice::Joined { member: id }) => assert_eq!(Some(id), member.id()),
+///     other => panic!("{other:?}"),
+/// }
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(tag = "notice", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -194,6 +212,22 @@ impl Board {
 }
 
 /// A bounded stream of [`Notice`]s, from the moment it was made.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let mut member = fleet.join().start().await?;
+/// let mut notices = member.notices();
+/// member.shutdown().await;
+/// while let Some(notice) = notices.next().await {
+///     println!("{notice:?}");
+/// }
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Notices {
     receiver: broadcast::Receiver<Notice>,

@@ -33,11 +33,47 @@ macro_rules! fencing_token {
 fencing_token! {
     /// A leadership term: the fencing token Redis grants with a lease. A newer term compares
     /// greater, so a stale generator is recognised without asking any clock.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// use artel::{Role, Tick};
+    ///
+    /// let member = fleet.join().generate(|tick: Tick| async move { tick.term.to_string() }).start().await?;
+    /// while member.role() != Role::Generator {
+    ///     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    /// }
+    /// let status = fleet.status().await?;
+    /// assert!(status.generator.is_some_and(|leader| leader.term.get() > 0));
+    /// # member.shutdown().await;
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Term
 }
 
 fencing_token! {
     /// The fencing token Redis grants with a lock. A later holder's token compares greater, so a
     /// resource that remembers the highest it has seen can refuse a holder that came too late.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// let member = fleet.join().start().await?;
+    /// let lock = member.lock("nightly")?;
+    /// let guard = lock.acquire().await?;
+    /// let first = guard.token();
+    /// guard.release().await?;
+    /// assert!(lock.acquire().await?.token() > first);
+    /// # member.shutdown().await;
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Token
 }

@@ -57,8 +57,18 @@ const ROOMS: [(&str, &[&str]); 20] = [
 ];
 /// What belongs to no stage and may be imported from anywhere.
 const COMMON: [&str; 12] = [
-    "cause", "clock", "config", "error", "id", "json_time", "mutant", "notice", "panic", "role",
-    "term", "timings",
+    "cause",
+    "clock",
+    "config",
+    "error",
+    "id",
+    "json_time",
+    "mutant",
+    "notice",
+    "panic",
+    "role",
+    "term",
+    "timings",
 ];
 
 /// The crates of this project that have a `src` folder.
@@ -330,6 +340,53 @@ fn old_names_do_not_come_back() {
 }
 
 /// The hub has users who have no Redis: it knows of none, and of no fleet.
+/// The names behind `pub use` at the beginning of a line.
+fn exported(lib: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for item in lib.split("\npub use ").skip(1) {
+        let item = item.split(';').next().expect("an end");
+        let list = item.split_once('{').map_or_else(
+            || item.rsplit("::").next().expect("a name"),
+            |(_, list)| list.trim_end_matches('}'),
+        );
+        names.extend(list.split(',').map(|name| name.trim().to_owned()));
+    }
+    // Modules, constants and other crates are no types.
+    names.retain(|name| name.chars().next().is_some_and(char::is_uppercase));
+    names.retain(|name| name.chars().any(char::is_lowercase));
+    names
+}
+
+/// The doc comment of the public type of this name, if it is in this file.
+fn doc_of<'a>(text: &'a str, name: &str) -> Option<Vec<&'a str>> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let is_it = |line: &str| {
+        let made_here = ["struct", "enum", "trait", "type"].into_iter().any(|kind| {
+            let rest = line.strip_prefix("pub ").and_then(|rest| rest.strip_prefix(kind));
+            rest.and_then(|rest| rest.trim_start().strip_prefix(name))
+                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        });
+        made_here || line == name // the argument of a macro that makes it
+    };
+    let at = lines.iter().position(|line| is_it(line))?;
+    Some(lines[..at].iter().rev().copied().take_while(|line| !line.is_empty()).collect())
+}
+
+#[test]
+fn every_public_type_has_an_example_that_runs() {
+    for crate_src in ["src", "hub/src"] {
+        let names = exported(&read(&root().join(crate_src).join("lib.rs")));
+        assert!(names.len() > 30, "{crate_src}: {names:?}");
+        let texts: Vec<String> = files(crate_src, "rs").iter().map(|path| read(path)).collect();
+        for name in names {
+            let docs: Vec<_> = texts.iter().filter_map(|text| doc_of(text, &name)).collect();
+            assert!(!docs.is_empty(), "{crate_src}: where is {name}?");
+            let runs = docs.iter().flatten().any(|line| *line == "/// ```");
+            assert!(runs, "{crate_src}: {name} has no example that runs");
+        }
+    }
+}
+
 #[test]
 fn the_hub_knows_nothing_of_redis() {
     let manifest = read(&root().join("hub/Cargo.toml"));

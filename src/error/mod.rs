@@ -9,6 +9,13 @@ pub use reasons::{BadAddress, Denial, Unfit, Unreached};
 use crate::id::MessageId;
 
 /// What did not happen, and why.
+///
+/// ```
+/// use artel::{Error, Fleet};
+///
+/// let error = Fleet::open("redis://127.0.0.1", "no spaces, please").unwrap_err();
+/// assert!(matches!(error, Error::Config { field: "fleet", .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

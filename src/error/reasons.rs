@@ -3,6 +3,14 @@
 use std::fmt;
 
 /// Why an address cannot be used.
+///
+/// ```
+/// use artel::{BadAddress, Error, Fleet};
+///
+/// let error = Fleet::open("redis://user:pass#word@host", "orders").unwrap_err();
+/// assert!(matches!(error, Error::Address { why: BadAddress::Hash }));
+/// assert_eq!(error.to_string(), "redis must not contain #; in a password it is written %23");
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BadAddress {
@@ -36,6 +44,26 @@ impl fmt::Display for BadAddress {
 }
 
 /// Why a Redis cannot keep the promise, or a key cannot be used.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::{Error, Unfit};
+///
+/// # let set = |key: &str| redis::cmd("SET").arg(key).arg("x").exec(&mut server.connect());
+/// # set("artel:{orders}:event:stock").expect("set");
+/// // Somebody wrote a string to the key of this event.
+/// let event = fleet.event("stock")?;
+/// match event.is_set().await {
+///     Err(Error::Unfit { why: Unfit::Occupied { key }, .. }) => assert!(key.ends_with("event:stock")),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Unfit {
@@ -83,6 +111,22 @@ impl fmt::Display for Unfit {
 }
 
 /// What Redis denies.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{Denial, Error, Fleet};
+///
+/// # let url = url.replace("redis://", "redis://nobody:wrong@");
+/// match Fleet::connect(url, "orders").await {
+///     Err(Error::Denied { why, .. }) => assert_eq!(why, Denial::Access),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Denial {
@@ -99,6 +143,18 @@ impl Denial {
 }
 
 /// Why Redis cannot be reached.
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{Error, Fleet, Unreached};
+///
+/// match Fleet::connect("redis://127.0.0.1:1", "orders").await {
+///     Err(Error::Unreachable { why, .. }) => assert_eq!(why, Unreached::Network),
+///     other => panic!("{other:?}"),
+/// }
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Unreached {

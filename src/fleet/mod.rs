@@ -51,6 +51,19 @@ pub struct Fleet {
 }
 
 /// What a client learns of a fleet that it did not join.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let info = fleet.info().await?;
+/// assert!(!info.was_joined);
+/// assert_eq!(info.backlog_max, 1_000_000);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct FleetInfo {

@@ -17,9 +17,34 @@ use crate::term::Term;
 pub(crate) use runner::Runner;
 
 /// An error of user code.
+///
+/// ```
+/// use artel::{BoxError, NewMessage, Tick};
+///
+/// async fn generate(tick: Tick) -> Result<NewMessage, BoxError> {
+///     Ok(NewMessage::from(std::str::from_utf8(tick.state())?.to_uppercase()))
+/// }
+///
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let made = generate(artel::testing::tick(1, "a")).await.expect("text");
+/// assert_eq!(made.payload(), b"A");
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One call of the generator.
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{Tick, testing};
+///
+/// let mut generate = |tick: Tick| async move { format!("tick {}", tick.count) };
+/// let batch = testing::generate(&mut generate, testing::tick(7, "")).await.expect("made");
+/// assert_eq!(batch.messages()[0].payload(), b"tick 7");
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Tick {
@@ -126,6 +151,18 @@ where
 }
 
 /// What a generator closure may return.
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{NewMessage, Tick, testing};
+///
+/// // One text would do, too, or a `Batch`.
+/// let mut generate = |_: Tick| async { vec![NewMessage::from("a"), NewMessage::from("b")] };
+/// let batch = testing::generate(&mut generate, testing::tick(1, "")).await.expect("made");
+/// assert_eq!(batch.messages().len(), 2);
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait IntoBatch {
     /// The messages it stands for.
     fn into_batch(self) -> Result<Batch, BoxError>;

@@ -10,6 +10,29 @@ const ELEMENTS_MAX: i64 = 100_000;
 const BYTES_MAX: usize = 64 << 20;
 
 /// What effects wrote under one name.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::{Context, Data, Effect, Message, Outcome};
+///
+/// let handler = |_: Message, _: Context| async {
+///     Outcome::done().with(Effect::incr_by("sold", 3)).with(Effect::rpush("mails", "ann"))
+/// };
+/// let member = fleet.join().handle(handler).start().await?;
+/// fleet.send("order 7").await?;
+/// # while fleet.status().await?.messages.done == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// assert_eq!(fleet.data("sold").await?.and_then(|data| data.number()), Some(3));
+/// assert_eq!(fleet.data("mails").await?, Some(Data::List(vec![b"ann".to_vec()])));
+/// member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Data {

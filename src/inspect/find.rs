@@ -23,6 +23,21 @@ const PIECE_MAX: usize = 1000;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A line in which a message waits.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::{Lane, MessageState, WaitingIn};
+///
+/// let id = fleet.sender().lane(Lane::High).send("order 7").await?.id;
+/// let MessageState::Waiting { line, .. } = fleet.find(id.as_str()).await? else { panic!("it waits") };
+/// assert_eq!(line, WaitingIn::Lane(Lane::High));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum WaitingIn {
@@ -33,6 +48,23 @@ pub enum WaitingIn {
 }
 
 /// Where a message is, or how it ended.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::MessageState;
+///
+/// let id = fleet.send("order 7").await?.id;
+/// match fleet.find(id.as_str()).await? {
+///     MessageState::Waiting { ahead, attempt, .. } => assert_eq!((ahead, attempt), (0, 1)),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MessageState {

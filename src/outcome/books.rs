@@ -1,18 +1,16 @@
 //! The books: what was generated, where it is, how it ended.
 //!
 //! **Invariant:** `generated + sent = waiting + scheduled + claimed + done + failed`, at every
-//! moment. They are read by one script, so they never tear; [`Books::balance`] is the difference.
+//! moment. They are read by one script, so they never tear; [`MessageCounts::balance`] is the difference.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
-
-use serde::Serialize;
+use std::time::Duration;
 
 use super::error_store::drains;
+use super::status::{ErrorsStatus, GeneratorStatus, LaneLengths, MemberStatus, MessageCounts};
 use crate::Error;
-use crate::fleet::Fleet;
 use crate::id::MemberId;
-use crate::json_time::{self, TimeLeft, at_ms};
+use crate::json_time::TimeLeft;
 use crate::queue::Lane;
 use crate::role::Role;
 use crate::store::{PROTOCOL, Reply, Script, Store, StoreError};
@@ -23,246 +21,8 @@ const NUMBER_MAX: u64 = 1 << 52;
 
 static BOOKS: Script = Script::new("books", include_str!("books.lua"));
 
-/// Where the messages of a fleet are.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct MessageCounts {
-    /// Added by generators.
-    pub generated: u64,
-    /// Added by anybody else.
-    pub sent: u64,
-    /// In a lane.
-    pub waiting: u64,
-    /// To be added later.
-    pub scheduled: u64,
-    /// With a worker.
-    pub claimed: u64,
-    /// Completed.
-    pub done: u64,
-    /// Found in error.
-    pub failed: u64,
-    /// What does not add up: always 0.
-    pub balance: i64,
-    /// Handed on because their worker died, over the life of the fleet.
-    pub returned: u64,
-}
-
-/// The counts by themselves.
-pub type Books = MessageCounts;
-
-impl MessageCounts {
-    /// Nothing is waiting, scheduled or claimed.
-    pub fn is_settled(&self) -> bool {
-        self.waiting + self.scheduled + self.claimed == 0
-    }
-}
-
-/// Waiting messages by lane.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct LaneLengths {
-    /// What dead workers left.
-    pub returned: u64,
-    /// Sent, urgent.
-    pub high: u64,
-    /// Of the generator.
-    pub generated: u64,
-    /// Sent.
-    pub normal: u64,
-    /// Sent, can wait.
-    pub low: u64,
-}
-
-/// One member, as the others see it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct MemberStatus {
-    /// Its session.
-    pub id: MemberId,
-    /// What people call it.
-    pub label: String,
-    /// What it does.
-    pub role: Role,
-    /// Where it runs.
-    pub host: String,
-    /// Its process.
-    pub pid: u32,
-    /// Completed by this session.
-    pub done: u64,
-    /// Found in error by this session.
-    pub failed: u64,
-    /// Handlers that run.
-    pub in_flight: u64,
-    /// Messages it has claimed, those that wait for a free handler included.
-    pub claimed: u64,
-    /// It has a generator, so it may be elected.
-    pub can_lead: bool,
-    /// It handles messages at present: a leader only if it is set to.
-    pub works: bool,
-    /// How long ago its session was refreshed.
-    #[serde(rename = "seen_ms", with = "json_time::span_ms")]
-    pub seen: Duration,
-    /// How long its session lasts unless it is refreshed.
-    #[serde(rename = "left_ms")]
-    pub left: TimeLeft,
-}
-
-/// Who leads.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct GeneratorStatus {
-    /// Its session.
-    pub member: MemberId,
-    /// What people call it.
-    pub label: String,
-    /// Its fencing token.
-    pub term: Term,
-    /// How long its lease would last without a refresh.
-    #[serde(rename = "lease_ms", with = "json_time::span_ms")]
-    pub lease: Duration,
-}
-
-/// The server.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct RedisStatus {
-    /// `Redis` or `Valkey`.
-    pub server: &'static str,
-    /// What it says it is.
-    pub version: String,
-    /// Round trip.
-    #[serde(rename = "rtt_ms", with = "json_time::fine_ms")]
-    pub rtt: Duration,
-}
-
-/// Stored failures.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct ErrorsStatus {
-    /// Kept, those being taken included. `failed = stored + taken + requeued + dropped`.
-    pub stored: u64,
-    /// Taken, over the life of the fleet.
-    pub taken: u64,
-    /// Put back to work, each as a new message.
-    pub requeued: u64,
-    /// Dropped by an operator.
-    pub dropped: u64,
-}
-
-/// A fleet at one moment. Serialized, it is the documented `status --json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct Status {
-    /// Version of this document.
-    pub v: u8,
-    /// Redis time. In JSON twice: `time` in RFC 3339, and `time_ms`.
-    #[serde(flatten, serialize_with = "json_time::point_both::serialize")]
-    pub time: SystemTime,
-    /// The fleet's name.
-    pub fleet: String,
-    /// How long a session of this fleet lasts without a refresh.
-    #[serde(rename = "lease_ms", with = "json_time::span_ms")]
-    pub lease: Duration,
-    /// The server.
-    pub redis: RedisStatus,
-    /// Who leads, if anybody does.
-    pub generator: Option<GeneratorStatus>,
-    /// For how long the members that could lead have seen nobody lead; zero if somebody does, or nobody could.
-    #[serde(rename = "leaderless_ms", with = "json_time::span_ms")]
-    pub leaderless: Duration,
-    /// Who is here.
-    pub members: Vec<MemberStatus>,
-    /// Dead members whose messages are still to be put back.
-    pub orphans: u64,
-    /// The books.
-    pub messages: MessageCounts,
-    /// Waiting messages by lane.
-    pub lanes: LaneLengths,
-    /// Age of the oldest waiting message.
-    #[serde(rename = "oldest_waiting_ms", with = "json_time::span_ms_option")]
-    pub oldest_waiting: Option<Duration>,
-    /// Stored failures.
-    pub errors: ErrorsStatus,
-    /// Keys whose number cannot grow any more, so that nobody can be elected or get a lock: Redis's clock
-    /// is, or once was, past the year 2112. An operator must help.
-    pub exhausted: Vec<String>,
-}
-
-/// What keeps a fleet from doing its work.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Trouble {
-    /// No member is here, or all of them are overdue.
-    NoMember,
-    /// A member could lead, and nobody has led for longer than a lease.
-    NoLeader,
-    /// Messages wait, and no member works.
-    NoWorker,
-    /// A number cannot grow any more: see [`Status::exhausted`].
-    Exhausted,
-}
-
-impl Status {
-    /// What is wrong with the fleet, if anything is.
-    pub fn trouble(&self) -> Option<Trouble> {
-        let mut here = self.members.iter().filter(|member| member.role != Role::Overdue);
-        if !self.exhausted.is_empty() {
-            return Some(Trouble::Exhausted);
-        }
-        if here.clone().next().is_none() {
-            return Some(Trouble::NoMember);
-        }
-        if self.generator.is_none() && self.leaderless > self.lease {
-            return Some(Trouble::NoLeader);
-        }
-        let works = here.any(|member| member.works);
-        (self.messages.waiting > 0 && !works).then_some(Trouble::NoWorker)
-    }
-}
-
-impl Fleet {
-    /// The fleet at this moment: who leads, who is here, the books. Over the connection that is
-    /// there, as far as it is.
-    ///
-    /// # Errors
-    ///
-    /// If Redis cannot be reached, refuses or does not answer.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only reads.
-    pub async fn status(&self) -> Result<Status, Error> {
-        read_status(&self.store).await
-    }
-}
-
-async fn read_status(store: &Store) -> Result<Status, Error> {
-    let server = store.server().await?;
-    let raw = read_raw(store).await?;
-    let (members, leaderless) = raw.members(store).await?;
-    let generator = raw.generator(&members);
-    Ok(Status {
-        v: 1,
-        time: at_ms(raw.now_ms as u64),
-        fleet: store.fleet().to_owned(),
-        lease: Duration::from_millis(raw.lease_ms() as u64),
-        redis: RedisStatus { server: server.name, version: server.version, rtt: server.rtt },
-        leaderless: if generator.is_some() { Duration::ZERO } else { leaderless },
-        generator,
-        members,
-        orphans: raw.orphans,
-        messages: raw.messages,
-        lanes: raw.lanes,
-        oldest_waiting: raw
-            .oldest_ms
-            .map(|at| Duration::from_millis((raw.now_ms - at).max(0) as u64)),
-        errors: raw.errors,
-        exhausted: raw.exhausted(store),
-    })
-}
-
 /// Reads the books; an error if they are kept with another protocol.
-async fn read_raw(store: &Store) -> Result<Raw, Error> {
+pub(super) async fn read_books(store: &Store) -> Result<Books, Error> {
     let keys = &store.keys;
     let mut all = vec![
         keys.members(),
@@ -280,7 +40,7 @@ async fn read_raw(store: &Store) -> Result<Raw, Error> {
         keys.token(),
     ];
     all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));
-    let raw = store.once(&BOOKS.call(&all).reading(Raw::read)).await?;
+    let raw = store.once(&BOOKS.call(&all).reading(Books::read)).await?;
     let protocol = raw.config.get("protocol").map_or("1", String::as_str);
     let newer = protocol.parse::<u32>().is_ok_and(|theirs| theirs > PROTOCOL);
     let other = !raw.config.is_empty() && protocol != PROTOCOL.to_string();
@@ -290,15 +50,16 @@ async fn read_raw(store: &Store) -> Result<Raw, Error> {
     Ok(raw)
 }
 
-struct Raw {
-    now_ms: i64,
+/// What the script answers.
+pub(super) struct Books {
+    pub(super) now_ms: i64,
     lease: Option<(MemberId, Term)>,
-    messages: MessageCounts,
-    lanes: LaneLengths,
-    oldest_ms: Option<i64>,
-    errors: ErrorsStatus,
+    pub(super) messages: MessageCounts,
+    pub(super) lanes: LaneLengths,
+    pub(super) oldest_ms: Option<i64>,
+    pub(super) errors: ErrorsStatus,
     members: Vec<(MemberId, i64)>,
-    orphans: u64,
+    pub(super) orphans: u64,
     config: HashMap<String, String>,
     /// The highest that were granted.
     term: u64,
@@ -311,13 +72,13 @@ fn map(reply: Reply) -> Result<HashMap<String, String>, StoreError> {
     pairs.map(|(name, value)| Ok((name, value.into_text()?))).collect()
 }
 
-impl Raw {
-    fn lease_ms(&self) -> i64 {
+impl Books {
+    pub(super) fn lease_ms(&self) -> i64 {
         self.config.get("lease_ms").and_then(|ms| ms.parse().ok()).unwrap_or(0)
     }
 
     /// Keys whose number cannot grow any more.
-    fn exhausted(&self, store: &Store) -> Vec<String> {
+    pub(super) fn exhausted(&self, store: &Store) -> Vec<String> {
         let is_spent = |highest: u64| (highest + 1).max(self.now_us) > NUMBER_MAX;
         let numbers = [(store.keys.term(), self.term), (store.keys.token(), self.token)];
         let spent = numbers.into_iter().filter(|(_, highest)| is_spent(*highest));
@@ -325,7 +86,10 @@ impl Raw {
     }
 
     /// The members, and for how long those that could lead have seen nobody lead.
-    async fn members(&self, store: &Store) -> Result<(Vec<MemberStatus>, Duration), Error> {
+    pub(super) async fn members(
+        &self,
+        store: &Store,
+    ) -> Result<(Vec<MemberStatus>, Duration), Error> {
         let (mut members, mut leaderless_ms) = (Vec::new(), 0);
         for (id, deadline) in &self.members {
             let info = store.member_info(id).await?;
@@ -361,7 +125,7 @@ impl Raw {
     }
 
     /// Who leads. Past its deadline nobody does, even if nobody is there to judge.
-    fn generator(&self, members: &[MemberStatus]) -> Option<GeneratorStatus> {
+    pub(super) fn generator(&self, members: &[MemberStatus]) -> Option<GeneratorStatus> {
         let (member, term) = self.lease.as_ref()?;
         let deadline = self.members.iter().find(|(id, _)| id == member).map_or(0, |(_, at)| *at);
         let label = members.iter().find(|other| other.id == *member);
@@ -373,7 +137,7 @@ impl Raw {
         })
     }
 
-    fn read(reply: Reply) -> Result<Raw, StoreError> {
+    fn read(reply: Reply) -> Result<Books, StoreError> {
         let mut items = reply.into_list()?.into_iter();
         let mut next = || items.next().ok_or_else(|| StoreError::odd("the books are too short"));
         let now_ms = next()?.into_number()?;
@@ -420,7 +184,7 @@ impl Raw {
         let count = |name: &str| signed(name).max(0) as u64;
         let (taken, requeued, dropped) = (count("taken"), count("requeued"), count("dropped"));
         let errors = ErrorsStatus { stored, taken, requeued, dropped };
-        Ok(Raw {
+        Ok(Books {
             now_ms,
             lease,
             messages,

@@ -8,6 +8,15 @@
 ///
 /// Names live in a space of their own, so no effect can touch the fleet's books. Names and fields have
 /// 1 to 1,024 bytes and no control characters; values are any bytes.
+///
+/// ```
+/// use artel::{Effect, Outcome};
+///
+/// let outcome = Outcome::done()
+///     .with(Effect::incr_by("sold", 3))
+///     .with(Effect::hset("prices", "tea", "4.20"));
+/// assert_eq!(outcome.effects().len(), 2);
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Effect {
     pub(super) op: &'static str,

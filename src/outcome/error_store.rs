@@ -75,6 +75,29 @@ impl Cursor {
 }
 
 /// What putting a page back to work came to.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
+/// # let member = fleet.join().handle(handler).start().await?;
+/// # fleet.send("order 7").await?;
+/// # while fleet.errors().count().await? == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// # member.shutdown().await;
+///
+/// use artel::Cursor;
+///
+/// let page = fleet.errors().page(&mut Cursor::default(), 10).await?;
+/// let requeued = fleet.errors().requeue(None).put_back(&page).await?;
+/// assert_eq!((requeued.messages, requeued.unreadable), (1, 0));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Requeued {
@@ -85,6 +108,35 @@ pub struct Requeued {
 }
 
 /// The failed messages of one fleet. Made by [`Fleet::errors`].
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
+/// # let member = fleet.join().handle(handler).start().await?;
+/// # fleet.send("order 7").await?;
+/// # while fleet.errors().count().await? == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// # member.shutdown().await;
+///
+/// use artel::Cursor;
+///
+/// let (errors, mut cursor) = (fleet.errors(), Cursor::default());
+/// loop {
+///     let page = errors.page(&mut cursor, 100).await?;
+///     if page.is_empty() {
+///         break;
+///     }
+///     errors.drop_records(&page).await?;
+/// }
+/// assert_eq!(errors.count().await?, 0);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ErrorStore {
     pub(super) fleet: Fleet,
@@ -277,6 +329,36 @@ pub(crate) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
 }
 
 /// Puts failed messages back to work: each as a new message, with the old id as its `origin`.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
+/// # let member = fleet.join().handle(handler).start().await?;
+/// # fleet.send("order 7").await?;
+/// # while fleet.errors().count().await? == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// # member.shutdown().await;
+///
+/// use artel::{Cursor, Lane};
+///
+/// let (errors, mut cursor) = (fleet.errors(), Cursor::default());
+/// let mut requeuer = errors.requeue(Some(Lane::Low));
+/// loop {
+///     let page = errors.page(&mut cursor, 100).await?;
+///     if page.is_empty() {
+///         break;
+///     }
+///     requeuer.put_back(&page).await?;
+/// }
+/// assert_eq!(requeuer.done().messages, 1);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Requeuer {
     fleet: Fleet,
     lane: Option<Lane>,

@@ -9,15 +9,19 @@ mod effect;
 mod error_store;
 mod record;
 mod settlement;
+mod status;
 mod take;
 
-pub use books::{Books, LaneLengths, MemberStatus, MessageCounts, Status, Trouble};
 pub use effect::Effect;
 pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
 pub use record::ErrorRecord;
 pub(crate) use record::record_of;
 pub(crate) use settlement::{Ended, Report, Settled, SettledBy, Settlement};
+pub use status::{
+    ErrorsStatus, GeneratorStatus, LaneLengths, MemberStatus, MessageCounts, RedisStatus, Status,
+    Trouble,
+};
 pub use take::Taker;
 
 use crate::cause::Cause;
@@ -113,6 +117,18 @@ impl Outcome {
 }
 
 /// What a handler may return.
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{Context, Message, testing};
+///
+/// // `()` is done, an `Err` is failed.
+/// let parse = |message: Message, _: Context| async move { message.text().parse::<u32>().map(|_| ()) };
+/// assert!(testing::handle(parse, "7").await.is_done());
+/// assert!(!testing::handle(parse, "seven").await.is_done());
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait IntoOutcome {
     /// The outcome it stands for.
     fn into_outcome(self) -> Outcome;

@@ -19,6 +19,30 @@ use crate::store::{Reply, StoreError};
 /// Serialized it is the documented record: `v`, `id`, `payload` (or `payload_b64` if it is not
 /// UTF-8), `reason`, `cause`, `member`, `label`, `attempt`, `generated_ms`, `failed_ms`, and, where
 /// there is one, `kind` and `origin`.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
+/// # let member = fleet.join().handle(handler).start().await?;
+/// # fleet.send("order 7").await?;
+/// # while fleet.errors().count().await? == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// # member.shutdown().await;
+///
+/// use artel::{Cause, Cursor};
+///
+/// let page = fleet.errors().page(&mut Cursor::default(), 10).await?;
+/// let record = &page[0];
+/// assert_eq!((record.cause, record.reason.as_str()), (Cause::Handler, "no such customer"));
+/// assert_eq!(record.payload, b"order 7");
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ErrorRecord {

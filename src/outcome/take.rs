@@ -84,6 +84,37 @@ fn owner() -> String {
 
 /// Takes records page by page. Dropped without [`release`](Taker::release), what it has not
 /// confirmed is inherited by the next taker a few seconds later.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
+/// # let member = fleet.join().handle(handler).start().await?;
+/// # fleet.send("order 7").await?;
+/// # while fleet.errors().count().await? == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// # member.shutdown().await;
+///
+/// let mut taker = fleet.errors().take();
+/// loop {
+///     let page = taker.page().await?;
+///     if page.is_empty() {
+///         break;
+///     }
+///     for record in &page {
+///         println!("{}: {}", record.id, record.reason);
+///     }
+///     // Only now are they removed.
+///     assert!(taker.confirm(&page).await?);
+/// }
+/// assert_eq!(fleet.errors().count().await?, 0);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Taker {
     fleet: Fleet,
     token: Option<String>,

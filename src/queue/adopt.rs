@@ -15,6 +15,20 @@ const CHUNK: usize = 100;
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// What became of messages that dead members held.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let put_back = member.clean().await?;
+/// assert_eq!((put_back.returned, put_back.failed), (0, 0));
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PutBack {

@@ -30,6 +30,13 @@ const HEADER_BYTES_MAX: usize = 200;
 ///
 /// Workers serve `returned` (what dead workers left) first, then these by weight
 /// ([`LaneWeights`](crate::LaneWeights)).
+///
+/// ```
+/// use artel::Lane;
+///
+/// assert_eq!("low".parse::<Lane>().ok(), Some(Lane::Low));
+/// assert_eq!(Lane::High.name(), "high");
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
 #[non_exhaustive]
 pub enum Lane {
@@ -220,6 +227,18 @@ impl From<&str> for NewMessage {
 }
 
 /// A message a worker has claimed.
+///
+/// ```
+/// use artel::{NewMessage, testing};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Order { number: u32 }
+///
+/// let message = testing::message(NewMessage::from(r#"{"number":7}"#).with_kind("order"));
+/// assert_eq!((message.kind(), message.attempt()), (Some("order"), 1));
+/// assert_eq!(message.json::<Order>()?.number, 7);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Message {
     pub(crate) id: MessageId,

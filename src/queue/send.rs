@@ -34,6 +34,21 @@ const DEDUP_MAX: Duration = Duration::from_secs(30 * 86_400);
 const DEDUP_KEY_BYTES_MAX: usize = 200;
 
 /// A message that was sent.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let sender = fleet.sender();
+/// let first = sender.send_once("order-7", "order 7").await?;
+/// let again = sender.send_once("order-7", "order 7").await?;
+/// assert!(first.is_new && !again.is_new);
+/// assert_eq!(first.id, again.id);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Sent {

@@ -32,6 +32,21 @@ const ROUND_TTL: Duration = Duration::from_secs(3);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// What one member says about itself.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let stats = fleet.gather_stats().await?;
+/// assert_eq!(stats.members[0].role, artel::Role::Observer);
+/// assert_eq!(stats.members[0].handler_p99, None);
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MemberStats {
@@ -70,6 +85,21 @@ pub struct MemberStats {
 }
 
 /// A member that did not answer in time.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let dead = redis::cmd("ZADD").arg("artel:{orders}:members").arg("9999999999999").arg("a1").exec(&mut server.connect());
+/// # dead.expect("added");
+/// // A member that is frozen says nothing.
+/// let stats = fleet.gather_stats().await?;
+/// assert_eq!(stats.missing[0].id.as_str(), "a1");
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MissingMember {
@@ -87,6 +117,18 @@ pub struct MissingMember {
 }
 
 /// Sums over all who answered.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let totals = fleet.gather_stats().await?.totals;
+/// assert_eq!((totals.members, totals.done), (0, 0));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StatsTotals {
@@ -105,6 +147,20 @@ pub struct StatsTotals {
 }
 
 /// What a fleet says about itself. Serialized, it is the documented answer of `/gather_stats`.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let stats = fleet.gather_stats().await?;
+/// assert_eq!((stats.totals.answered, stats.missing.len()), (1, 0));
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FleetStats {

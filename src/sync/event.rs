@@ -27,6 +27,22 @@ const MEANT_MAX: u32 = 8;
 const TTL_MAX: Duration = Duration::from_secs(200 * 365 * 86_400);
 
 /// What an event is at one moment.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use std::time::Duration;
+///
+/// let event = fleet.event("new-prices")?;
+/// event.set_for(Duration::from_secs(60)).await?;
+/// let state = event.state().await?;
+/// assert!(state.is_set && state.clears_in.is_some());
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct EventState {

@@ -18,6 +18,20 @@ use crate::term::Token;
 use crate::watch::read_call;
 
 /// An event at one moment.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// fleet.event("new-prices")?.set().await?;
+/// let events = fleet.events().await?;
+/// assert_eq!(events[0].name, "new-prices");
+/// assert!(events[0].state.is_set);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EventStatus {
@@ -28,6 +42,22 @@ pub struct EventStatus {
 }
 
 /// A lock that is held.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let guard = member.lock("nightly")?.acquire().await?;
+/// let status = fleet.lock_status("nightly").await?.expect("held");
+/// assert_eq!(status.token, guard.token());
+/// # guard.release().await?;
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LockStatus {

@@ -46,6 +46,24 @@ pub(super) async fn give_up(
 ///
 /// It has no renewal of its own: it is held for as long as this process's session lives. Dropping it
 /// releases it in the background; [`release`](Self::release) says when that is done.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let guard = member.lock("nightly")?.acquire().await?;
+/// tokio::select! {
+///     () = guard.lost() => println!("stop: somebody else may hold it now"),
+///     () = async { println!("work") } => {}
+/// }
+/// guard.release().await?;
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it releases the lock"]
 pub struct LockGuard {
     lock: Lock,

@@ -258,6 +258,22 @@ impl Drop for Hold {
 }
 
 /// A permit that is held, until this is released or dropped, or the session ends.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let downloads = member.semaphore("downloads", 3)?;
+/// let permit = downloads.acquire().await?;
+/// assert!(permit.is_held());
+/// permit.release().await?;
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it gives the permit back"]
 pub struct Permit {
     hold: Hold,

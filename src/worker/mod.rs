@@ -33,6 +33,21 @@ pub(crate) use runner::{Mode, Worker};
 ///
 /// For effects outside Redis, `id` is an idempotency key (the same over all attempts) and
 /// `(term, attempt)` a fencing pair (a later attempt compares greater within a message).
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use artel::{Context, Message, Outcome, testing};
+///
+/// let handler = |_: Message, cx: Context| async move {
+///     match cx.attempt {
+///         1 => Outcome::done(),
+///         _ => Outcome::failed("its last worker died"),
+///     }
+/// };
+/// assert!(testing::handle(handler, "order 7").await.is_done());
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Context {
@@ -77,6 +92,18 @@ where
 }
 
 /// A handler of typed messages; made by [`json`].
+///
+/// ```
+/// use artel::{Context, Json, json};
+///
+/// fn handler() -> Json<impl Fn(u32, Context) -> std::future::Ready<()> + Clone, u32> {
+///     json(|_number: u32, _: Context| std::future::ready(()))
+/// }
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// assert!(artel::testing::handle(handler(), "7").await.is_done());
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Json<F, T> {
     handler: F,

@@ -1,0 +1,266 @@
+//! [`MemberBuilder`]: puts a member together and starts it.
+//!
+//! **Invariant:** nothing is started before every setting was checked and Redis was found fit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use artel_hub::{EventHub, Topic};
+use tokio::sync::watch;
+
+use super::Member;
+use crate::Error;
+use crate::config::Config;
+use crate::duties::{Duties, Means};
+use crate::fleet::Fleet;
+use crate::generator::{DynGenerate, Generate, Runner};
+use crate::membership::{Profile, SessionHandle};
+use crate::notice::{Board, Notice};
+use crate::role::Role;
+use crate::shutdown::Shutdown;
+use crate::stages::Stages;
+use crate::store::Store;
+use crate::sync::SyncContext;
+use crate::worker::{DynHandle, Handle, by_kind};
+
+impl Fleet {
+    /// Begins to put a member together: what this process does in the fleet.
+    pub fn join(&self) -> MemberBuilder {
+        MemberBuilder {
+            fleet: self.clone(),
+            config: Config::default(),
+            generate: None,
+            handle: None,
+            kinds: BTreeMap::new(),
+            hub: None,
+        }
+    }
+}
+
+/// Collects the parts of a member. Made by [`Fleet::join`].
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::{Config, Context, Message, Role, Tick};
+///
+/// let mut config = Config::default();
+/// config.label = "orders-1".to_owned();
+/// let member = fleet
+///     .join()
+///     .config(config)
+///     .generate(|tick: Tick| async move { format!("order {}", tick.seq) })
+///     .handle(|message: Message, _: Context| async move { println!("{}", message.text()) })
+///     .start()
+///     .await?;
+/// assert_ne!(member.role(), Role::Observer);
+/// member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemberBuilder {
+    fleet: Fleet,
+    config: Config,
+    generate: Option<Box<dyn DynGenerate>>,
+    handle: Option<Arc<dyn DynHandle>>,
+    kinds: BTreeMap<String, Arc<dyn DynHandle>>,
+    hub: Option<EventHub>,
+}
+
+impl MemberBuilder {
+    /// The settings.
+    pub fn config(mut self, config: Config) -> MemberBuilder {
+        self.config = config;
+        self
+    }
+
+    /// What makes messages while this process leads. Without it, this process never leads.
+    pub fn generate(mut self, generate: impl Generate) -> MemberBuilder {
+        self.generate = Some(Box::new(generate));
+        self
+    }
+
+    /// What handles messages of this kind. Several kinds have a handler each; what [`handle`](Self::handle) is given
+    /// gets all the others, and without it they fail with the cause `kind`.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use artel::{Context, NewMessage, json};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Mail { to: String }
+    ///
+    /// let fleet = artel::Fleet::connect(url, "shop").await?;
+    /// let member = fleet
+    ///     .join()
+    ///     .on("mail", json(|mail: Mail, _: Context| async move { println!("to {}", mail.to) }))
+    ///     .on("ping", |_: artel::Message, _: Context| async {})
+    ///     .start()
+    ///     .await?;
+    /// fleet.send(NewMessage::from(r#"{"to":"ann"}"#).with_kind("mail")).await?;
+    /// while fleet.status().await?.messages.done == 0 {
+    ///     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    /// }
+    /// member.shutdown().await;
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on(mut self, kind: impl Into<String>, handle: impl Handle) -> MemberBuilder {
+        self.kinds.insert(kind.into(), Arc::new(handle));
+        self
+    }
+
+    /// What handles messages. Without it, this process never works. With neither, it is an observer:
+    /// a member that only uses locks and events.
+    pub fn handle(mut self, handle: impl Handle) -> MemberBuilder {
+        self.handle = Some(Arc::new(handle));
+        self
+    }
+
+    /// The hub on which this member publishes its notices, from the first on, under
+    /// [`Member::notice_topic`]. It may be your program's own; the member never shuts it down.
+    pub fn hub(mut self, hub: EventHub) -> MemberBuilder {
+        self.hub = Some(hub);
+        self
+    }
+
+    /// Checks the settings without connecting to anything.
+    ///
+    /// ```
+    /// let mut config = artel::Config::default();
+    /// config.concurrency = 0;
+    /// let fleet = artel::Fleet::open("redis://127.0.0.1", "orders")?;
+    /// assert!(fleet.join().config(config).check().is_err());
+    /// # Ok::<(), artel::Error>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        self.config.validate()
+    }
+
+    /// Joins the fleet; returns when this process is a member.
+    ///
+    /// # Errors
+    ///
+    /// If a setting is out of range, Redis cannot be reached, denies access or is unfit, or the
+    /// fleet runs with other values. Once started, a member survives all of Redis's troubles.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a session that was opened meanwhile ends by itself.
+    pub async fn start(mut self) -> Result<Member, Error> {
+        self.check()?;
+        if self.config.label.is_empty() {
+            self.config.label = own_name();
+        }
+        self.handle = by_kind(std::mem::take(&mut self.kinds), self.handle.take());
+        let (fleet, hints) = self.fleet.of_member(&self.config)?;
+        let store = fleet.store.clone();
+        store.check().await?;
+        let board = Board::new();
+        let notices = Some(board.listen());
+        let topic = notice_topic(fleet.name());
+        let relay = self.hub.as_ref().map(|hub| board.relay(hub, &topic));
+        let handle =
+            SessionHandle::start(store.clone(), hints, self.profile(), board.clone()).await?;
+        fleet.is_compared();
+        let observes = self.generate.is_none() && self.handle.is_none();
+        if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
+            tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
+        }
+        let sessions = handle.sessions();
+        let sync = SyncContext::new(fleet.clone(), sessions.clone())?;
+        let (role, roles) = watch::channel(self.resting());
+        let duties = Duties::start(&Means {
+            store: store.clone(),
+            board: board.clone(),
+            sessions: sessions.clone(),
+            roles: roles.clone(),
+            question: fleet.watch(&store.keys.gather())?,
+            label: self.config.label.clone(),
+            host: host(),
+            began: Instant::now(),
+        })?;
+        let stop = Shutdown::new(self.config.stop_grace);
+        let hub = self.hub.take().map_or_else(OnceLock::new, OnceLock::from);
+        let stages = self.stages(&store, &board, role, &stop);
+        let task = tokio::spawn(stages.run(handle, duties));
+        let relay = Mutex::new(relay);
+        Ok(Member { fleet, topic, hub, relay, sync, board, notices, roles, sessions, stop, task })
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            label: self.config.label.clone(),
+            host: host(),
+            settings: self.config.fleet_wide(),
+            interval: self.config.interval,
+            can_lead: self.generate.is_some(),
+            handles: self.handle.is_some(),
+        }
+    }
+
+    /// Its role while it does not lead.
+    fn resting(&self) -> Role {
+        match (self.generate.is_some(), self.handle.is_some()) {
+            (_, true) => Role::Worker,
+            (true, false) => Role::Standby,
+            (false, false) => Role::Observer,
+        }
+    }
+
+    fn stages(
+        self,
+        store: &Store,
+        board: &Board,
+        role: watch::Sender<Role>,
+        stop: &Shutdown,
+    ) -> Stages {
+        let resting = self.resting();
+        let runner =
+            self.generate.map(|generate| Runner::new(generate, store, &self.config, board));
+        Stages {
+            store: store.clone(),
+            config: self.config,
+            board: board.clone(),
+            runner,
+            handle: self.handle,
+            role,
+            resting,
+            stop: stop.clone(),
+        }
+    }
+}
+
+impl std::fmt::Debug for MemberBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemberBuilder")
+            .field("fleet", &self.fleet)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What people call a process that has no label: its program and its number.
+fn own_name() -> String {
+    let program = std::env::current_exe().ok();
+    let program =
+        program.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy());
+    let program = program.as_deref().unwrap_or("artel").replace(char::is_control, "?");
+    let program: String = program.chars().take(40).collect();
+    format!("{program}-{}", std::process::id())
+}
+
+fn notice_topic(fleet: &str) -> Topic<Notice> {
+    Topic::json_to_read("artel/notices").at(format!("artel/{fleet}/notices"))
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,265 @@
+//! [`Member`]: this process's part in a fleet. It owns every task and runs until it is told to stop.
+//!
+//! **Invariant:** every task ends before [`Member::stopped`] returns; what listens for events
+//! ends with the last who has a use for it. The order of a graceful stop is written down in
+//! `shutdown.rs`.
+
+mod builder;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use artel_hub::{EventHub, Topic};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::duties::adopt_all;
+use crate::fleet::Fleet;
+use crate::id::MemberId;
+use crate::membership::{AskError, Session};
+use crate::notice::{Board, Notice, Notices, Relay};
+use crate::queue::{PutBack, disown_strays};
+use crate::role::Role;
+use crate::shutdown::Shutdown;
+use crate::sync::{Barrier, Lock, Semaphore, SyncContext};
+
+pub use builder::MemberBuilder;
+
+/// This process's part in a fleet.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet
+///     .join()
+///     .generate(|tick: artel::Tick| async move { format!("message {}", tick.seq) })
+///     .handle(|_: artel::Message, _: artel::Context| async { artel::Outcome::done() })
+///     .start()
+///     .await?;
+/// assert_eq!(fleet.status().await?.messages.balance, 0);
+/// member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Member {
+    fleet: Fleet,
+    sync: Arc<SyncContext>,
+    board: Board,
+    notices: Option<Notices>,
+    topic: Topic<Notice>,
+    hub: OnceLock<EventHub>,
+    relay: Mutex<Option<Relay>>,
+    roles: watch::Receiver<Role>,
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    stop: Shutdown,
+    task: JoinHandle<()>,
+}
+
+impl Member {
+    /// The fleet it is a member of, over the connections that it has anyway.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// What this process does at this moment.
+    pub fn role(&self) -> Role {
+        match &*self.sessions.borrow() {
+            None => Role::Outside,
+            Some(_) => *self.roles.borrow(),
+        }
+    }
+
+    /// The id of the present session, if there is one.
+    pub fn id(&self) -> Option<MemberId> {
+        self.sessions.borrow().as_ref().map(|session| session.id.clone())
+    }
+
+    /// Whether this process takes part, also after this was dropped.
+    pub fn readiness(&self) -> Readiness {
+        Readiness { sessions: self.sessions.clone(), stop: self.stop.token.clone() }
+    }
+
+    /// A lock of this fleet.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, longer than 200 bytes, or has braces or control characters.
+    pub fn lock(&self, name: &str) -> Result<Lock, Error> {
+        Lock::new(&self.sync, name)
+    }
+
+    /// A semaphore of this fleet, with so many permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and if there are not between 1 and 10,000 permits.
+    pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore, Error> {
+        Semaphore::new(&self.sync, name, permits)
+    }
+
+    /// A barrier of this fleet, at which so many are waited for.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and if there are not between 1 and 10,000 parties.
+    pub fn barrier(&self, name: &str, parties: u32) -> Result<Barrier, Error> {
+        Barrier::new(&self.sync, name, parties)
+    }
+
+    /// What happens from now on; the first call also gets what happened since the start.
+    pub fn notices(&mut self) -> Notices {
+        self.notices.take().unwrap_or_else(|| self.board.listen())
+    }
+
+    /// The hub on which this member publishes its notices: the one it was given, else one of its
+    /// own that begins with this call.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use artel::Notice;
+    /// use artel::hub::{Delivery, Overflow, Queue};
+    ///
+    /// let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// let member = fleet.join().start().await?;
+    /// let log = member
+    ///     .hub()
+    ///     .subscribe(member.notice_topic())
+    ///     .name("log")
+    ///     .queue(Queue::bounded(1024).on_full(Overflow::DropOldest))
+    ///     .spawn(|notice: Delivery<'_, Notice>| println!("{:?}", notice.get()))?;
+    /// # drop(log);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hub(&self) -> &EventHub {
+        self.hub.get_or_init(|| {
+            let hub = EventHub::new();
+            let relay = self.board.relay(&hub, &self.topic);
+            *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = Some(relay);
+            hub
+        })
+    }
+
+    /// The topic of this member's notices: `artel/<fleet>/notices`.
+    pub fn notice_topic(&self) -> Topic<Notice> {
+        self.topic.clone()
+    }
+
+    /// Puts back what dead members left behind, blocks that belong to nobody included, and says what
+    /// became of it. Live work is never touched. Members do this all the time by
+    /// themselves; this does it now.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: whatever was not put back is put back by any member.
+    pub async fn clean(&self) -> Result<PutBack, Error> {
+        let session = self.sessions.borrow().clone().ok_or(Error::Stopping)?;
+        let explain = |error: AskError| self.fleet.store.explain(error.into_store());
+        match disown_strays(&self.fleet.store, &session).await {
+            Err(AskError::Over | AskError::Gone) => return Ok(PutBack::default()),
+            disowned => disowned.map_err(explain)?,
+        };
+        adopt_all(&self.fleet.store, &session, &self.board).await.map_err(explain)
+    }
+
+    /// Takes part until this future is done, and leaves.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), artel::Error> {
+    /// let fleet = artel::Fleet::connect("redis://127.0.0.1", "orders").await?;
+    /// let member = fleet.join().handle(|_: artel::Message, _: artel::Context| async {}).start().await?;
+    /// member.run_until(tokio::signal::ctrl_c()).await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: dropped early, it stops in the background.
+    pub async fn run_until<F: Future>(self, until: F) -> F::Output {
+        let done = until.await;
+        self.shutdown().await;
+        done
+    }
+
+    /// Stops gracefully, and returns when this process has left the fleet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: dropped early, the stop goes on in the background.
+    pub async fn shutdown(self) {
+        self.stop();
+        self.stopped().await;
+    }
+
+    /// Begins a graceful stop. Returns at once.
+    pub fn stop(&self) {
+        self.stop.begin();
+    }
+
+    /// Waits until this process has left the fleet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: it consumes the handle, so dropped early the stop goes on in the background.
+    pub async fn stopped(mut self) {
+        let _ = (&mut self.task).await;
+        let relay = self.relay.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(relay) = relay {
+            relay.end().await;
+        }
+    }
+}
+
+/// Whether a process takes part in its fleet: made by [`Member::readiness`].
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// assert_eq!(member.readiness().problem(), None);
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    stop: CancellationToken,
+}
+
+impl Readiness {
+    /// Nothing, if this process has a session that it may rely on at this instant; else what is
+    /// wrong.
+    pub fn problem(&self) -> Option<&'static str> {
+        match &*self.sessions.borrow() {
+            _ if self.stop.is_cancelled() => Some("it is stopping"),
+            None => Some("it has no session: it is joining anew, or Redis is away"),
+            Some(session) if !session.trust.holds() => Some("Redis does not answer"),
+            Some(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").field("id", &self.id()).field("role", &self.role()).finish()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.stop.begin();
+    }
+}

@@ -1,0 +1,364 @@
+//! [`Status`]: a fleet at one moment.
+//!
+//! **Invariant:** serialized, it is the documented `status --json`; its fields stay.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::books::read_books;
+use crate::Error;
+use crate::fleet::Fleet;
+use crate::id::MemberId;
+use crate::json_time::{self, TimeLeft, at_ms};
+use crate::role::Role;
+use crate::store::Store;
+use crate::term::Term;
+
+/// Where the messages of a fleet are.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// fleet.send("order 7").await?;
+/// let messages = fleet.status().await?.messages;
+/// assert_eq!((messages.sent, messages.waiting, messages.balance), (1, 1, 0));
+/// assert!(!messages.is_settled());
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MessageCounts {
+    /// Added by generators.
+    pub generated: u64,
+    /// Added by anybody else.
+    pub sent: u64,
+    /// In a lane.
+    pub waiting: u64,
+    /// To be added later.
+    pub scheduled: u64,
+    /// With a worker.
+    pub claimed: u64,
+    /// Completed.
+    pub done: u64,
+    /// Found in error.
+    pub failed: u64,
+    /// What does not add up: always 0.
+    pub balance: i64,
+    /// Handed on because their worker died, over the life of the fleet.
+    pub returned: u64,
+}
+
+impl MessageCounts {
+    /// Nothing is waiting, scheduled or claimed.
+    pub fn is_settled(&self) -> bool {
+        self.waiting + self.scheduled + self.claimed == 0
+    }
+}
+
+/// Waiting messages by lane.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// fleet.sender().lane(artel::Lane::Low).send("tidy up").await?;
+/// assert_eq!(fleet.status().await?.lanes.low, 1);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LaneLengths {
+    /// What dead workers left.
+    pub returned: u64,
+    /// Sent, urgent.
+    pub high: u64,
+    /// Of the generator.
+    pub generated: u64,
+    /// Sent.
+    pub normal: u64,
+    /// Sent, can wait.
+    pub low: u64,
+}
+
+/// One member, as the others see it.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let status = fleet.status().await?;
+/// assert_eq!(status.members[0].role, artel::Role::Observer);
+/// assert!(!status.members[0].left.is_overdue());
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MemberStatus {
+    /// Its session.
+    pub id: MemberId,
+    /// What people call it.
+    pub label: String,
+    /// What it does.
+    pub role: Role,
+    /// Where it runs.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Completed by this session.
+    pub done: u64,
+    /// Found in error by this session.
+    pub failed: u64,
+    /// Handlers that run.
+    pub in_flight: u64,
+    /// Messages it has claimed, those that wait for a free handler included.
+    pub claimed: u64,
+    /// It has a generator, so it may be elected.
+    pub can_lead: bool,
+    /// It handles messages at present: a leader only if it is set to.
+    pub works: bool,
+    /// How long ago its session was refreshed.
+    #[serde(rename = "seen_ms", with = "json_time::span_ms")]
+    pub seen: Duration,
+    /// How long its session lasts unless it is refreshed.
+    #[serde(rename = "left_ms")]
+    pub left: TimeLeft,
+}
+
+/// Who leads.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// // Nobody has joined, so nobody leads.
+/// assert!(fleet.status().await?.generator.is_none());
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct GeneratorStatus {
+    /// Its session.
+    pub member: MemberId,
+    /// What people call it.
+    pub label: String,
+    /// Its fencing token.
+    pub term: Term,
+    /// How long its lease would last without a refresh.
+    #[serde(rename = "lease_ms", with = "json_time::span_ms")]
+    pub lease: Duration,
+}
+
+/// The server.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let redis = fleet.status().await?.redis;
+/// println!("{} {}, {:?}", redis.server, redis.version, redis.rtt);
+/// # assert!(redis.server == "Redis" || redis.server == "Valkey");
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RedisStatus {
+    /// `Redis` or `Valkey`.
+    pub server: &'static str,
+    /// What it says it is.
+    pub version: String,
+    /// Round trip.
+    #[serde(rename = "rtt_ms", with = "json_time::fine_ms")]
+    pub rtt: Duration,
+}
+
+/// Stored failures.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
+/// # let member = fleet.join().handle(handler).start().await?;
+/// # fleet.send("order 7").await?;
+/// # while fleet.errors().count().await? == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
+/// # member.shutdown().await;
+///
+/// let errors = fleet.status().await?.errors;
+/// assert_eq!((errors.stored, errors.taken), (1, 0));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ErrorsStatus {
+    /// Kept, those being taken included. `failed = stored + taken + requeued + dropped`.
+    pub stored: u64,
+    /// Taken, over the life of the fleet.
+    pub taken: u64,
+    /// Put back to work, each as a new message.
+    pub requeued: u64,
+    /// Dropped by an operator.
+    pub dropped: u64,
+}
+
+/// A fleet at one moment. Serialized, it is the documented `status --json`.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// fleet.send("order 7").await?;
+/// let status = fleet.status().await?;
+/// assert_eq!(status.fleet, "orders");
+/// assert_eq!(status.messages.waiting, 1);
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Status {
+    /// Version of this document.
+    pub v: u8,
+    /// Redis time. In JSON twice: `time` in RFC 3339, and `time_ms`.
+    #[serde(flatten, serialize_with = "json_time::point_both::serialize")]
+    pub time: SystemTime,
+    /// The fleet's name.
+    pub fleet: String,
+    /// How long a session of this fleet lasts without a refresh.
+    #[serde(rename = "lease_ms", with = "json_time::span_ms")]
+    pub lease: Duration,
+    /// The server.
+    pub redis: RedisStatus,
+    /// Who leads, if anybody does.
+    pub generator: Option<GeneratorStatus>,
+    /// For how long the members that could lead have seen nobody lead; zero if somebody does, or nobody could.
+    #[serde(rename = "leaderless_ms", with = "json_time::span_ms")]
+    pub leaderless: Duration,
+    /// Who is here.
+    pub members: Vec<MemberStatus>,
+    /// Dead members whose messages are still to be put back.
+    pub orphans: u64,
+    /// The books.
+    pub messages: MessageCounts,
+    /// Waiting messages by lane.
+    pub lanes: LaneLengths,
+    /// Age of the oldest waiting message.
+    #[serde(rename = "oldest_waiting_ms", with = "json_time::span_ms_option")]
+    pub oldest_waiting: Option<Duration>,
+    /// Stored failures.
+    pub errors: ErrorsStatus,
+    /// Keys whose number cannot grow any more, so that nobody can be elected or get a lock: Redis's clock
+    /// is, or once was, past the year 2112. An operator must help.
+    pub exhausted: Vec<String>,
+}
+
+/// What keeps a fleet from doing its work.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// use artel::Trouble;
+///
+/// assert_eq!(fleet.status().await?.trouble(), Some(Trouble::NoMember));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// No member is here, or all of them are overdue.
+    NoMember,
+    /// A member could lead, and nobody has led for longer than a lease.
+    NoLeader,
+    /// Messages wait, and no member works.
+    NoWorker,
+    /// A number cannot grow any more: see [`Status::exhausted`].
+    Exhausted,
+}
+
+impl Status {
+    /// What is wrong with the fleet, if anything is.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let mut here = self.members.iter().filter(|member| member.role != Role::Overdue);
+        if !self.exhausted.is_empty() {
+            return Some(Trouble::Exhausted);
+        }
+        if here.clone().next().is_none() {
+            return Some(Trouble::NoMember);
+        }
+        if self.generator.is_none() && self.leaderless > self.lease {
+            return Some(Trouble::NoLeader);
+        }
+        let works = here.any(|member| member.works);
+        (self.messages.waiting > 0 && !works).then_some(Trouble::NoWorker)
+    }
+}
+
+impl Fleet {
+    /// The fleet at this moment: who leads, who is here, the books. Over the connection that is
+    /// there, as far as it is.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached, refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn status(&self) -> Result<Status, Error> {
+        read_status(&self.store).await
+    }
+}
+
+async fn read_status(store: &Store) -> Result<Status, Error> {
+    let server = store.server().await?;
+    let books = read_books(store).await?;
+    let (members, leaderless) = books.members(store).await?;
+    let generator = books.generator(&members);
+    Ok(Status {
+        v: 1,
+        time: at_ms(books.now_ms as u64),
+        fleet: store.fleet().to_owned(),
+        lease: Duration::from_millis(books.lease_ms() as u64),
+        redis: RedisStatus { server: server.name, version: server.version, rtt: server.rtt },
+        leaderless: if generator.is_some() { Duration::ZERO } else { leaderless },
+        generator,
+        members,
+        orphans: books.orphans,
+        messages: books.messages,
+        lanes: books.lanes,
+        oldest_waiting: books
+            .oldest_ms
+            .map(|at| Duration::from_millis((books.now_ms - at).max(0) as u64)),
+        errors: books.errors,
+        exhausted: books.exhausted(store),
+    })
+}
