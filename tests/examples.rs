@@ -1,7 +1,7 @@
-//! Proves that the examples do what they say, and that the README shows one of them as it is.
+//! Proves that the examples do what they say.
 #![allow(missing_docs)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use artel_rig::{Program, Server, Snapshot, eventually};
 
@@ -164,26 +164,12 @@ fn a_reload_reaches_every_node() {
     }
 }
 
+/// What the pages show is a part of these two; `cli/tests/cli/shown.rs` compares.
 #[test]
-fn the_readme_shows_a_program_that_runs() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a text");
-    let program = read("examples/readme.rs");
-    let (_, code) = program.split_once("\n\n").expect("a head, then the program");
-    for page in ["README.md", "docs/library.md"] {
-        let shown = format!("```rust\n{code}```");
-        assert!(read(page).contains(&shown), "{page} shows examples/readme.rs");
-    }
-    for (page, handlers) in [
-        ("README.md", &["handle.sh"][..]),
-        ("docs/handlers.md", &["handle.sh", "handle.py", "generate.sh"]),
-    ] {
-        for handler in handlers {
-            let code = read(&format!("examples/handlers/{handler}"));
-            assert!(read(page).contains(&format!("\n{code}```")), "{page} shows {handler}");
-        }
-    }
+fn the_programs_of_the_pages_run() {
     let server = Server::any();
-    let mut run = Program::start(example("readme"), &[server.url()]);
-    assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
+    for program in [example("readme"), example("pages")] {
+        let mut run = Program::start(program, &[server.url()]);
+        assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
+    }
 }

@@ -74,6 +74,33 @@ fn every_link_leads_somewhere() {
     }
 }
 
+/// A path of this project in backticks, such as `src/lib.rs`.
+fn named_paths(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split('`').skip(1).step_by(2);
+    words.filter(|word| {
+        let folder = word.split('/').next().unwrap_or_default();
+        let ours = ["src", "cli", "hub", "rig", "verify", "tests", "docs", "examples", "bench"];
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        word.contains('/') && ours.contains(&folder) && word.chars().all(plain)
+    })
+}
+
+#[test]
+fn every_file_that_a_page_names_exists() {
+    let mut seen = 0;
+    for page in pages().iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
+        for (number, line) in prose(&read(page)) {
+            for path in named_paths(line) {
+                let here = page.parent().expect("a folder").join(path);
+                let exists = root().join(path).exists() || root().join(here).exists();
+                assert!(exists, "{}:{number}: there is no {path}", page.display());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 /// How many cells a row of a table has.
 fn cells(row: &str) -> usize {
     row.replace("\\|", "").trim().trim_matches('|').split('|').count()

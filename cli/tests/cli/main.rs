@@ -10,6 +10,7 @@ mod pages; // the page of commands is what `--help` says
 mod screen; // one run of the program
 mod screens; // what fits on which screen, with and without colour
 mod settings; // flag, variable, file, default
+mod shown; // every command and program on the pages is run
 mod signals; // events and locks: what they say, and with which exit code
 mod stored; // errors: listed, taken, put back, copied
 mod terminal; // what others wrote, on a screen

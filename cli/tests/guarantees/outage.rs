@@ -137,6 +137,42 @@ on_each_server! {
         assert!(fleet.members.iter_mut().all(|member| member.is_alive()));
         fleet.audit();
     }
+
+    /// As docs/operations.md says: replicate, stop everybody, wait, promote, start. Nothing is lost.
+    fn a_fleet_moves_to_another_redis(kind) {
+        let options = ["--interval", "5ms", "--lease", "1s"];
+        let (mut fleet, new) = (TestFleet::start(kind, 3, &options), Server::start(kind));
+        fleet.settled(50);
+        let replicate = |host: &str, port: &str| {
+            let command = redis::cmd("REPLICAOF").arg(host).arg(port).exec(&mut new.connect());
+            command.expect("it obeys");
+        };
+        replicate("127.0.0.1", &fleet.server.port().to_string());
+        for member in &mut fleet.members {
+            member.terminate();
+        }
+        for member in &mut fleet.members {
+            assert_eq!(member.exit_code(), Some(0));
+        }
+        eventually("the new server to have everything", || {
+            let said = |server: &Server, name: &str| {
+                let info = redis::cmd("INFO").arg("replication").query::<String>(&mut server.connect());
+                let info = info.expect("it answers");
+                info.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
+            };
+            let offset = said(&new, "slave_repl_offset:");
+            said(&new, "master_link_status:").as_deref() == Some("up")
+                && offset.is_some() && offset == said(&fleet.server, "master_repl_offset:")
+        });
+        replicate("NO", "ONE");
+        let (before, generated) = (fleet.done(), fleet.count("generated"));
+        fleet.server.kill();
+        let mut moved = TestFleet::on(new, 3, &options);
+        assert!(moved.done() >= before && moved.count("generated") >= generated);
+        moved.settled(before + 50);
+        moved.audit();
+        assert!(!moved.anybody_says("data loss"));
+    }
 }
 
 /// The fleet generates and settles again.
