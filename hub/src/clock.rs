@@ -1,16 +1,16 @@
-//! Clocks that cost little and are some milliseconds behind, and times that need little room.
+//! Cheap clocks that lag by some milliseconds, and durations that need little memory.
 
 use std::time::{Duration, SystemTime};
 
-/// A clock that is read at a fifth of the usual price, and goes in steps of some milliseconds:
-/// events are stamped by the million.
+/// Reads a coarse clock. It moves in steps of some milliseconds and costs a fifth of an exact one.
+/// This matters because every event is stamped.
 #[cfg(target_os = "linux")]
 fn coarse(clock: rustix::time::ClockId) -> Option<Duration> {
     let now = rustix::time::clock_gettime(clock);
     Some(Duration::new(u64::try_from(now.tv_sec).ok()?, u32::try_from(now.tv_nsec).ok()?))
 }
 
-/// The time.
+/// The current time of day.
 pub(crate) fn coarse_now() -> SystemTime {
     #[cfg(target_os = "linux")]
     if let Some(since) = coarse(rustix::time::ClockId::RealtimeCoarse) {
@@ -19,7 +19,7 @@ pub(crate) fn coarse_now() -> SystemTime {
     SystemTime::now()
 }
 
-/// Time that passes.
+/// A monotonic time: only differences have a meaning.
 pub(crate) fn coarse_instant() -> Duration {
     #[cfg(target_os = "linux")]
     if let Some(since) = coarse(rustix::time::ClockId::MonotonicCoarse) {
@@ -29,7 +29,7 @@ pub(crate) fn coarse_instant() -> Duration {
     BEGUN.get_or_init(std::time::Instant::now).elapsed()
 }
 
-/// A time in milliseconds, at least one.
+/// A duration in milliseconds, at least 1.
 pub(crate) fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
 }

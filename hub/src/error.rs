@@ -1,62 +1,81 @@
-//! Every error of the hub. Each says what did not happen and gives back what it was given.
+//! The errors of the hub. Each names what was not done and returns what the caller passed in.
 
 use std::time::Duration;
 
 use crate::key::KeyError;
 
-/// Why nothing was published.
+/// Why an event was not published.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Queue, Refusal, Topic};
+/// const JOBS: Topic<u32> = Topic::new("jobs");
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let hub = EventHub::new();
+/// let worker = hub.subscribe(&JOBS).queue(Queue::bounded(1)).spawn(|_: Delivery<'_, u32>| ())?;
+/// hub.try_publish(&JOBS, 1)?;
+/// let refused = hub.try_publish(&JOBS, 2).unwrap_err();
+/// assert_eq!(*refused.reason(), Refusal::Full);
+/// hub.publish(&JOBS, refused.into_payload()).await?; // waits for room instead
+/// hub.idle().await;
+/// assert_eq!(worker.stats().processed, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The key is not one.
+    /// The key is invalid.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The hub is shut down.
     #[error("the hub is shut down")]
     Closed,
-    /// Somebody else uses this key for payloads of another type.
+    /// The key is already used for payloads of another type.
     #[error("the key {key:?} carries {expected}, not {given}: use another key")]
     WrongType {
         /// The key.
         key: String,
-        /// What it carries.
+        /// The type that the key carries.
         expected: &'static str,
-        /// What was to be published.
+        /// The type of the payload.
         given: &'static str,
     },
-    /// The payload weighs more than the hub allows.
-    #[error("the payload weighs {bytes} bytes, {most} at most: publish a reference to it")]
+    /// The payload is heavier than the hub allows.
+    #[error(
+        "the payload weighs {bytes} bytes, at most {most} are allowed: publish a reference to it"
+    )]
     TooLarge {
-        /// Its weight.
+        /// Its weight in bytes.
         bytes: u64,
-        /// The most.
+        /// The maximum, in bytes.
         most: u64,
     },
-    /// A subscriber is full, and the publisher does not wait.
+    /// The queue of a subscriber is full, and this publish does not wait.
     #[error("the queue of a subscriber is full: publish with `publish` or `blocking_publish`")]
     Full,
-    /// Handlers published from handlers too many times in a row.
+    /// Too many handlers in a row led to this event.
     #[error("{depth} handlers in a row led to this event: a subscriber publishes to itself")]
     TooDeep {
-        /// How many.
+        /// How many handlers.
         depth: u16,
     },
-    /// The handler would wait for room that only it can make, directly or through others.
+    /// The handler would wait for room that only it can make, directly or through other handlers.
     #[error("the handler would wait for itself: its own queue, or one that waits for it, is full")]
     WouldDeadlock,
-    /// The handler would put a thread to sleep that runs others as well.
+    /// The handler would block a thread that other subscribers run on.
     #[error("a handler on a task or on the pool must not block: use `publish` or a thread")]
     WouldBlock,
-    /// More different keys than the hub keeps are in use.
-    #[error("{keys} keys are in use, and no more are kept: put what varies into the payload")]
+    /// The hub cannot remember more keys.
+    #[error("{keys} keys are in use, which is the maximum: put what varies into the payload")]
     TooManyKeys {
-        /// How many.
+        /// How many keys are in use.
         keys: usize,
     },
     /// The function that weighs payloads panicked.
     #[error("the function that weighs the payloads of this topic panicked")]
     WeighFailed,
-    /// The function that shares a group's events panicked.
+    /// The function that chooses a member of a group panicked.
     #[error("the function that shares the events of group {group:?} panicked")]
     ShareFailed {
         /// The group.
@@ -64,7 +83,18 @@ pub enum Refusal {
     },
 }
 
-/// Nothing was published; here is the payload again.
+/// The event was not published. Returns the payload to the caller.
+///
+/// ```
+/// use artel_hub::{EventHub, Topic};
+/// const JOBS: Topic<String> = Topic::new("jobs");
+///
+/// let hub = EventHub::new();
+/// hub.blocking_shutdown(std::time::Duration::ZERO);
+/// let error = hub.blocking_publish(&JOBS, "rotate the logs".to_string()).unwrap_err();
+/// assert_eq!(error.to_string(), "not published: the hub is shut down");
+/// assert_eq!(error.into_payload(), "rotate the logs");
+/// ```
 pub struct PublishError<T> {
     payload: T,
     reason: Refusal,
@@ -75,12 +105,12 @@ impl<T> PublishError<T> {
         PublishError { payload, reason: reason.into() }
     }
 
-    /// Why.
+    /// Why it was not published.
     pub fn reason(&self) -> &Refusal {
         &self.reason
     }
 
-    /// What was not published.
+    /// The payload.
     pub fn into_payload(self) -> T {
         self.payload
     }
@@ -100,17 +130,28 @@ impl<T> std::fmt::Display for PublishError<T> {
 
 impl<T> std::error::Error for PublishError<T> {}
 
-/// Why nobody was subscribed.
+/// Why a subscriber was not created.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, SubscribeError, Topic};
+/// const TICKS: Topic<u64> = Topic::new("ticks");
+///
+/// let hub = EventHub::new();
+/// let _clock = hub.subscribe(&TICKS).name("clock").inline(|_: Delivery<'_, u64>| ())?;
+/// let again = hub.subscribe(&TICKS).name("clock").inline(|_: Delivery<'_, u64>| ());
+/// assert_eq!(again.unwrap_err(), SubscribeError::Duplicate { name: "clock".into() });
+/// # Ok::<(), SubscribeError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
-    /// A key or pattern is not one.
+    /// A key or pattern is invalid.
     #[error("not subscribed: {0}")]
     Key(#[from] KeyError),
     /// The hub is shut down.
     #[error("not subscribed: the hub is shut down")]
     Closed,
-    /// There is one of this name on one of these keys.
+    /// A subscriber of this name exists, and its keys overlap with these.
     #[error(
         "not subscribed: a subscriber named {name:?} has one of these keys already: choose another name"
     )]
@@ -118,7 +159,7 @@ pub enum SubscribeError {
         /// The name.
         name: String,
     },
-    /// A name or group of no or too many letters.
+    /// The name of the subscriber or of its group is invalid.
     #[error(
         "not subscribed: the name {name:?} is empty, longer than 256 bytes or cannot be printed: choose another"
     )]
@@ -126,33 +167,33 @@ pub enum SubscribeError {
         /// The name.
         name: String,
     },
-    /// Somebody publishes payloads of another type under this key.
+    /// The key is already used for payloads of another type.
     #[error("not subscribed: the key {key:?} carries {expected}, not {given}: use another key")]
     WrongType {
         /// The key.
         key: String,
-        /// What it carries.
+        /// The type that the key carries.
         expected: &'static str,
-        /// What the subscriber takes.
+        /// The type that the subscriber takes.
         given: &'static str,
     },
-    /// A queue without room.
+    /// The queue has no room for a single event.
     #[error(
         "not subscribed: a queue of 0 events or 0 bytes has no room: give it at least 1 of each"
     )]
     NoRoom {
-        /// Events it was to hold.
+        /// The maximum number of events that was asked for.
         events: usize,
-        /// Bytes it was to hold.
+        /// The maximum number of bytes that was asked for.
         bytes: u64,
     },
-    /// The others of the group share its events in another way.
+    /// The group exists and shares its events in another way.
     #[error("not subscribed: the group {group:?} shares its events in another way")]
     GroupDiffers {
         /// The group.
         group: String,
     },
-    /// Sharing by a hash looks at payloads of one type.
+    /// Sharing by a hash needs keys with one payload type.
     #[error(
         "not subscribed: the group {group:?} shares by a hash, which needs keys of one type: use Keys::new"
     )]
@@ -160,19 +201,17 @@ pub enum SubscribeError {
         /// The group.
         group: String,
     },
-    /// An inline subscriber has neither queue nor group.
-    #[error("not subscribed: an inline subscriber has no use for {what}: its publishers call it")]
+    /// An inline subscriber was given a setting that it cannot use, such as a queue.
+    #[error("not subscribed: an inline subscriber cannot have {what}: its publishers call it")]
     NotInline {
-        /// What was asked for.
+        /// The setting.
         what: &'static str,
     },
-    /// No event would ever be tried.
-    #[error("not subscribed: events must be tried at least once: give it one attempt or more")]
+    /// The number of attempts is 0.
+    #[error("not subscribed: the number of attempts must be at least 1")]
     NoAttempts,
-    /// A handler that may take no time.
-    #[error(
-        "not subscribed: a handler needs some time (give none to let it take as long as it likes)"
-    )]
+    /// The time-out of the handler is zero.
+    #[error("not subscribed: the handler time-out must not be zero (`None` means no time-out)")]
     NoTime,
     /// There is no tokio runtime to run a task on.
     #[error(
@@ -180,30 +219,49 @@ pub enum SubscribeError {
          or the pool"
     )]
     NoRuntime,
-    /// The system gave no thread.
-    #[error("not subscribed: no thread could be started: {reason}")]
+    /// The operating system did not start a thread.
+    #[error("not subscribed: a thread could not be started: {reason}")]
     NoThread {
-        /// What it said.
+        /// The error of the operating system.
         reason: String,
     },
 }
 
-/// Why a subscriber was not stopped as asked.
+/// Why a subscriber was not stopped.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, StopError, Subscription, Topic};
+/// # use std::sync::{Arc, Mutex};
+/// # const TICKS: Topic<u64> = Topic::new("ticks");
+///
+/// let hub = EventHub::new();
+/// let own: Arc<Mutex<Option<Subscription>>> = Arc::default();
+/// let (slot, (send, received)) = (own.clone(), std::sync::mpsc::channel());
+/// let clock = hub.subscribe(&TICKS).name("clock").inline(move |_: Delivery<'_, u64>| {
+///     // A handler must not wait for its own end: it drops its subscription instead.
+///     let me = slot.lock().unwrap().take();
+///     me.map_or(Ok(()), |me| send.send(me.blocking_stop(std::time::Duration::ZERO)))
+/// })?;
+/// *own.lock().unwrap() = Some(clock);
+/// hub.blocking_publish(&TICKS, 1)?;
+/// assert_eq!(received.recv()?, Err(StopError::FromItself { name: "clock".into() }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopError {
-    /// A handler cannot wait for its own end.
+    /// A handler tried to wait for its own end.
     #[error("{name} cannot wait for its own end: drop its subscription instead")]
     FromItself {
-        /// Whose.
+        /// The subscriber.
         name: String,
     },
-    /// The handler does not return. It is never called again once it does.
+    /// The handler has not returned. The subscriber is not called again when it does.
     #[error("{name} is still inside its handler after {waited:?}; it will not be called again")]
     StillRunning {
-        /// Whose.
+        /// The subscriber.
         name: String,
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited: Duration,
     },
 }

@@ -1,4 +1,4 @@
-//! [`AnyEvent`]: one payload, published once, shared by everybody who reads it.
+//! [`AnyEvent`]: one payload, published once, shared by all its readers.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,14 +17,14 @@ struct Event<P: ?Sized> {
     payload: P,
 }
 
-/// Payloads whose `Drop` panicked, in this process.
+/// How many payloads panicked in `Drop`, in this process.
 static DROP_PANICS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn drop_panics() -> u64 {
     DROP_PANICS.load(Ordering::Relaxed)
 }
 
-/// A payload. Whoever drops it last must not suffer from what it does then.
+/// A payload. A panic in its `Drop` must not hurt the thread that drops it last.
 struct Payload<T>(Option<T>);
 
 impl<T> Drop for Payload<T> {
@@ -37,7 +37,7 @@ impl<T> Drop for Payload<T> {
     }
 }
 
-/// What the hub knows about every event.
+/// What the hub stores about every event.
 #[derive(Debug)]
 pub(crate) struct Meta {
     pub(crate) channel: Arc<Channel>,
@@ -47,9 +47,9 @@ pub(crate) struct Meta {
     pub(crate) priority: Priority,
     /// How many handlers in a row led to it.
     pub(crate) depth: u16,
-    /// Where it was published, if anybody traces.
+    /// The span of the publish, if tracing is enabled.
     pub(crate) span: Option<Box<tracing::Span>>,
-    /// Encoded once, for everybody who wants it so.
+    /// Encoded at most once, for all readers.
     json: OnceLock<Option<Box<Value>>>,
 }
 
@@ -65,15 +65,33 @@ impl Meta {
     }
 }
 
-/// An event whose payload may be of any type. Cloning shares it.
+/// An event with a payload of any type. Clones share it. Subscribers to
+/// [`Keys::any`](crate::Keys::any) receive it.
+///
+/// ```
+/// use artel_hub::{AnyEvent, Delivery, EventHub, Keys, Topic};
+/// const TEMPERATURE: Topic<f64> = Topic::json("sensors/temperature");
+///
+/// let hub = EventHub::new();
+/// let (send, received) = std::sync::mpsc::channel();
+/// let _all = hub
+///     .subscribe(Keys::any(["sensors/**"])?)
+///     .inline(move |event: Delivery<'_, AnyEvent>| send.send(event.get().clone()))?;
+/// hub.blocking_publish(&TEMPERATURE, 21.5)?;
+/// let event = received.recv()?;
+/// assert_eq!((event.key(), event.sequence()), ("sensors/temperature", 1));
+/// assert_eq!(event.payload::<f64>(), Some(&21.5));
+/// assert_eq!(event.json(), Some(&serde_json::json!(21.5)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct AnyEvent {
     event: Arc<Event<dyn Any + Send + Sync>>,
-    /// What readers need before they look at the event itself.
+    /// Copies for readers, so that they need not load the event itself.
     pub(crate) bytes: u32,
     pub(crate) depth: u16,
     pub(crate) lane: u8,
-    /// Nobody's handler published it, and nobody traces it.
+    /// It was not published by a handler, and it has no tracing span.
     pub(crate) plain: bool,
 }
 
@@ -87,13 +105,13 @@ impl AnyEvent {
         AnyEvent { event, bytes, depth, lane, plain }
     }
 
-    /// Gives the payload back if nobody else has seen it.
+    /// Returns the payload if no other clone of the event exists.
     pub(crate) fn into_payload<T: Send + Sync + 'static>(mut self) -> Option<T> {
         let event = Arc::get_mut(&mut self.event)?;
         (&mut event.payload as &mut dyn Any).downcast_mut::<Payload<T>>()?.0.take()
     }
 
-    /// Which event this is, for as long as somebody has it.
+    /// Identifies this event for as long as a clone of it exists.
     #[inline]
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.event).addr()
@@ -103,7 +121,7 @@ impl AnyEvent {
         &self.event.meta
     }
 
-    /// What `T` a subscriber of `T` looks at: the payload, or the whole event.
+    /// The event as a `T` for a subscriber of `T`: the payload, or the whole event.
     #[inline]
     pub(crate) fn view<T: 'static>(&self) -> Option<&T> {
         if let Some(whole) = (self as &dyn Any).downcast_ref::<T>() {
@@ -117,12 +135,13 @@ impl AnyEvent {
         self.meta().channel.key()
     }
 
-    /// Its number under this key. One publisher's numbers grow; a publish that failed leaves a gap.
+    /// Its sequence number under this key. The numbers of one publisher grow. A failed publish
+    /// leaves a gap.
     pub fn sequence(&self) -> u64 {
         self.meta().sequence
     }
 
-    /// When it was published, to within some milliseconds.
+    /// When it was published, exact to some milliseconds.
     pub fn at(&self) -> SystemTime {
         self.meta().at
     }
@@ -138,8 +157,8 @@ impl AnyEvent {
         (&self.event.payload as &dyn Any).downcast_ref::<Payload<T>>()?.0.as_ref()
     }
 
-    /// The payload as JSON, if its topic can be [encoded](crate::Topic::json). It is encoded once,
-    /// however many ask.
+    /// The payload as JSON, if its topic can be [encoded](crate::Topic::json). It is encoded at
+    /// most once, also for many readers.
     pub fn json(&self) -> Option<&Value> {
         let encode = self.meta().channel.codec()?.encode;
         self.meta().json.get_or_init(|| encode(self).map(Box::new)).as_deref()

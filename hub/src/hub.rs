@@ -1,4 +1,4 @@
-//! [`EventHub`]: where publishers and subscribers meet.
+//! [`EventHub`]: the hub itself, its builder and its shutdown.
 
 use std::future::poll_fn;
 use std::num::NonZeroUsize;
@@ -21,74 +21,92 @@ use crate::run::timer::Timer;
 use crate::stats::Stats;
 use crate::topic::Topic;
 
-/// How many handlers in a row may lead to an event.
+/// Default for [`EventHubBuilder::depth_max`].
 const DEPTH_MAX: u16 = 64;
-/// What the store of dead letters is given at least, to write the last ones.
+/// The minimum time that shutdown gives the store to write the last dead letters.
 const LETTERS: Duration = Duration::from_secs(1);
-/// How many keys are remembered.
+/// Default for [`EventHubBuilder::keys_max`].
 const KEYS_MAX: usize = 65_536;
 
-/// What is to be true of a new hub.
-#[must_use = "nothing is made before `build`"]
+/// Settings of a new hub, from [`EventHub::builder`].
+///
+/// ```
+/// use artel_hub::{EventHub, Refusal, Topic};
+/// const BLOBS: Topic<Vec<u8>> = Topic::new("blobs").weighed(Vec::len);
+///
+/// let hub = EventHub::builder().pool_threads(2).payload_bytes_max(1024).letters_max(100).build()?;
+/// let refused = hub.try_publish(&BLOBS, vec![0; 2000]).unwrap_err();
+/// assert_eq!(*refused.reason(), Refusal::TooLarge { bytes: 2000, most: 1024 });
+/// # Ok::<(), artel_hub::BuildError>(())
+/// ```
+#[must_use = "the hub is not built before `build`"]
 pub struct EventHubBuilder {
     settings: Settings,
     letters_max: usize,
     store: Option<Box<dyn LetterStore>>,
 }
 
-/// Why no hub was made.
+/// Why a hub was not built.
+///
+/// ```
+/// use artel_hub::{BuildError, EventHub};
+///
+/// let error = EventHub::builder().pool_threads(0).build().unwrap_err();
+/// assert!(matches!(error, BuildError::Zero { what: "the number of pool threads" }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A bound that lets nothing through.
-    #[error("no hub was made: {what} must be at least 1")]
+    /// A setting that must be at least 1 is 0.
+    #[error("the hub was not built: {what} must be at least 1")]
     Zero {
-        /// Which.
+        /// The setting.
         what: &'static str,
     },
-    /// The system gave no thread.
-    #[error("no hub was made: no thread could be started: {reason}")]
+    /// The operating system did not start a thread.
+    #[error("the hub was not built: a thread could not be started: {reason}")]
     NoThread {
-        /// What it said.
+        /// The error of the operating system.
         reason: String,
     },
 }
 
 impl EventHubBuilder {
-    /// Handlers in a row that may lead to an event, 64 unless said here: an event that a handler
-    /// publishes is one deeper than the event it handles. Beyond that a publish is refused as
-    /// [`Refusal::TooDeep`], which ends chains that would never end.
+    /// How many handlers in a row may lead to an event. Default: 64. An event that a handler
+    /// publishes is one level deeper than the event it handles. A deeper publish is refused as
+    /// [`Refusal::TooDeep`]. This ends chains that would otherwise never end.
     pub fn depth_max(mut self, depth: u16) -> EventHubBuilder {
         self.settings.depth_max = depth;
         self
     }
 
-    /// The heaviest payload, by the [weight](Topic::weighed) of its topic.
+    /// The maximum weight of a payload in bytes, by the [weight](Topic::weighed) of its topic.
+    /// Default: no limit.
     pub fn payload_bytes_max(mut self, bytes: u64) -> EventHubBuilder {
         self.settings.payload_bytes_max = bytes;
         self
     }
 
-    /// Keys the hub remembers, 65,536 unless said here. Those that nobody holds are forgotten first.
+    /// How many keys the hub remembers. Default: 65,536. Unused keys are forgotten first.
     pub fn keys_max(mut self, keys: usize) -> EventHubBuilder {
         self.settings.channels_max = keys;
         self
     }
 
-    /// Threads of the pool, as many as there are cores unless said here. They start with the first
-    /// subscriber there.
+    /// How many threads the pool has. Default: the number of cores. The threads start with the
+    /// first subscriber on the pool.
     pub fn pool_threads(mut self, threads: usize) -> EventHubBuilder {
         self.settings.pool_threads = threads;
         self
     }
 
-    /// The tokio runtime for tasks; else it is the one that `spawn` is called on.
+    /// The tokio runtime for tasks. Default: the runtime on which `spawn` is called.
     pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> EventHubBuilder {
         self.settings.runtime = Some(runtime);
         self
     }
 
-    /// What time it is, for tests.
+    /// Replaces the clock that stamps events, for tests.
     pub fn clock(
         mut self,
         clock: impl Fn() -> SystemTime + Send + Sync + 'static,
@@ -98,19 +116,19 @@ impl EventHubBuilder {
         self
     }
 
-    /// Dead letters that are kept in memory, or that may wait for the store: 4,096 unless said here.
+    /// How many dead letters are kept in memory, or may wait for the store. Default: 4,096.
     pub fn letters_max(mut self, letters: usize) -> EventHubBuilder {
         self.letters_max = letters;
         self
     }
 
-    /// Where dead letters are kept; in memory unless said here.
+    /// Where dead letters are stored. Default: in memory.
     pub fn dead_letters(mut self, store: impl LetterStore) -> EventHubBuilder {
         self.store = Some(Box::new(store));
         self
     }
 
-    /// Makes the hub.
+    /// Builds the hub.
     pub fn build(self) -> Result<EventHub, BuildError> {
         let bounds = [
             ("the number of keys", self.settings.channels_max),
@@ -125,7 +143,7 @@ impl EventHubBuilder {
         if cfg!(panic = "abort") {
             tracing::warn!(
                 target: "artel_hub",
-                "this program aborts when anything panics: a subscriber's panic ends it"
+                "this program is built with panic=abort: a panic in a subscriber ends the program"
             );
         }
         let letter_writer = LetterWriter::new(self.letters_max, self.store)
@@ -141,19 +159,32 @@ impl std::fmt::Debug for EventHubBuilder {
     }
 }
 
-/// What became of the subscribers when the hub was shut down.
+/// The result of a shutdown.
+///
+/// ```
+/// use artel_hub::{Context, Delivery, EventHub, Topic};
+/// const JOBS: Topic<u32> = Topic::new("jobs");
+///
+/// let hub = EventHub::new();
+/// let worker = hub.subscribe(&JOBS).on(Context::Pool).spawn(|_: Delivery<'_, u32>| ())?;
+/// hub.blocking_publish(&JOBS, 7)?;
+/// let report = hub.blocking_shutdown(std::time::Duration::from_secs(5));
+/// assert_eq!((report.stopped, report.leftovers), (1, 0));
+/// assert!(report.stuck.is_empty() && worker.stats().processed == 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// How many ended.
+    /// How many subscribers ended.
     pub stopped: usize,
-    /// Events nobody came to in time; they are dead letters.
+    /// How many events were not handled in time. They are dead letters.
     pub leftovers: u64,
-    /// Subscribers that are still inside their handlers; they are not called again.
+    /// Subscribers whose handlers have not returned. They are not called again.
     pub stuck: Vec<String>,
 }
 
-/// Publish and subscribe inside one process. Clones share it.
+/// Publish and subscribe inside one process. Clones share the hub.
 ///
 /// ```
 /// use artel_hub::{Delivery, EventHub, Topic};
@@ -162,17 +193,17 @@ pub struct Shutdown {
 ///
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
 /// let hub = EventHub::new();
-/// let (tell, told) = std::sync::mpsc::channel();
+/// let (send, received) = std::sync::mpsc::channel();
 /// let subscription = hub
 ///     .subscribe(&GREETINGS)
 ///     .name("listener")
-///     .spawn(move |text: Delivery<'_, String>| tell.send(text.to_uppercase()))?;
+///     .spawn(move |text: Delivery<'_, String>| send.send(text.to_uppercase()))?;
 ///
 /// let receipt = hub.publish(&GREETINGS, "hello".into()).await?;
 /// assert_eq!((receipt.matched, receipt.queued), (1, 1));
 ///
 /// hub.idle().await;
-/// assert_eq!(told.recv()?, "HELLO");
+/// assert_eq!(received.recv()?, "HELLO");
 /// subscription.stop(std::time::Duration::from_secs(1)).await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
@@ -181,9 +212,9 @@ pub struct EventHub {
     handle: Arc<Handle>,
 }
 
-/// A hub that may be gone. Made by [`EventHub::downgrade`], for handlers. Events that wait when the
-/// last handle is dropped, or when the hub is shut down, are still handled; what their handlers
-/// publish then is refused.
+/// A reference to a hub that does not keep it alive, for handlers. [`EventHub::downgrade`] returns
+/// it. Events that wait when the last handle is dropped, or when the hub is shut down, are still
+/// handled. If their handlers publish then, the publish is refused.
 ///
 /// ```
 /// use artel_hub::{Context, Delivery, EventHub, HandlerError, Topic};
@@ -195,7 +226,7 @@ pub struct EventHub {
 /// let weak = hub.downgrade();
 /// let billing = hub.subscribe(&ORDERS).on(Context::Thread).spawn(
 ///     move |order: Delivery<'_, u32>| -> Result<(), HandlerError> {
-///         // A hub that ends takes no bill: the order becomes a dead letter.
+///         // While the hub ends, a bill cannot be published: the order becomes a dead letter.
 ///         let hub = weak.upgrade().ok_or_else(|| HandlerError::skip("the hub is gone"))?;
 ///         hub.blocking_publish(&BILLS, *order)?;
 ///         Ok(())
@@ -210,7 +241,7 @@ pub struct WeakEventHub {
 }
 
 impl WeakEventHub {
-    /// The hub, unless it is gone.
+    /// The hub, if it still exists.
     pub fn upgrade(&self) -> Option<EventHub> {
         Some(EventHub { handle: self.handle.upgrade()? })
     }
@@ -223,12 +254,12 @@ impl Default for EventHub {
 }
 
 impl EventHub {
-    /// A hub with the usual bounds. It starts no thread before it needs one.
+    /// A hub with default settings. It starts threads only when it needs them.
     pub fn new() -> EventHub {
         EventHub::builder().build().expect("the usual bounds are fine and need no thread")
     }
 
-    /// A hub with bounds of your own.
+    /// Settings for a new hub.
     pub fn builder() -> EventHubBuilder {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let settings = Settings {
@@ -246,20 +277,20 @@ impl EventHub {
         &self.handle.core
     }
 
-    /// The same hub for its own handlers: what a handler holds does not keep the hub alive.
+    /// A reference for the hub's own handlers that does not keep the hub alive.
     ///
-    /// A handler that holds a clone of its hub keeps it from ending when it is dropped everywhere
-    /// else, with its threads.
+    /// A handler that holds a clone of its hub keeps the hub and its threads alive, even when all
+    /// other clones are dropped.
     pub fn downgrade(&self) -> WeakEventHub {
         WeakEventHub { handle: Arc::downgrade(&self.handle) }
     }
 
-    /// Begins to subscribe to a [`Topic`] or to [`Keys`](crate::Keys).
+    /// Starts to build a subscriber for a [`Topic`] or for [`Keys`](crate::Keys).
     pub fn subscribe<T: Send + Sync + 'static>(&self, keys: impl IntoKeys<T>) -> Subscribe<T> {
         Subscribe::new(self.core().clone(), keys.into_keys())
     }
 
-    /// A publisher that has looked its key up once and for all.
+    /// A publisher for one key. It looks up the key once.
     pub fn publisher<T>(&self, topic: &Topic<T>) -> Result<Publisher<T>, Refusal>
     where
         T: Send + Sync + 'static,
@@ -270,11 +301,11 @@ impl EventHub {
         Publisher::new(self.handle.clone(), topic)
     }
 
-    /// [`Publisher::publish`], with the key looked up.
+    /// Looks up the key and calls [`Publisher::publish`].
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it is ready, nothing was published.
+    /// Safe: if the future is dropped before it is ready, the event is not published.
     pub async fn publish<T>(&self, topic: &Topic<T>, payload: T) -> Result<Receipt, PublishError<T>>
     where
         T: Send + Sync + 'static,
@@ -285,7 +316,7 @@ impl EventHub {
         }
     }
 
-    /// [`Publisher::try_publish`], with the key looked up.
+    /// Looks up the key and calls [`Publisher::try_publish`].
     pub fn try_publish<T>(&self, topic: &Topic<T>, payload: T) -> Result<Receipt, PublishError<T>>
     where
         T: Send + Sync + 'static,
@@ -296,7 +327,7 @@ impl EventHub {
         }
     }
 
-    /// [`Publisher::blocking_publish`], with the key looked up.
+    /// Looks up the key and calls [`Publisher::blocking_publish`].
     pub fn blocking_publish<T>(
         &self,
         topic: &Topic<T>,
@@ -311,11 +342,12 @@ impl EventHub {
         }
     }
 
-    /// [`Publisher::publish_batch`], with the key looked up.
+    /// Looks up the key and calls [`Publisher::publish_batch`].
     ///
     /// # Cancel safety
     ///
-    /// Not safe: dropped before it is ready, the first ones may be published and the others gone.
+    /// Not safe: if the future is dropped before it is ready, the first events may be published and
+    /// the others are lost.
     pub async fn publish_batch<T>(
         &self,
         topic: &Topic<T>,
@@ -330,7 +362,7 @@ impl EventHub {
         }
     }
 
-    /// How many subscribers ask for this key; the members of a group count one by one.
+    /// How many subscribers this key has. Each member of a group counts.
     pub fn subscriber_count(&self, key: &str) -> usize {
         let registry = self.core().registry();
         match registry.channel(key) {
@@ -343,7 +375,7 @@ impl EventHub {
         }
     }
 
-    /// What everybody did so far.
+    /// The counters of the hub, its subscribers and its keys.
     pub fn stats(&self) -> Stats {
         self.core().stats()
     }
@@ -353,8 +385,8 @@ impl EventHub {
         DeadLetters { core: self.core().clone() }
     }
 
-    /// Waits until every subscriber has handled everything that was published. New events may keep
-    /// it waiting; a subscriber that pauses or is stuck does.
+    /// Waits until every subscriber has handled everything that was published. New events can
+    /// prolong the wait. A subscriber that pauses or is stuck does prolong it.
     ///
     /// # Cancel safety
     ///
@@ -373,25 +405,34 @@ impl EventHub {
         block_on(self.idle());
     }
 
-    /// Whether it was shut down.
+    /// Whether the hub was shut down.
     pub fn is_closed(&self) -> bool {
         self.core().is_closed()
     }
 
-    /// Ends the hub, in this order: publishes are refused and those that wait are told so; the
-    /// users' subscribers handle what is left, for this long at most; what they do not come to
-    /// becomes dead letters; archives write what they have; alerts are sent; dead letters are
-    /// written; the hub's threads end. A handler that is inside when the time is over has half a
-    /// second more, all of them together; so have the archives, the alerts and the pool, and the
-    /// store of dead letters has a second. So this returns at most three seconds late, whoever
-    /// hangs. The one event inside a handler that never returns is neither a letter nor counted: it
-    /// may yet be handled. [`Shutdown::stuck`] names its subscriber, and no time-out ends it any
-    /// more. Dropped without a shutdown, the last handle of a hub lets its subscribers handle
-    /// what is waiting, and nobody waits for that.
+    /// Ends the hub in this order:
+    ///
+    /// 1. New publishes are refused. Publishers that wait are refused, too.
+    /// 2. Your subscribers handle the waiting events, at most for the time `drain`.
+    /// 3. Events that were not handled become dead letters.
+    /// 4. Archives write their waiting events. Alerts are sent. Dead letters are written.
+    /// 5. The threads of the hub end.
+    ///
+    /// After `drain`, all running handlers together have another half second. So do the archives,
+    /// the alerts and the pool. The store of dead letters has a second. Even if handlers hang, this
+    /// function therefore returns at most three seconds after `drain`.
+    ///
+    /// If a handler never returns, its current event is neither a dead letter nor counted, because
+    /// it may still be handled. [`Shutdown::stuck`] names the subscriber, and no time-out applies
+    /// to it any more.
+    ///
+    /// If the last handle of a hub is dropped without a shutdown, the subscribers still handle the
+    /// waiting events, but nothing waits for them.
     ///
     /// # Cancel safety
     ///
-    /// Safe to drop, but then the rest goes on without anybody waiting for it.
+    /// Safe: subscribers that drain continue, but nothing waits for them. The later steps happen
+    /// when the last handle is dropped.
     pub async fn shutdown(&self, drain: Duration) -> Shutdown {
         let core = self.core();
         let due = Timer::due(drain);
@@ -422,7 +463,7 @@ impl EventHub {
             over: Life::new(),
         });
         let work = ending.clone();
-        // This waits for threads: on one of its own, as all others may be taken.
+        // This waits for threads. It has its own thread because all others may be busy.
         let thread = std::thread::Builder::new().name("artel-hub-end".into());
         if thread.spawn(move || work.end()).is_err() {
             ending.end();
@@ -438,7 +479,7 @@ impl EventHub {
     }
 }
 
-/// What ends after the last subscriber.
+/// The parts that end after the last subscriber.
 struct Ending {
     letter_writer: Arc<LetterWriter>,
     letters_time: Duration,
@@ -450,7 +491,7 @@ struct Ending {
 impl Ending {
     fn end(&self) {
         self.letter_writer.end(self.letters_time);
-        // A thread may be inside a handler that does not return: nobody waits for it for long.
+        // A thread of the pool may be inside a handler that does not return: do not wait long.
         self.pool.iter().for_each(|pool| pool.join(GRACE));
         self.timer.end();
         self.over.end();

@@ -1,8 +1,8 @@
-//! [`HubCore`]: what everything in one hub shares; [`Handle`]: what its users hold.
+//! [`HubCore`]: the state that all parts of one hub share. [`Handle`]: what its users hold.
 //!
-//! **Invariant:** runners hold the core, users hold the handle. When the last handle is gone
-//! nobody can publish any more, so everything drains and ends; when the last runner is gone the
-//! core ends its threads.
+//! **Invariant:** runners hold the core, users hold the handle. When the last handle is dropped,
+//! nobody can publish any more, so all subscribers drain and end. When the last runner has ended,
+//! the core ends its threads.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -34,11 +34,12 @@ use crate::topic::{Channel, Topic};
 use crate::wait::lane::Priority;
 
 thread_local! {
-    /// The hub is saying something on this thread.
+    /// Whether this thread is publishing a notice of the hub.
     static SAYING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many keys forget those who have left, with every look around.
+/// How many routes are refreshed per periodic check, so that they release subscribers that have
+/// left.
 const REFRESHED: usize = 1000;
 
 struct SayGuard;
@@ -51,7 +52,7 @@ impl Drop for SayGuard {
 
 pub(crate) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// What the builder decided.
+/// The settings from the builder.
 pub(crate) struct Settings {
     pub(crate) depth_max: u16,
     pub(crate) payload_bytes_max: u64,
@@ -70,19 +71,19 @@ pub(crate) struct HubCore {
     pub(crate) letter_writer: Arc<LetterWriter>,
     closed: AtomicBool,
     faults_said: AtomicU64,
-    /// The channel of the hub's own notices, from the beginning to the end.
+    /// The channel of the hub's own notices. It exists as long as the hub.
     notices: Arc<Channel>,
     notices_lost: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) discarded: AtomicU64,
     next_id: AtomicU64,
-    /// Events given to one subscriber alone.
+    /// Events that were given to a single subscriber, for example redelivered dead letters.
     delivered: AtomicU64,
     pool: Mutex<Option<Arc<Pool>>>,
     idle: Idle,
 }
 
-/// Those who wait until nothing is left to do.
+/// The callers that wait until the hub is idle.
 #[derive(Default)]
 struct Idle {
     waiting: AtomicUsize,
@@ -114,7 +115,7 @@ impl HubCore {
         })
     }
 
-    /// Which hub this is, for handlers that publish.
+    /// Identifies this hub, for handlers that publish.
     pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -136,7 +137,7 @@ impl HubCore {
         self.registry.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everywhere an event of this key goes.
+    /// The destinations of an event under this key.
     #[inline]
     pub(crate) fn routes(&self, channel: &Channel) -> Guard<Arc<Routes>> {
         let routes = channel.routes.load();
@@ -151,7 +152,7 @@ impl HubCore {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Starts the threads that keep time and that look after subscribers.
+    /// Starts the timer thread and the thread that checks the subscribers.
     pub(crate) fn start_threads(self: &Arc<HubCore>) -> std::io::Result<()> {
         let core: Weak<HubCore> = Arc::downgrade(self);
         let mut watch = Watch::default();
@@ -189,8 +190,8 @@ impl HubCore {
         }
     }
 
-    /// Says something about the hub or one of its subscribers. Never waits: a listener whose queue is
-    /// full misses it, and the others do not.
+    /// Logs and publishes a notice about the hub or one of its subscribers. Never waits: a listener
+    /// whose queue is full misses the notice, other listeners do not.
     pub(crate) fn say(&self, notice: HubNotice) {
         match notice.severity() {
             Severity::Warning => tracing::warn!(target: "artel_hub", "{notice}"),
@@ -198,7 +199,7 @@ impl HubCore {
                 tracing::error!(target: "artel_hub", "{notice}")
             }
         }
-        // A notice about telling a notice is only counted.
+        // A notice caused by publishing a notice is only counted.
         if SAYING.replace(true) {
             return self.notice_lost();
         }
@@ -212,8 +213,8 @@ impl HubCore {
         }
     }
 
-    /// The same about an event, unless that is a notice itself: a listener that fails at notices
-    /// would talk to itself for ever.
+    /// Publishes a notice about an event. If that event is a notice itself, this is only logged: a
+    /// listener that fails at notices would cause notices for ever.
     pub(crate) fn say_of(&self, event: &AnyEvent, notice: HubNotice) {
         match event.key() == NOTICES.key() {
             true => tracing::error!(target: "artel_hub", "{notice}"),
@@ -225,7 +226,7 @@ impl HubCore {
         self.notices_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A subscriber's queue was full, and these had to go.
+    /// Records that a subscriber lost these events because its queue was full.
     pub(crate) fn lost(&self, subscriber: &Subscriber, events: Vec<AnyEvent>) {
         let many = events.len() as u64;
         let dropped =
@@ -239,14 +240,14 @@ impl HubCore {
         }
     }
 
-    /// Puts letters on the letter_writer; says so if there is no room.
+    /// Passes dead letters to the writer. Publishes a notice if some are lost.
     pub(crate) fn keep(&self, letters: Vec<Letter>) {
         if let Err((letters, reason)) = self.letter_writer.keep(letters) {
             self.say(HubNotice::LettersLost { letters, reason });
         }
     }
 
-    /// Gives an event to this subscriber alone. `false` if it takes none.
+    /// Gives an event to this subscriber only. `false` if the subscriber does not take it.
     pub(crate) fn deliver(&self, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> bool {
         self.delivered.fetch_add(1, Ordering::SeqCst);
         match &subscriber.intake {
@@ -255,7 +256,7 @@ impl HubCore {
         }
     }
 
-    /// Takes a subscriber out of the routes and tells it to end when it has handled what waits.
+    /// Removes a subscriber from the routes and orders it to end after its waiting events.
     pub(crate) fn end(&self, subscriber: &Subscriber) {
         subscriber.shut();
         subscriber.life.drain();
@@ -264,31 +265,32 @@ impl HubCore {
         if let Intake::Inline(inline) = &subscriber.intake {
             subscriber.enter_if(Phase::Running, Phase::Stopped);
             if inline.busy() == 0 {
-                self.over(subscriber); // else whoever runs it does so
+                self.over(subscriber); // else the thread that runs it does this
             }
         }
         self.caught_up();
     }
 
-    /// Nobody runs it any more.
+    /// Marks a subscriber as ended: its handler does not run any more.
     pub(crate) fn over(&self, subscriber: &Subscriber) {
         self.registry_mut().forget_subscriber(subscriber);
         subscriber.life.end();
     }
 
-    /// Refuses every publish from now on, and tells those that wait.
+    /// Refuses every publish from now on, including those that wait.
     pub(crate) fn close(&self) -> Vec<Arc<Subscriber>> {
         self.closed.store(true, Ordering::SeqCst);
         let registry = self.registry_mut();
         let subscribers: Vec<_> = registry.subscribers().cloned().collect();
         let logs: Vec<_> = registry.logs().cloned().collect();
-        drop(registry); // those that wait are woken without it
+        drop(registry); // publishers are woken without this lock
         logs.iter().for_each(|log| log.close());
         subscribers
     }
 
-    /// Is everything handled? Nothing may be published or delivered while it is looked at: what one
-    /// had when it was its turn another may have had before and after.
+    /// Whether all events are handled. The check is valid only if nothing is published or delivered
+    /// in the meantime: an event could move from a subscriber not yet checked to one already
+    /// checked.
     pub(crate) fn is_idle(&self) -> bool {
         let registry = self.registry();
         let moved = || {
@@ -300,7 +302,7 @@ impl HubCore {
         all && moved() == before
     }
 
-    /// Somebody waits for the hub to be idle from here on.
+    /// Registers a waker for the next time the hub may be idle.
     pub(crate) fn await_idle(&self, waker: &Waker) {
         let mut wakers = self.idle.wakers.lock();
         if !wakers.iter().any(|one| one.will_wake(waker)) {
@@ -309,7 +311,7 @@ impl HubCore {
         self.idle.waiting.store(wakers.len(), Ordering::SeqCst);
     }
 
-    /// A subscriber has nothing to do.
+    /// Wakes the callers that wait until the hub is idle. Called when a subscriber has caught up.
     pub(crate) fn caught_up(&self) {
         if self.idle.waiting.load(Ordering::SeqCst) > 0 {
             let wakers = {
@@ -321,7 +323,7 @@ impl HubCore {
         }
     }
 
-    /// Once a second: who does not get on?
+    /// The periodic check, once a second: reports subscribers that make no progress.
     pub(crate) fn look_around(&self) {
         let subscribers: Vec<_> = self.registry().subscribers().cloned().collect();
         let publishers = self.waits.publishers(Instant::now());
@@ -334,7 +336,7 @@ impl HubCore {
             if let Some(for_ms) = subscriber.take_blocked() {
                 self.say(HubNotice::Blocking { subscriber: name(), for_ms });
             }
-            // SayGuard when it has lasted for a second, and then ever more rarely.
+            // Reported after a second, and then each time the duration has doubled.
             let waited = publishers.get(&subscriber.id).filter(|(_, time)| *time >= LOOK);
             if let Some((publishers, time)) =
                 waited.filter(|(_, time)| time.as_secs().is_power_of_two())
@@ -345,7 +347,7 @@ impl HubCore {
             let notice = match subscriber.look() {
                 Found::Fine => continue,
                 Found::GoesOn => HubNotice::Unstuck { subscriber: name() },
-                // SayGuard when it begins, and then ever more rarely.
+                // Reported at the beginning, and then each time the duration has doubled.
                 Found::StuckSince(looks) if !looks.is_power_of_two() => continue,
                 Found::StuckSince(looks) => {
                     let for_ms = u64::from(looks) * LOOK.as_millis() as u64;
@@ -359,7 +361,7 @@ impl HubCore {
             self.say(HubNotice::LettersWait { waiting, reason });
         }
         self.registry().refresh(REFRESHED);
-        self.caught_up(); // and those who no longer wait for quiet are forgotten
+        self.caught_up(); // this also forgets callers that no longer wait
         let faults = drop_panics();
         if self.faults_said.swap(faults, Ordering::Relaxed) != faults {
             self.say(HubNotice::DropPanicked { times: faults });
@@ -408,7 +410,7 @@ impl std::fmt::Debug for HubCore {
     }
 }
 
-/// What a hub and its publishers hold.
+/// The reference that a hub and its publishers hold.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) core: Arc<HubCore>,

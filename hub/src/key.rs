@@ -1,7 +1,9 @@
-//! Keys, patterns and [`Keys`]: what an event is published under and what a subscriber asks for.
+//! Keys, patterns and [`Keys`]: an event is published under a key, a subscriber asks for keys and
+//! patterns.
 //!
-//! **Invariant:** a pattern matches a key by levels, which `/` separates: a literal matches itself,
-//! `*` exactly one level, `**` (at the end only) one or more. Nothing else is special.
+//! **Invariant:** a pattern matches a key level by level; `/` separates levels. A literal matches
+//! itself. `*` matches exactly one level. `**` matches one or more levels and is allowed only at
+//! the end. Nothing else is special.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -9,60 +11,71 @@ use std::marker::PhantomData;
 use crate::event::AnyEvent;
 use crate::topic::Topic;
 
-/// The longest key, in bytes.
+/// The maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// How many keys and patterns one subscriber may ask for.
+/// The maximum number of keys and patterns of one subscriber.
 pub const KEYS_MAX: usize = 256;
 
-/// What is wrong with a key or a pattern.
+/// Why a key or a pattern is invalid.
+///
+/// ```
+/// use artel_hub::{EventHub, KeyError, Keys, Topic};
+///
+/// let error = Keys::<u64>::new(["orders/**/eu"]).unwrap_err();
+/// assert_eq!(error, KeyError::BadPattern { pattern: "orders/**/eu".into() });
+///
+/// const BAD: Topic<u64> = Topic::new("orders//eu");
+/// let refused = EventHub::new().try_publish(&BAD, 1).unwrap_err();
+/// assert!(refused.to_string().contains("has an empty level"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("the key is empty: give it a name such as \"orders/created\"")]
     Empty,
     /// It is longer than [`KEY_BYTES_MAX`].
-    #[error("the key has {bytes} bytes, {KEY_BYTES_MAX} at most")]
+    #[error("the key has {bytes} bytes, at most {KEY_BYTES_MAX} are allowed")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// It has a character that cannot be printed.
+    /// It contains a control character.
     #[error("the key {key:?} has a control character at byte {at}")]
     Control {
         /// The key.
         key: String,
-        /// Where.
+        /// The byte position of the character.
         at: usize,
     },
-    /// A level is empty: it begins or ends with `/` or has two in a row.
+    /// A level is empty: the key begins or ends with `/`, or has two slashes in a row.
     #[error("the key {key:?} has an empty level: write names between single slashes")]
     EmptyLevel {
         /// The key.
         key: String,
     },
-    /// Events are published under plain keys.
+    /// The key to publish under contains a wildcard.
     #[error("the key {key:?} has a wildcard: only subscribers may use `*` and `**`")]
     Wildcard {
         /// The key.
         key: String,
     },
-    /// A star that is not a level of its own, or `**` before the end.
+    /// A star is part of a longer level, or `**` is not at the end.
     #[error(
-        "the pattern {pattern:?} is not one: `*` stands for a whole level, `**` only at the end"
+        "the pattern {pattern:?} is invalid: `*` must be a whole level, `**` must be the last level"
     )]
     BadPattern {
         /// The pattern.
         pattern: String,
     },
-    /// No key at all.
+    /// The list of keys is empty.
     #[error("no key was given")]
     NoKeys,
-    /// More than [`KEYS_MAX`].
-    #[error("{keys} keys are too many for one subscriber, {KEYS_MAX} at most: use a pattern")]
+    /// The list has more than [`KEYS_MAX`] keys.
+    #[error("{keys} keys are too many for one subscriber (at most {KEYS_MAX}): use a pattern")]
     TooMany {
-        /// How many.
+        /// How many keys it has.
         keys: usize,
     },
 }
@@ -83,7 +96,7 @@ fn check_text(key: &str) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// May events be published under it?
+/// Checks that events can be published under this key.
 pub(crate) fn check_key(key: &str) -> Result<(), KeyError> {
     check_text(key)?;
     match key.contains('*') {
@@ -92,7 +105,7 @@ pub(crate) fn check_key(key: &str) -> Result<(), KeyError> {
     }
 }
 
-/// A key, or a pattern of keys.
+/// A key, or a pattern that matches keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Pattern {
     text: Box<str>,
@@ -140,7 +153,7 @@ impl Pattern {
         levels.next().is_none()
     }
 
-    /// Is there a key that both match?
+    /// Whether some key matches both.
     pub(crate) fn overlaps(&self, other: &Pattern) -> bool {
         let (mut left, mut right) = (self.text.split('/'), other.text.split('/'));
         loop {
@@ -154,7 +167,7 @@ impl Pattern {
     }
 }
 
-/// A type of payload.
+/// The type of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PayloadType {
     id: TypeId,
@@ -167,7 +180,7 @@ impl PayloadType {
     }
 }
 
-/// What one subscriber asks for: sorted patterns, and the type of their payloads.
+/// What one subscriber asks for: sorted patterns, and the type of the payloads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Selection {
     pub(crate) patterns: Box<[Pattern]>,
@@ -186,16 +199,17 @@ impl Selection {
     }
 }
 
-/// The keys and patterns of one subscriber, and the type of payload it takes.
+/// The keys and patterns of one subscriber, and the type of its payloads.
 ///
 /// ```
 /// use artel_hub::{AnyEvent, Keys};
 ///
 /// struct Order;
-/// // Every `Order` published one level below `orders`, and under `returns`.
+/// // Every `Order` published one level below `orders`, or under `returns`.
 /// let orders = Keys::<Order>::new(["orders/*", "returns"])?;
-/// // Whatever is published below `orders`, at any depth, of any type.
+/// // Events of any type below `orders`, at any depth.
 /// let all = Keys::any(["orders/**"])?;
+/// assert!(Keys::<Order>::new(["orders/**/eu"]).is_err()); // `**` only at the end
 /// # Ok::<(), artel_hub::KeyError>(())
 /// ```
 pub struct Keys<T> {
@@ -205,7 +219,7 @@ pub struct Keys<T> {
 
 impl<T: 'static> Keys<T> {
     /// Events with a payload of type `T` under any of these keys or patterns. Events of other types
-    /// under the same keys are not for this subscriber.
+    /// under the same keys are ignored.
     pub fn new<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Keys<T>, KeyError> {
         Keys::of(patterns, Some(PayloadType::of::<T>()))
     }
@@ -253,13 +267,28 @@ impl<T> Clone for Keys<T> {
     }
 }
 
-/// What can be subscribed to: a [`Topic`] or [`Keys`].
+/// Something to subscribe to: a [`Topic`] or [`Keys`].
+/// [`EventHub::subscribe`](crate::EventHub::subscribe) takes it.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, IntoKeys, Keys, SubscribeError, Subscription, Topic};
+///
+/// fn count(hub: &EventHub, keys: impl IntoKeys<u64>) -> Result<Subscription, SubscribeError> {
+///     hub.subscribe(keys).inline(|_: Delivery<'_, u64>| ())
+/// }
+/// const TICKS: Topic<u64> = Topic::new("ticks/fast");
+/// let hub = EventHub::new();
+/// let _one = count(&hub, &TICKS)?;
+/// let _all = count(&hub, Keys::new(["ticks/*"])?)?;
+/// assert_eq!(hub.subscriber_count("ticks/fast"), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is nothing to subscribe to",
+    message = "`{Self}` cannot be subscribed to",
     note = "use a `Topic`, `Keys::<T>::new([\"orders/*\"])?` or `Keys::any([\"orders/**\"])?`"
 )]
 pub trait IntoKeys<T> {
-    /// The keys it stands for.
+    /// Converts it into keys. Fails if a key is invalid.
     fn into_keys(self) -> Result<Keys<T>, KeyError>;
 }
 

@@ -1,10 +1,10 @@
-//! EventHub: publish and subscribe inside one process, where no subscriber can hurt another.
+//! EventHub: publish and subscribe inside one process. No subscriber can hurt another.
 //!
-//! Publishers hand a payload and a key to the hub; the hub finds the subscribers of that key, and
-//! each of them works on it in its own context, with its own queue, its own policy for when it
-//! falls behind, its own filters, restarts and statistics. One subscriber's error, panic or slowness
-//! never touches another one or the publisher, unless it asked to: a subscriber that may lose
-//! nothing makes publishers wait when it is full, and that is the default.
+//! A publisher passes a payload and a key to the hub. The hub finds the subscribers of that key.
+//! Each subscriber handles the event in its own context. It has its own queue, its own overflow
+//! policy, its own filters, restarts and statistics. If one subscriber fails, panics or is slow,
+//! the others and the publisher are not affected. One exception is intended: a subscriber that may
+//! not lose events makes publishers wait when its queue is full. This is the default.
 //!
 //! ```
 //! use artel_hub::{Delivery, EventHub, HandlerError, Topic};
@@ -33,9 +33,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | feature | gives |
+//! | feature | provides |
 //! |---|---|
-//! | `sqlite` | `SqliteArchive` and `SqliteLetters`, in files that any SQLite reads |
+//! | `sqlite` | `SqliteArchive` and `SqliteLetters`, in files that any SQLite can read |
 //! | `webhook` | `notify::Webhook` |
 //! | `mail` | `notify::Mail` |
 //!
@@ -48,9 +48,9 @@
 //!
 //! | | runs | use it for | know that |
 //! |---|---|---|---|
-//! | [`Context::Task`], the default | as a task of the tokio runtime | almost everything; a hundred thousand of them fit on two threads | a handler that blocks holds up other tasks; the hub [tells](HubNotice::Blocking) you |
-//! | [`Context::Thread`] | on a thread of its own | handlers that block: files, databases, C libraries | more than a few dozen cost more than they give; what an async handler awaits there has no tokio reactor |
-//! | [`Context::Pool`] | on the hub's own threads | programs without a runtime; work that must not take the runtime's threads | one that blocks for ever takes a thread from the others there, unless its [time](Subscribe::handler_timeout) is bounded |
+//! | [`Context::Task`], the default | as a task of the tokio runtime | almost everything; a hundred thousand of them fit on two threads | a handler that blocks delays other tasks; the hub [reports](HubNotice::Blocking) it |
+//! | [`Context::Thread`] | on its own thread | handlers that block: files, databases, C libraries | more than a few dozen are expensive; there is no tokio reactor for async handlers |
+//! | [`Context::Pool`] | on the hub's own threads | programs without a runtime; work that must not use the runtime's threads | a handler that blocks for ever takes a thread from the others, unless it has a [time-out](Subscribe::handler_timeout) |
 //! | [`inline`](Subscribe::inline) | in the publisher's thread, before `publish` returns | counters, caches, checks: a microsecond at most | every publisher waits for it |
 //!
 //! ```
@@ -74,23 +74,32 @@
 //!
 //! # Keys and types
 //!
-//! A [`Topic`] is a key and the type of its payloads. Keys have levels, `orders/created/eu`; a
-//! subscriber may ask for several, and for patterns: `*` is one level, `**` one or more, at the end
-//! ([`Keys`]). `orders/**` is not `orders`, and `**` hears the hub's own [notices](NOTICES), too. Publishing to nobody is fine. Two subscribers whose keys overlap cannot have one name.
+//! A [`Topic`] is a key and the type of its payloads. Keys have levels: `orders/created/eu`. A
+//! subscriber may ask for several keys and for patterns ([`Keys`]):
+//!
+//! * `*` is one level.
+//! * `**` is one or more levels, at the end of a pattern. `orders/**` does not match `orders`.
+//! * `**` alone also matches the hub's own [notices](NOTICES).
+//!
+//! Publishing under a key without subscribers is not an error. Two subscribers with overlapping
+//! keys cannot have the same name.
 //!
 //! # Publishing, and order
 //!
-//! [`publish`](EventHub::publish) is async and waits for room, [`blocking_publish`
-//! ](EventHub::blocking_publish) does so in a thread, [`try_publish`](EventHub::try_publish) never
-//! waits. A [`Publisher`] has looked its key up; it has a priority and takes batches. The
-//! [`Receipt`] says what became of it; a refusal gives the payload back. What a handler publishes may
-//! lead to further events, 64 handlers in a row unless the [builder](EventHubBuilder::depth_max) says
-//! otherwise; the next one is refused, so that no chain goes on for ever.
+//! [`publish`](EventHub::publish) is async and waits for room.
+//! [`blocking_publish`](EventHub::blocking_publish) does the same in a thread.
+//! [`try_publish`](EventHub::try_publish) never waits. A [`Publisher`] looks up its key only once,
+//! can have a priority, and publishes batches. The [`Receipt`] says how many subscribers got the
+//! event. A refused publish returns the payload.
+//!
+//! Handlers may publish, too, and so cause further events. By default at most 64 handlers in a row
+//! may lead to an event; see [`depth_max`](EventHubBuilder::depth_max). A longer chain is refused,
+//! so it cannot run for ever.
 //!
 //! *Events that one publisher publishes one after the other, under one key and with one
-//! [`Priority`], reach every subscriber in that order.* Between publishers, keys and priorities there
-//! is no order, except that subscribers of the same keys that lose nothing all see the same one. A
-//! subscriber sees every event whose publish began after `subscribe` returned.
+//! [`Priority`], reach every subscriber in that order.* Between publishers, keys and priorities
+//! there is no order. One exception: all subscribers with the same keys that never lose events see
+//! the same order. A subscriber sees every event whose publish began after `subscribe` returned.
 //!
 //! ```
 //! use artel_hub::{EventHub, Priority, Refusal, Topic};
@@ -99,7 +108,7 @@
 //! let hub = EventHub::new();
 //! let urgent = hub.publisher(&JOBS)?.with_priority(Priority::High);
 //! let receipt = urgent.blocking_publish_batch(["a".to_string(), "b".to_string()])?;
-//! assert_eq!((receipt.events, receipt.matched), (2, 0)); // nobody listens
+//! assert_eq!((receipt.events, receipt.matched), (2, 0)); // there are no subscribers
 //! let refused = hub.try_publish(&JOBS.at("jobs/*"), "c".to_string()).unwrap_err();
 //! assert!(matches!(refused.reason(), Refusal::Key(_)));
 //! assert_eq!(refused.into_payload(), "c");
@@ -108,10 +117,13 @@
 //!
 //! # Bounds, and what happens at them
 //!
-//! Every subscriber has a [`Queue`] bounded by events and, if you like, by bytes, and an [`Overflow`]
-//! policy. Nothing is lost silently: a drop is in the [`Receipt`], in the statistics, in a
-//! [notice](HubNotice::Lagging), in the next [`Delivery::lagged`], and with
-//! [`keep_dropped`](Subscribe::keep_dropped) it is a dead letter.
+//! Every subscriber has a [`Queue`] with a maximum number of events, an optional maximum number of
+//! bytes, and an [`Overflow`] policy. No event is lost silently. A drop appears
+//!
+//! * in the [`Receipt`] and in the statistics,
+//! * in a [notice](HubNotice::Lagging),
+//! * in the next [`Delivery::lagged`],
+//! * and, with [`keep_dropped`](Subscribe::keep_dropped), as a dead letter.
 //!
 //! ```
 //! use artel_hub::{Context, Delivery, EventHub, Overflow, Queue, Topic};
@@ -119,7 +131,7 @@
 //!
 //! let hub = EventHub::new();
 //! let (go, wait) = std::sync::mpsc::channel::<()>();
-//! let (tell, told) = std::sync::mpsc::channel();
+//! let (send, received) = std::sync::mpsc::channel();
 //! let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
 //! let _slow = hub
 //!     .subscribe(&PRICES)
@@ -127,53 +139,58 @@
 //!     .queue(Queue::bounded(2).on_full(Overflow::DropOldest))
 //!     .spawn(move |price: Delivery<'_, u64>| {
 //!         wait.lock().unwrap().recv().ok();
-//!         tell.send((*price, price.lagged())).ok();
+//!         send.send((*price, price.lagged())).ok();
 //!     })?;
 //! let dropped: u64 =
 //!     (0..10).map(|n| hub.blocking_publish(&PRICES, n).unwrap().dropped).sum();
-//! drop(go); // it may go on
+//! drop(go); // lets the handler continue
 //! hub.blocking_idle();
-//! let told: Vec<(u64, u64)> = told.try_iter().collect();
-//! assert_eq!(told.iter().map(|(_, lagged)| lagged).sum::<u64>(), dropped);
-//! assert_eq!(told.last().unwrap().0, 9); // the newest are there
+//! let received: Vec<(u64, u64)> = received.try_iter().collect();
+//! assert_eq!(received.iter().map(|(_, lagged)| lagged).sum::<u64>(), dropped);
+//! assert_eq!(received.last().unwrap().0, 9); // the newest are there
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Groups
 //!
-//! The members of a [group](Subscribe::group) share the events of their keys: one after the other, or
-//! [by a hash](Share::by) of the payload, which keeps the order of each hash while the members stay
-//! the same. What a member leaves behind goes to the others.
+//! The members of a [group](Subscribe::group) share the events of their keys. They take turns, or
+//! [a hash](Share::by) of the payload chooses the member. Events with the same hash keep their
+//! order while the set of members does not change. When a member leaves, its waiting events go to
+//! the other members.
 //!
 //! # Filters
 //!
-//! By predicate, by [field](Subscribe::field), by [pattern](Subscribe::only), by [hours of the
-//! day](Subscribe::between), by [rate](Subscribe::rate). They run in the subscriber's context, so an
-//! expensive one costs nobody else.
+//! A subscriber can filter by predicate, by [field](Subscribe::field), by
+//! [pattern](Subscribe::only), by [hours of the day](Subscribe::between) and by
+//! [rate](Subscribe::rate). Filters run in the subscriber's context, so an expensive one slows down
+//! no other subscriber.
 //!
 //! # Failure
 //!
-//! A handler says [retry](HandlerError::retry), [skip](HandlerError::skip) or
-//! [fatal](HandlerError::fatal), with a [`Severity`]; any error with `?` is retried. A panic is fatal.
-//! After a fatal error the handler is made anew by its factory, as often as its [`Restart`] budget
-//! allows; its queue stays. An event that fails too often becomes a [dead letter](DeadLetters), to be
-//! listed and delivered again. When the budget is spent the subscriber is stopped, what it had not
-//! handled becomes dead letters, and a critical [notice](NOTICES) says so.
+//! A handler returns [retry](HandlerError::retry), [skip](HandlerError::skip) or
+//! [fatal](HandlerError::fatal), with a [`Severity`]. Any other error returned with `?` is retried.
+//! A panic is fatal.
 //!
-//! A closure is cloned to be made anew, as it was when it was given to [`spawn`](Subscribe::spawn): what
-//! it captured and changed since is forgotten, unless it is shared. [`spawn_with`](Subscribe::spawn_with)
-//! takes a factory.
+//! After a fatal error the factory creates a new handler, as often as the [`Restart`] budget
+//! allows. The queue is kept. An event that fails too often becomes a [dead letter](DeadLetters),
+//! which can be listed and delivered again. When the budget is spent, the subscriber is stopped,
+//! its unhandled events become dead letters, and a critical [notice](NOTICES) is published.
 //!
-//! A handler that hangs is noticed. On a task it may take 30 seconds, elsewhere as long as it likes, or
-//! what [`handler_timeout`](Subscribe::handler_timeout) says; an event that takes longer is a dead letter
-//! with the cause `timeout`, and the subscriber goes on with a new handler. Publishers that wait for a
-//! subscriber for a second cause a [notice](HubNotice::PublishersWait) that names it.
+//! A new closure is cloned from the one that was passed to [`spawn`](Subscribe::spawn). Changes to
+//! captured values are lost then, unless these values are shared.
+//! [`spawn_with`](Subscribe::spawn_with) takes a factory instead.
+//!
+//! A handler that hangs is detected. By default a handler may take 30 seconds on a task, and any
+//! time elsewhere; [`handler_timeout`](Subscribe::handler_timeout) changes this. An event that
+//! takes longer becomes a dead letter with the cause `timeout`, and the subscriber continues with a
+//! new handler. If publishers wait for a subscriber for a second, a
+//! [notice](HubNotice::PublishersWait) names it.
 //!
 //! ```
 //! use artel_hub::{Delivery, EventHub, Handler, HandlerError, LetterFilter, Restart, Topic};
 //! const LINES: Topic<String> = Topic::json("lines");
 //!
-//! /// Made anew after every panic, so that it never goes on with half-changed state.
+//! /// Created again after every panic, so it never continues with inconsistent state.
 //! struct Counter { letters: usize }
 //!
 //! impl Handler<String> for Counter {
@@ -207,8 +224,8 @@
 //!
 //! # History
 //!
-//! A [`History`] is an archive in [lines of JSON](JsonLinesArchive) or, with the feature `sqlite`, in
-//! an SQLite file. It is a subscriber like any other and can be asked by key, time and text while it
+//! A [`History`] is an archive in [lines of JSON](JsonLinesArchive) or, with the feature `sqlite`,
+//! in an SQLite file. It is a normal subscriber. It can be queried by key, time and text while it
 //! is written.
 //!
 //! ```
@@ -228,38 +245,43 @@
 //!
 //! # Life, statistics, alerts, traces
 //!
-//! Dropping a [`Subscription`] unsubscribes, and what was waiting is discarded and counted; `let _ =` drops
-//! it at once. [`stop`](Subscription::stop) drains and joins, and after it the handler never runs again. A
-//! handler that publishes holds a [`WeakEventHub`], or its hub never ends by being dropped. [`idle`](EventHub::idle) waits for quiet, [`shutdown`
-//! ](EventHub::shutdown) ends everything in a written order. [`stats`](EventHub::stats) is a serde
-//! structure; handler times are sampled. [`notify`] tells an administrator by webhook or mail. With a
-//! subscriber of `tracing` at `debug` for the target `artel_hub`, a span leads from the publish to
-//! every handler.
+//! * Dropping a [`Subscription`] unsubscribes. Its waiting events are discarded and counted. `let _
+//!   =` drops it at once. [`stop`](Subscription::stop) handles the waiting events first and waits
+//!   for the end. After it the handler never runs again.
+//! * A handler that publishes should hold a [`WeakEventHub`]. Otherwise it keeps its hub alive for
+//!   ever.
+//! * [`idle`](EventHub::idle) waits until everything is handled. [`shutdown`](EventHub::shutdown)
+//!   ends everything in a documented order.
+//! * [`stats`](EventHub::stats) returns counters that can be serialized. Handler times are sampled.
+//! * [`notify`] sends alerts to an administrator by webhook or mail.
+//! * With a `tracing` subscriber at level `debug` for the target `artel_hub`, a span links each
+//!   publish to all its handlers.
 //!
-//! The hub inside a small web service: [`web_service`]. What it costs, measured beside others:
+//! The hub inside a small web service: [`web_service`]. Its performance, measured beside others:
 //! `BENCHMARKS.md` in this crate's folder.
 //!
 //! # Why not …?
 //!
-//! * **… a queue per subscriber for all?** Writing every delivery costs a reference count up and down
-//!   and a synchronised push and pop. Subscribers that lose nothing need not own a copy: they read one
-//!   log in place, each by its own cursor, with its own bound. Those that may lose something have
-//!   queues, because what is dropped for one is not for another.
-//! * **… transactional publish** (visible when a database commits)? It takes the database's log, not
-//!   the hub's. Publish after the commit, and let an outbox in the database do it if it must.
-//! * **… a file or broker that remembers what subscribers have not handled?** The hub ends with its
-//!   process. The archive and the dead letters outlive it; for work that must be done by somebody,
-//!   somewhere, there is the fleet this hub is part of.
-//! * **… error reporting services such as Sentry?** Their clients speak `tracing`, and everything the
-//!   hub has to say is said there as well; anything else is a [`notify::Send`] of a few lines.
-//! * **… interceptors around every publish and every handler?** A filter, a wrapping handler and the
-//!   spans do what they are used for, without a chain that every event pays for.
-//! * **… sticky values, request and reply, delayed publish, replay?** Not yet. The log has numbers and
-//!   keeps what somebody has not read, so there is room for them.
-//! * **… one lock-free ring like the Disruptor?** It needs a core per consumer that spins, and a fixed
-//!   set of consumers.
-//! * **… `panic = "abort"`?** Then a subscriber's panic ends the program; the hub says so when it is
-//!   built.
+//! * **… a queue per subscriber for all?** Each delivery would cost a reference count up and down,
+//!   and a synchronized push and pop. Subscribers that lose nothing need no copy: they read one log
+//!   in place, each with its own cursor and its own bound. Subscribers that may lose events have
+//!   queues, because an event that is dropped for one is not dropped for another.
+//! * **… transactional publish** (visible when a database commits)? It needs the log of the
+//!   database, not of the hub. Publish after the commit. If an event must not be lost in between,
+//!   use an outbox in the database.
+//! * **… a file or broker that remembers unhandled events?** The hub ends with its process. The
+//!   archive and the dead letters outlive it. For work that some process must complete, use the
+//!   fleet that this hub is part of.
+//! * **… error reporting services such as Sentry?** Their clients read `tracing`, and the hub logs
+//!   every notice there. Anything else is a [`notify::Send`] of a few lines.
+//! * **… interceptors around every publish and every handler?** Filters, wrapping handlers and
+//!   spans do the same, without a chain that every event pays for.
+//! * **… sticky values, request and reply, delayed publish, replay?** Not yet. The log is numbered
+//!   and keeps unread events, so they can be added.
+//! * **… one lock-free ring like the Disruptor?** It needs a spinning core per consumer, and a
+//!   fixed set of consumers.
+//! * **… `panic = "abort"`?** Then a panic in a subscriber ends the program. The hub logs a warning
+//!   when it is built.
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -1,7 +1,8 @@
-//! [`HubNotice`]: what the hub says about itself, on a topic of its own.
+//! [`HubNotice`]: what the hub reports about itself, on its own topic.
 //!
-//! **Invariant:** saying something never waits; a listener that is full misses it, by count. What a
-//! listener does wrong with a notice is only traced, so that it does not talk to itself for ever.
+//! **Invariant:** publishing a notice never waits. A listener whose queue is full misses the
+//! notice, and the loss is counted. If a listener fails at a notice, that failure is only logged;
+//! otherwise it would cause notices about itself for ever.
 
 use std::time::Duration;
 
@@ -10,118 +11,148 @@ use serde::{Deserialize, Serialize};
 use crate::run::handler::Severity;
 use crate::topic::Topic;
 
-/// Where the hub publishes its notices.
+/// The topic on which the hub publishes its notices.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, HandlerError, HubNotice, NOTICES, Topic};
+/// const ORDERS: Topic<u32> = Topic::new("orders");
+///
+/// let hub = EventHub::new();
+/// let (send, received) = std::sync::mpsc::channel();
+/// let _log = hub
+///     .subscribe(&NOTICES)
+///     .inline(move |notice: Delivery<'_, HubNotice>| send.send(notice.to_string()))?;
+/// let billing = hub.subscribe(&ORDERS).name("billing");
+/// let _billing = billing.inline(|_: Delivery<'_, u32>| Err(HandlerError::skip("no price")))?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// assert_eq!(received.recv()?, "billing failed at an event of orders (attempt 1): no price");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const NOTICES: Topic<HubNotice> = Topic::json("artel-hub/notices");
 
-/// Something that went wrong inside the hub.
+/// A problem inside the hub. Published on [`NOTICES`].
+///
+/// ```
+/// use artel_hub::{HubNotice, Severity};
+///
+/// fn is_urgent(notice: &HubNotice) -> bool {
+///     match notice {
+///         HubNotice::Lagging { dropped, .. } => *dropped > 1000,
+///         other => other.severity() == Severity::Critical,
+///     }
+/// }
+/// let stuck = HubNotice::Stuck { subscriber: "mail".into(), for_ms: 2000, lag: 40 };
+/// assert!(!is_urgent(&stuck));
+/// assert_eq!(stuck.subscriber(), Some("mail"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "notice", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HubNotice {
     /// A handler failed at an event.
     HandlerFailed {
-        /// Whose.
+        /// The subscriber.
         subscriber: String,
         /// The key of the event.
         key: String,
-        /// How bad the handler says it is.
+        /// The severity that the handler gave to the error.
         severity: Severity,
-        /// What it said.
+        /// The text of the error.
         reason: String,
-        /// Which attempt it was.
+        /// The number of the failed attempt, from 1.
         attempt: u32,
     },
-    /// An event became a dead letter after it failed. What a subscriber leaves behind is told of in
-    /// [`HubNotice::Stopped`].
+    /// An event failed and became a dead letter. Events that a subscriber did not handle before it
+    /// was stopped are reported in [`HubNotice::Stopped`].
     DeadLetter {
-        /// Whose.
+        /// The subscriber.
         subscriber: String,
         /// The key of the event.
         key: String,
-        /// Why.
+        /// Why the event failed.
         reason: String,
     },
     /// A subscriber gets a new handler.
     Restarting {
-        /// Which.
+        /// The subscriber.
         subscriber: String,
-        /// Why.
+        /// Why it needs one.
         reason: String,
-        /// After this many milliseconds.
+        /// The pause before the new handler starts, in milliseconds.
         pause_ms: u64,
     },
-    /// A subscriber was stopped: its budget is spent, or its queue overflowed under
+    /// A subscriber was stopped. Its restart budget is spent, or its queue overflowed under
     /// [`Overflow::Detach`](crate::Overflow::Detach).
     Stopped {
-        /// Which.
+        /// The subscriber.
         subscriber: String,
-        /// Why.
+        /// Why it was stopped.
         reason: String,
-        /// How many events it left; they are dead letters.
+        /// How many events it did not handle. They are dead letters now.
         leftovers: u64,
     },
-    /// A subscriber began to lose events because its queue is full. SayGuard again only after it has
-    /// caught up.
+    /// A subscriber loses events because its queue is full. Reported once, and again only after the
+    /// subscriber has caught up in between.
     Lagging {
-        /// Which.
+        /// The subscriber.
         subscriber: String,
-        /// How many it has lost so far.
+        /// How many events it has lost so far.
         dropped: u64,
     },
-    /// A subscriber has not got on with what waits for it, for two seconds; said again when that time
-    /// has doubled.
+    /// Events wait for a subscriber, and it has made no progress for two seconds. Reported again
+    /// each time that duration has doubled.
     Stuck {
-        /// Which.
+        /// The subscriber.
         subscriber: String,
-        /// For at least this long.
+        /// How long it has made no progress, at least, in milliseconds.
         for_ms: u64,
-        /// How many events wait.
+        /// How many events wait for it.
         lag: u64,
     },
-    /// Publishers have waited for room with a subscriber for a second or more.
+    /// Publishers have been waiting for room in a subscriber's queue for a second or more.
     PublishersWait {
-        /// With which.
+        /// The subscriber.
         subscriber: String,
-        /// How many wait.
+        /// How many publishers wait.
         publishers: u64,
-        /// The longest wait so far.
+        /// The longest of these waits so far, in milliseconds.
         for_ms: u64,
     },
-    /// A subscriber that was stuck goes on.
+    /// A subscriber that was stuck makes progress again.
     Unstuck {
-        /// Which.
+        /// The subscriber.
         subscriber: String,
     },
-    /// An async handler kept a thread of the runtime busy; others could not run there.
+    /// An async handler blocked a thread of the runtime. Other tasks could not run there.
     Blocking {
-        /// Which.
+        /// The subscriber.
         subscriber: String,
-        /// For this long.
+        /// How long it blocked the thread, in milliseconds.
         for_ms: u64,
     },
-    /// Dead letters wait to be written, and the store refuses them.
+    /// Dead letters wait to be written because the store refuses them.
     LettersWait {
-        /// How many wait.
+        /// How many dead letters wait.
         waiting: u64,
-        /// What the store said.
+        /// The error of the store.
         reason: String,
     },
-    /// Dead letters could not be kept.
+    /// Dead letters were lost.
     LettersLost {
-        /// How many.
+        /// How many were lost.
         letters: u64,
-        /// Why.
+        /// Why they were lost.
         reason: String,
     },
-    /// A payload's `Drop` panicked, in this process.
+    /// A payload's `Drop` panicked. Counted for the whole process.
     DropPanicked {
-        /// How many so far.
+        /// How many times this has happened so far.
         times: u64,
     },
 }
 
 impl HubNotice {
-    /// How bad it is.
+    /// How bad the problem is.
     pub fn severity(&self) -> Severity {
         match self {
             HubNotice::HandlerFailed { severity, .. } => *severity,
@@ -138,7 +169,7 @@ impl HubNotice {
         }
     }
 
-    /// Which kind of notice it is, in one word.
+    /// The kind of notice, in one word.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             HubNotice::HandlerFailed { .. } => "handler_failed",
@@ -156,7 +187,7 @@ impl HubNotice {
         }
     }
 
-    /// Whom it is about, if it is about a subscriber.
+    /// The subscriber that the notice is about, if any.
     pub fn subscriber(&self) -> Option<&str> {
         match self {
             HubNotice::HandlerFailed { subscriber, .. }
@@ -196,14 +227,14 @@ impl std::fmt::Display for HubNotice {
                 write!(f, "{subscriber} is too slow and has lost events, {dropped} so far")
             }
             HubNotice::Stuck { subscriber, for_ms, lag } => {
-                write!(f, "{subscriber} is stuck for {:?}, {lag} events wait", ms(for_ms))
+                write!(f, "{subscriber} has been stuck for {:?}, {lag} events wait", ms(for_ms))
             }
             HubNotice::PublishersWait { subscriber, publishers, for_ms } => write!(
                 f,
                 "publishers wait for room with {subscriber}: {publishers}, the longest for {:?}",
                 ms(for_ms)
             ),
-            HubNotice::Unstuck { subscriber } => write!(f, "{subscriber} goes on"),
+            HubNotice::Unstuck { subscriber } => write!(f, "{subscriber} is no longer stuck"),
             HubNotice::Blocking { subscriber, for_ms } => write!(
                 f,
                 "{subscriber} blocked a thread of the runtime for {:?}: run it on Context::Thread",

@@ -1,8 +1,9 @@
-//! [`Stats`]: what the hub and its subscribers did.
+//! [`Stats`]: counters of the hub and its subscribers.
 //!
-//! **Invariant:** `processed + letters + skipped by filters` is what a subscriber was done with;
-//! what it lost is in `dropped`, what it never came to in `abandoned`. Counting costs a plain
-//! store; handler times are taken of one event in 256, of more where handlers are slow.
+//! **Invariant:** `processed + letters + filtered` is the number of events that a subscriber has
+//! finished. Events it lost are in `dropped`. Events it never started are in `abandoned`. Counting
+//! costs a plain store. Handler times are sampled: one event in 256, and more often if handlers are
+//! slow.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +11,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Buckets of handler times: four to a doubling, from 1 ns to hours.
+/// Buckets of handler times, from 1 ns to hours. Each doubling has four buckets.
 const BUCKETS: usize = 168;
 
-/// What one subscriber counts. Each field has one writer at a time.
+/// The counters of one subscriber. Each field has one writer at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) processed: AtomicU64,
     pub(crate) filtered: AtomicU64,
-    /// Boxed: most have none, and there may be very many.
+    /// Boxed: most subscribers have no trouble, and there may be very many subscribers.
     troubles: OnceLock<Box<Troubles>>,
     times: OnceLock<Box<Times>>,
 }
 
-/// What does not happen to most.
+/// Counters that stay at zero for most subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Troubles {
     pub(crate) errors: AtomicU64,
@@ -36,13 +37,13 @@ pub(crate) struct Troubles {
     pub(crate) dropped: AtomicU64,
 }
 
-/// So many more, in a counter with one writer.
+/// Adds `many` to a counter that has one writer.
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, many: u64) {
     counter.store(counter.load(Ordering::Relaxed) + many, Ordering::Relaxed);
 }
 
-/// One more, in a counter with one writer.
+/// Adds one to a counter that has one writer.
 #[inline]
 pub(crate) fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -57,7 +58,7 @@ impl Counts {
         self.troubles.get().map(|troubles| &**troubles)
     }
 
-    /// `weight` events took about this long each.
+    /// Records that `weight` events took about this long each.
     pub(crate) fn took(&self, time: Duration, weight: u32) {
         let times = self.times.get_or_init(|| Box::new(Times::new()));
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -107,7 +108,7 @@ impl Times {
     }
 }
 
-/// Four buckets to a doubling: within a fifth of the truth.
+/// The bucket of a time. With four buckets per doubling, the error is at most a fifth.
 fn bucket(nanos: u64) -> usize {
     let nanos = nanos.max(4);
     let power = nanos.ilog2();
@@ -120,7 +121,7 @@ fn upper(bucket: usize) -> u64 {
     ((5 + quarter) << (power - 2)) - 1
 }
 
-/// Which events are timed: all while handlers are slow, one in 256 while they are quick.
+/// How many events share one time sample: 1 while handlers are slow, 256 while they are quick.
 pub(crate) fn sample_every(last: Duration) -> u32 {
     match last {
         last if last >= Duration::from_micros(5) => 1,
@@ -129,84 +130,136 @@ pub(crate) fn sample_every(last: Duration) -> u32 {
     }
 }
 
-/// How long the handler took, by samples. Quantiles are exact to a fifth.
+/// How long the handler takes per event, estimated from samples. Quantiles are exact to a fifth.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Topic};
+/// const TICKS: Topic<u64> = Topic::new("ticks");
+///
+/// let hub = EventHub::new();
+/// let clock = hub.subscribe(&TICKS).inline(|_: Delivery<'_, u64>| ())?;
+/// hub.blocking_publish(&TICKS, 1)?; // the first event is always timed
+/// let times = clock.stats().times;
+/// assert!(times.p50_ns > 0 && times.p50_ns <= times.p99_ns);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HandlerTimes {
-    /// The mean.
+    /// The mean, in nanoseconds.
     pub mean_ns: u64,
-    /// Half took at most this long.
+    /// The median, in nanoseconds.
     pub p50_ns: u64,
-    /// All but one in a hundred took at most this long.
+    /// The 99th percentile, in nanoseconds.
     pub p99_ns: u64,
 }
 
 /// What a subscriber is doing.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, State, Topic};
+/// const TICKS: Topic<u64> = Topic::new("ticks");
+///
+/// let hub = EventHub::new();
+/// let clock = hub.subscribe(&TICKS).inline(|_: Delivery<'_, u64>| ())?;
+/// assert_eq!(clock.stats().state, State::Running);
+/// hub.blocking_shutdown(std::time::Duration::from_secs(5));
+/// assert_eq!(clock.stats().state, State::Stopped);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum State {
-    /// It handles events as they come.
+    /// It handles events as they arrive.
     Running,
-    /// It waits before it tries again.
+    /// It pauses before a retry or a restart.
     Pausing,
-    /// It has not got on with what waits for it for at least a second.
+    /// Events wait for it, and it has made no progress for at least a second.
     Stuck,
-    /// It handles what is left, then ends.
+    /// It handles the remaining events and then ends.
     Draining,
-    /// It ended as it was told to.
+    /// It ended because it was told to.
     Stopped,
-    /// It ended because its budget was spent or its queue overflowed.
+    /// It ended because its restart budget was spent or its queue overflowed.
     Failed,
 }
 
-/// One subscriber, at one moment.
+/// A snapshot of one subscriber's counters.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Topic};
+/// const ORDERS: Topic<u32> = Topic::new("orders");
+///
+/// let hub = EventHub::new();
+/// let billing = hub.subscribe(&ORDERS).name("billing").filter(|total: &u32| *total > 0);
+/// let billing = billing.inline(|_: Delivery<'_, u32>| ())?;
+/// for total in [0, 5, 8] {
+///     hub.blocking_publish(&ORDERS, total)?;
+/// }
+/// let stats = billing.stats();
+/// assert_eq!((stats.processed, stats.filtered, stats.lag), (2, 1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SubscriberStats {
     /// Its name.
     pub name: String,
-    /// What it asks for.
+    /// The keys and patterns it subscribes to.
     pub keys: Vec<String>,
-    /// Its group, if it shares the load of one.
+    /// Its group, if it is a member of one.
     pub group: Option<String>,
     /// Where it runs: `task`, `thread`, `pool` or `inline`.
     pub context: &'static str,
     /// What it is doing.
     pub state: State,
-    /// Events handled.
+    /// Events it handled.
     pub processed: u64,
-    /// Events its filters did not let through.
+    /// Events its filters rejected.
     pub filtered: u64,
     /// Attempts that failed, panics included.
     pub errors: u64,
     /// Attempts that panicked.
     pub panics: u64,
-    /// Attempts after a failure that said so; those of new handlers are in `restarts`.
+    /// Attempts that were repeated because the handler asked for a retry. Attempts by a new handler
+    /// are in `restarts` instead.
     pub retries: u64,
-    /// New handlers after the first.
+    /// How many new handlers it got after the first one.
     pub restarts: u64,
     /// Events that became dead letters because they could not be handled.
     pub letters: u64,
     /// Events lost because the queue was full.
     pub dropped: u64,
-    /// Events that were waiting when it ended.
+    /// Events that still waited when it ended.
     pub abandoned: u64,
-    /// Events that wait for it, the one being handled included.
+    /// Events that wait for it, including the one being handled.
     pub lag: u64,
-    /// How long its handler takes.
+    /// How long its handler takes per event.
     pub times: HandlerTimes,
 }
 
-/// One key, at one moment.
+/// A snapshot of one key's counters.
+///
+/// ```
+/// use artel_hub::{EventHub, Topic};
+/// const ORDERS: Topic<u32> = Topic::new("orders");
+///
+/// let hub = EventHub::new();
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// let stats = hub.stats();
+/// let orders = stats.topics.iter().find(|topic| topic.key == "orders").expect("published");
+/// assert_eq!((orders.published, orders.subscribers, orders.payload), (1, 0, "u32"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TopicStats {
     /// The key.
     pub key: String,
-    /// The type of its payloads.
+    /// The name of the payload's Rust type.
     pub payload: &'static str,
-    /// The number of the last that was published; it grows with refused ones, too.
+    /// The sequence number of the last published event. A refused publish uses up a number, too.
     pub published: u64,
     /// How many deliveries were dropped because queues were full.
     pub dropped: u64,
@@ -214,23 +267,38 @@ pub struct TopicStats {
     pub subscribers: usize,
 }
 
-/// The whole hub, at one moment.
+/// A snapshot of the whole hub, from [`EventHub::stats`](crate::EventHub::stats). Made for
+/// monitoring: it can be serialized.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Topic};
+/// const TICKS: Topic<u64> = Topic::new("ticks");
+///
+/// let hub = EventHub::new();
+/// let _clock = hub.subscribe(&TICKS).name("clock").inline(|_: Delivery<'_, u64>| ())?;
+/// let stats = hub.stats();
+/// assert_eq!((stats.subscribers.len(), stats.failed), (1, 0));
+/// let json = serde_json::to_value(&stats)?;
+/// assert_eq!(json["subscribers"][0]["name"], "clock");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Every subscriber that is not over, by name.
+    /// Every subscriber that has not ended, sorted by name.
     pub subscribers: Vec<SubscriberStats>,
-    /// Every key somebody has published or means to, in order.
+    /// Every key that has subscribers or was published under, sorted.
     pub topics: Vec<TopicStats>,
-    /// Subscribers that ended before their time: their budget was spent, or their queue overflowed.
+    /// Subscribers that were stopped early: their restart budget was spent, or their queue
+    /// overflowed.
     pub failed: u64,
-    /// Payloads whose `Drop` panicked, in this process.
+    /// Payloads whose `Drop` panicked, counted for the whole process.
     pub drop_panics: u64,
-    /// Notices of the hub itself that somebody was too slow to take.
+    /// Notices of the hub that a listener missed because it was too slow.
     pub notices_lost: u64,
-    /// Dead letters that could not be kept.
+    /// Dead letters that were lost.
     pub letters_lost: u64,
-    /// Events that waited for subscribers when these were dropped.
+    /// Events that were still waiting when their subscription was dropped.
     pub discarded: u64,
 }
 

@@ -1,19 +1,20 @@
-//! The primitives below the log, the queue and the signals: what the models replace.
+//! The synchronization primitives below the log, the queue and the signals. The models replace
+//! them.
 //!
-//! `tests/models` compiles the log, the queue and what is below them again, with a
-//! module of this name made of shuttle's primitives, and runs them under very many schedules.
+//! `tests/models` compiles the log, the queue and the modules below them a second time. There, a
+//! module of this name provides shuttle's primitives, and the models run under very many schedules.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// Events per segment of a log: what a reader reads without the lock. Small in the models.
+/// Events per segment of a log. A reader reads a segment without the lock. Small in the models.
 pub(crate) const SEGMENT: usize = 256;
-/// Events a reader takes before it lets others run. Small in the models.
+/// How many events a reader takes before it lets others run. Small in the models.
 pub(crate) const STRETCH: usize = 1024;
 
-/// A lock without poisoning: no user code ever runs while one is held.
+/// A lock without poisoning. User code never runs while it is held.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -29,7 +30,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A place that is written once and read by many without a lock.
+/// A cell that is written once and read by many threads without a lock.
 #[derive(Debug)]
 pub(crate) struct Slot<V>(std::sync::OnceLock<V>);
 
@@ -38,7 +39,7 @@ impl<V> Slot<V> {
         Slot(std::sync::OnceLock::new())
     }
 
-    /// Fills an empty slot; a full one stays as it is.
+    /// Fills an empty slot. A full slot stays unchanged.
     pub(crate) fn set(&self, value: V) {
         let _ = self.0.set(value);
     }

@@ -1,6 +1,6 @@
-//! [`Topic`]: a key with the type of its payloads; `Channel`: what the hub keeps about one key.
+//! [`Topic`]: a key with the type of its payloads. `Channel`: what the hub stores about one key.
 //!
-//! **Invariant:** a key has one type of payload for as long as anybody holds it.
+//! **Invariant:** a key has one payload type for as long as its channel is in use.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -19,14 +19,14 @@ use crate::publish::route::Routes;
 /// Reads a payload from JSON and makes an event of it.
 type Decode = fn(Meta, Value) -> Result<AnyEvent, serde_json::Error>;
 
-/// How payloads of one type become JSON and, if they can, come back.
+/// How payloads of one type are written as JSON and, if possible, read back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codec {
     pub(crate) encode: fn(&AnyEvent) -> Option<Value>,
     pub(crate) decode: Option<Decode>,
 }
 
-/// A key and the type of what is published under it.
+/// A key and the type of the payloads published under it.
 ///
 /// Topics are usually constants. The key is checked when it is used.
 ///
@@ -39,11 +39,11 @@ pub(crate) struct Codec {
 ///     total: u64,
 /// }
 ///
-/// /// Orders, as they come in. Can be archived, filtered by field and kept as dead letters.
+/// /// New orders. They can be archived, filtered by field and stored as dead letters.
 /// const ORDERS: Topic<Order> = Topic::json("orders/created");
-/// /// Anything that is `Send + Sync` can be published; without serde it stays in memory.
+/// /// Any type that is `Send + Sync` can be published. Without serde it stays in memory.
 /// const TICKS: Topic<std::time::Instant> = Topic::new("ticks");
-/// # assert_eq!((ORDERS.key(), TICKS.key()), ("orders/created", "ticks"));
+/// assert_eq!((ORDERS.key(), TICKS.key()), ("orders/created", "ticks"));
 /// ```
 pub struct Topic<T> {
     key: Cow<'static, str>,
@@ -53,12 +53,12 @@ pub struct Topic<T> {
 }
 
 impl<T: Send + Sync + 'static> Topic<T> {
-    /// Payloads of this type stay in memory.
+    /// A topic whose payloads stay in memory.
     pub const fn new(key: &'static str) -> Topic<T> {
         Topic { key: Cow::Borrowed(key), codec: None, weigh: None, payload: PhantomData }
     }
 
-    /// Payloads of this type can be written down as JSON, and read again.
+    /// A topic whose payloads can be written as JSON and read back.
     pub const fn json(key: &'static str) -> Topic<T>
     where
         T: Serialize + DeserializeOwned,
@@ -67,8 +67,8 @@ impl<T: Send + Sync + 'static> Topic<T> {
         Topic { key: Cow::Borrowed(key), codec: Some(codec), weigh: None, payload: PhantomData }
     }
 
-    /// Payloads of this type can be written down as JSON, but not read again: they can be archived
-    /// and filtered by field, and dead letters on a disk cannot be delivered again.
+    /// A topic whose payloads can be written as JSON but not read back. They can be archived and
+    /// filtered by field. Dead letters that were stored on disk cannot be delivered again.
     pub const fn json_to_read(key: &'static str) -> Topic<T>
     where
         T: Serialize,
@@ -77,7 +77,7 @@ impl<T: Send + Sync + 'static> Topic<T> {
         Topic { key: Cow::Borrowed(key), codec: Some(codec), weigh: None, payload: PhantomData }
     }
 
-    /// The same topic under another key, made at run time.
+    /// The same topic under another key.
     pub fn at(&self, key: impl Into<String>) -> Topic<T> {
         Topic { key: Cow::Owned(key.into()), ..*self }
     }
@@ -87,8 +87,9 @@ impl<T: Send + Sync + 'static> Topic<T> {
         self.at(format!("{}/{level}", self.key))
     }
 
-    /// Says how many bytes a payload weighs, for queues that are bounded by bytes and for the
-    /// hub's largest payload. Without it every payload weighs its `size_of`.
+    /// Sets the function that returns the weight of a payload in bytes. Queues that are bounded by
+    /// bytes use it, and so does the hub's limit for payloads. The default weight is the `size_of`
+    /// the payload.
     pub const fn weighed(mut self, weigh: fn(&T) -> usize) -> Topic<T> {
         self.weigh = Some(weigh);
         self
@@ -123,7 +124,7 @@ where
     Ok(AnyEvent::new::<T>(meta, serde_json::from_value(value)?))
 }
 
-/// What the hub keeps about one key.
+/// What the hub stores about one key.
 #[derive(Debug)]
 pub(crate) struct Channel {
     key: Box<str>,
@@ -164,7 +165,7 @@ impl Channel {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How many were published, or at least begun.
+    /// The sequence number of the last publish, including refused ones.
     pub(crate) fn last_sequence(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)
     }

@@ -1,8 +1,9 @@
-//! What a subscriber leaves when it ends, or is ended while its handler hangs.
+//! The events that a subscriber leaves when it ends, or when it is ended while its handler hangs.
 //!
-//! **Invariant:** what a subscriber did not come to goes to the others of its group, as far as they
-//! have room; the rest is kept as dead letters and counted, or only counted if its owner dropped it.
-//! That is done at once, whatever its handler does, and twice is once.
+//! **Invariant:** events that a subscriber did not handle go to the other members of its group, as
+//! far as these have room. The rest is counted and kept as dead letters; if the owner dropped the
+//! subscription, the rest is only counted. This happens at once, even if the handler hangs. Doing
+//! it twice has no further effect.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use crate::notice::HubNotice;
 use crate::run::handler::Severity;
 use crate::run::subscriber::{Leaving, Phase, Subscriber};
 
-/// Why events were left.
+/// Why events were left, for notices and dead letters.
 pub(crate) const OVERFLOWED: &str = "its queue overflowed";
 pub(crate) const STOPPED: &str = "it was stopped before it came to it";
 
-/// Events that this subscriber did not handle, as letters.
+/// Dead letters for events that this subscriber did not handle.
 pub(crate) fn letters(
     of: &Subscriber,
     events: &[AnyEvent],
@@ -31,8 +32,9 @@ pub(crate) fn letters(
 }
 
 impl HubCore {
-    /// What a subscriber does not come to is for the others of its group; what they have no room
-    /// for is counted, and kept unless its owner simply dropped it. How many are that?
+    /// Passes unhandled events to the other members of the group. Events that do not fit there are
+    /// counted, and kept as dead letters unless the owner just dropped the subscription. Returns
+    /// how many did not fit.
     pub(crate) fn leave_behind(
         &self,
         from: &Subscriber,
@@ -52,7 +54,7 @@ impl HubCore {
         many
     }
 
-    /// A subscriber ended before its time, and leaves these behind.
+    /// Ends a subscriber early; it leaves these events.
     pub(crate) fn leave_failed(&self, from: &Subscriber, events: Vec<AnyEvent>, reason: &str) {
         let first = from.fails();
         let leftovers = self.leave_behind(from, events, reason);
@@ -67,7 +69,8 @@ impl HubCore {
         self.say(HubNotice::Stopped { subscriber, reason: reason.into(), leftovers });
     }
 
-    /// What a member of a group leaves is for the others, as far as they have room.
+    /// Passes the events of a leaving member to the other members, as far as they have room.
+    /// Returns the rest.
     fn give_to_group(&self, from: &Subscriber, events: Vec<AnyEvent>) -> Vec<AnyEvent> {
         let Some(group) = from.group() else { return events };
         group.remove(from);
@@ -82,10 +85,9 @@ impl HubCore {
         left
     }
 
-    /// A subscriber whose queue overflowed, and that is to be stopped then. At once, whatever its
-    /// handler does.
+    /// Stops a subscriber whose queue overflowed. Does not wait for its handler.
     pub(crate) fn detach(&self, subscriber: &Arc<Subscriber>) {
-        let first = subscriber.fails(); // before its runner can see that it is to stop
+        let first = subscriber.fails(); // before its runner can see the order to stop
         let leaving = subscriber.leaves();
         self.stop(subscriber);
         let leftovers = self.leave_behind(subscriber, subscriber.take_waiting(), OVERFLOWED);
@@ -96,23 +98,24 @@ impl HubCore {
         self.caught_up();
     }
 
-    /// A subscriber that nobody wants any more. At once, whatever its handler does.
+    /// Stops a subscriber whose subscription was dropped. Does not wait for its handler.
     pub(crate) fn discard(&self, subscriber: &Subscriber) {
         let leaving = subscriber.leaves();
         self.stop(subscriber);
         self.leave_behind(subscriber, subscriber.take_waiting(), STOPPED);
         drop(leaving);
-        self.caught_up(); // what it had not handled is nobody's to wait for
+        self.caught_up(); // its unhandled events keep nobody waiting
     }
 
-    /// Tells a subscriber to end now, and takes it out of the routes. What waits for it can be taken.
+    /// Orders a subscriber to end now and removes it from the routes. Its waiting events can be
+    /// taken then.
     fn stop(&self, subscriber: &Subscriber) {
         subscriber.life.stop();
         self.end(subscriber);
     }
 }
 
-/// The last things: leftovers, notice, routes; and then it is over.
+/// The last steps of a subscriber: events left, notice, routes. After them it has ended.
 pub(crate) fn end_subscriber(
     core: &HubCore,
     me: &Arc<Subscriber>,
@@ -125,7 +128,7 @@ pub(crate) fn end_subscriber(
     }
     match (spent, me.has_failed()) {
         (Some(reason), _) => core.leave_failed(me, unread, &reason),
-        // It was said when it was detached.
+        // The notice was published when it was detached.
         (None, true) => drop(core.leave_behind(me, unread, OVERFLOWED)),
         (None, false) => {
             core.leave_behind(me, unread, STOPPED);

@@ -1,21 +1,22 @@
-//! [`Life`]: how a subscriber is told to stop, and how others learn that it has.
+//! [`Life`]: how a subscriber is ordered to stop, and how others wait for its end.
 //!
-//! **Invariant:** once [`Life::is_over`], the handler never runs again; whoever joins is woken.
+//! **Invariant:** once [`Life::is_over`] is true, the handler never runs again, and everybody who
+//! joined is woken.
 
 use std::task::Waker;
 
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// Handle what is waiting, then end.
+/// Order: handle the waiting events, then end.
 const DRAIN: u64 = 1;
-/// End now.
+/// Order: end now.
 const STOP: u64 = 2;
-/// Something waits outside the queue.
+/// An event waits outside the queue.
 const DIRECT: u64 = 4;
-/// The number of the runner is counted from this bit on.
+/// The runner number is stored from this bit on.
 const RUNNER: u64 = 1 << 32;
 
-/// What a subscriber is to do, and whether it is over.
+/// The orders to one subscriber, and whether it has ended.
 #[derive(Debug)]
 pub(crate) struct Life {
     orders: AtomicU64,
@@ -29,7 +30,7 @@ struct Over {
     joiners: Option<Box<Vec<Waker>>>,
 }
 
-/// What was ordered.
+/// The orders at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Orders(u64);
 
@@ -46,7 +47,8 @@ impl Orders {
         self.0 & DIRECT != 0
     }
 
-    /// Which runner is to go on. Another number than one's own means: see whether one was replaced.
+    /// The number of the runner that may continue. A runner that has another number must check
+    /// whether it was replaced.
     pub(crate) fn runner(self) -> u32 {
         (self.0 / RUNNER) as u32
     }
@@ -63,7 +65,7 @@ impl Life {
         Orders(self.orders.load(Ordering::Acquire))
     }
 
-    /// To be followed by a wake-up of the subscriber, as all orders are.
+    /// The caller must wake the subscriber afterwards. This is true for all orders.
     pub(crate) fn drain(&self) {
         self.orders.fetch_or(DRAIN, Ordering::SeqCst);
     }
@@ -80,7 +82,8 @@ impl Life {
         self.orders.fetch_and(!DIRECT, Ordering::SeqCst);
     }
 
-    /// Its runner is to see whether it is to go on, under the number that is returned.
+    /// Asks the runner to check whether it was replaced. If it was not, it continues under the
+    /// returned number.
     pub(crate) fn ask_runner(&self) -> u32 {
         let before = Orders(self.orders.fetch_add(RUNNER, Ordering::SeqCst));
         before.runner().wrapping_add(1)
@@ -90,7 +93,7 @@ impl Life {
         self.over.lock().is
     }
 
-    /// The subscriber is gone; everybody who joins may go on.
+    /// Marks the subscriber as ended and wakes everybody who joined.
     pub(crate) fn end(&self) {
         let joiners = {
             let mut over = self.over.lock();
@@ -100,7 +103,7 @@ impl Life {
         joiners.into_iter().flat_map(|joiners| *joiners).for_each(Waker::wake);
     }
 
-    /// Is it over? If not, the waker is woken when it is.
+    /// Whether it has ended. If not, the waker is woken at the end.
     pub(crate) fn join(&self, waker: &Waker) -> bool {
         let mut over = self.over.lock();
         if !over.is {

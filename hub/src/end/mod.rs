@@ -1,4 +1,4 @@
-//! The end of a subscriber, and what it leaves.
+//! The end of a subscriber, and the events it leaves.
 
 pub(crate) mod leftovers;
 pub(crate) mod life;

@@ -1,4 +1,4 @@
-//! What is kept: dead letters, archives, and alerts about them.
+//! What the hub keeps or sends out: dead letters, archives and alerts.
 
 pub(crate) mod dead_letter;
 pub(crate) mod history;

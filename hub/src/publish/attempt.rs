@@ -1,9 +1,9 @@
-//! How one attempt to publish goes: who has room, who is to be waited for, and who gets it.
+//! One attempt to publish: who has room, whom to wait for, and who gets the event.
 //!
 //! **Invariant:** an attempt delivers to everybody or to nobody. All logs are locked, always in the
-//! same order, before the first is written to; no lock is held while user code runs or anybody is
-//! woken. Room in a queue that publishers wait for is taken before anything is written, and given
-//! back if nothing is.
+//! same order, before the first one is written. No lock is held while user code runs or while
+//! anybody is woken. Room in a queue that publishers wait for is reserved before anything is
+//! written, and released if nothing is written.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,36 +25,38 @@ use crate::wait::overflow::Overflow;
 use crate::wait::queue::{EventQueue, Pushed, Room};
 use crate::wait::signal::Signal;
 
-/// What an attempt that finds no room is to do.
+/// What an attempt does if it finds no room.
 #[derive(Clone, Copy)]
 pub(crate) enum Patience<'a> {
-    /// Say so; queues that block for a time do not block.
+    /// It fails. Queues that block for a limited time do not block.
     None,
-    /// Do without those that have none, or that are closed.
+    /// It skips subscribers that have no room or are closed.
     Skip,
-    /// Say so.
+    /// It fails.
     Some,
-    /// Say so, and have the signal woken when there is room. Waiting began then.
+    /// It fails, and the signal is woken when there is room. The wait began at `since`.
     Wait { signal: &'a Arc<Signal>, since: Instant },
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 pub(crate) enum Attempt {
-    /// The first of the events are published, as many as the receipt says.
+    /// The first events are published. The receipt says how many.
     Done(Receipt),
     Refused(Refusal),
-    /// These are full, and any of them will do; a deadline, if that is not to last.
+    /// These subscribers are full; room with any of them is enough. `until` is the deadline, if
+    /// there is one.
     Wait {
         whom: Vec<u64>,
         until: Option<Instant>,
     },
 }
 
-/// Room that was taken for the event, in queues that publishers wait for.
+/// Room reserved for the event in queues that publishers wait for.
 type Rooms = Vec<Room<AnyEvent>>;
 
-/// Publishes the first of these events, or finds out who is in the way. What is published is taken:
-/// a reader may have it already, and to touch it again would take it out of that reader's cache.
+/// Publishes the first of these events, or finds out whom to wait for. Published events are taken
+/// out of the slice: a reader may already use them, and touching them again would cost that reader
+/// its cache line.
 pub(crate) fn attempt(
     core: &HubCore,
     channel: &Channel,
@@ -90,8 +92,8 @@ pub(crate) fn attempt(
     Attempt::Done(spread.receipt)
 }
 
-/// Writes as many events as there is room for into every log, all at once. All locks are given back
-/// before anybody is woken.
+/// Writes into every log, all at once, as many events as fit. Releases all locks before it wakes
+/// anybody.
 #[inline]
 fn write(
     logs: &[Arc<Log<AnyEvent>>],
@@ -115,7 +117,8 @@ fn write(
     failed
 }
 
-/// What nobody read is dropped only now: it is the user's, and no lock is held any more.
+/// Drops events that have no reader. This happens only now because their `Drop` is user code and no
+/// lock is held any more.
 #[inline]
 fn published(events: &mut [Option<AnyEvent>], receipt: &Receipt) {
     events[..receipt.events as usize].iter_mut().for_each(|place| *place = None);
@@ -164,7 +167,7 @@ fn fill(
     None
 }
 
-/// A queue that blocks for a time and has no room yet.
+/// Reserves room in all queues that publishers wait for. Returns a wait if one of them is full.
 fn queues_full(
     routes: &Routes,
     event: &AnyEvent,
@@ -175,7 +178,7 @@ fn queues_full(
     routes.queues.iter().find_map(&mut full)
 }
 
-/// Takes room in this queue, if it is one that publishers wait for; or says how long to wait.
+/// Reserves room in this queue, if publishers wait for it. Returns a wait if it is full.
 fn wait_for(
     queue: &Arc<EventQueue<AnyEvent>>,
     event: &AnyEvent,
@@ -201,7 +204,7 @@ fn wait_for(
         };
         let until = time.and_then(|time| since.checked_add(time));
         if until.is_some_and(|until| Instant::now() >= until) {
-            return None; // it is dropped
+            return None; // the event is dropped for this subscriber
         }
         if queue.wait(bytes, signal) {
             return Some(Attempt::Wait { whom, until });
@@ -209,7 +212,7 @@ fn wait_for(
     }
 }
 
-/// Whose turn it is in every group; or whom to wait for.
+/// Chooses a member in every group. Fails with a wait if there is no room.
 fn choose(
     routes: &Routes,
     event: &AnyEvent,
@@ -231,7 +234,7 @@ fn choose(
                 break;
             };
             match patience {
-                // Any other member will do, and so will a new one.
+                // Room with another member is enough, also with a new one.
                 Patience::Wait { signal, .. } if !group.wait(event.bytes.into(), signal) => {}
                 _ => return Err(Attempt::Wait { whom: group.alternatives(whom), until }),
             }
@@ -240,7 +243,7 @@ fn choose(
     Ok(members)
 }
 
-/// Gives one event to queues, groups and inline handlers. Nothing here waits.
+/// Gives one event to queues, groups and inline handlers. Never waits.
 struct Spread<'a> {
     core: &'a HubCore,
     channel: &'a Channel,
@@ -258,7 +261,7 @@ impl Spread<'_> {
             if self.push(&member) {
                 continue;
             }
-            // It has just left: this is for the others, like all it leaves.
+            // The member has just left: the event goes to the others, like everything it leaves.
             if let Some(group) = member.group().filter(|group| !group.remove(&member)) {
                 let event = vec![self.event.clone()];
                 let left = self.core.leave_behind(&member, event, STOPPED);
@@ -309,7 +312,7 @@ impl Spread<'_> {
                 self.core.detach(subscriber);
                 vec![event]
             }
-            Pushed::Full(event) => vec![event], // nobody waits for room: it is a notice
+            Pushed::Full(event) => vec![event], // a notice: nobody waits for room
             Pushed::Closed(_) => return false,
         };
         self.receipt.matched += 1;

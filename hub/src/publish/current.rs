@@ -1,7 +1,7 @@
-//! Which handler runs on this thread, and who waits for whom.
+//! Which handler runs on this thread, and which handlers wait for which subscribers.
 //!
-//! **Invariant:** a publish that could only end after itself is refused instead of waiting: the
-//! handlers that wait for room and the subscribers they wait for never form a circle.
+//! **Invariant:** a publish that would wait for its own end is refused. The handlers that wait for
+//! room and the subscribers they wait for never form a cycle.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -12,12 +12,12 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// The handler that runs on this thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
-    /// Which hub, by the address of its core.
+    /// The hub, by the address of its core.
     pub(crate) hub: usize,
     pub(crate) subscriber: u64,
-    /// Of the event being handled.
+    /// The depth of the event being handled.
     pub(crate) depth: u16,
-    /// The thread serves others as well, so that it must not sleep.
+    /// Other subscribers run on this thread, too, so it must not block.
     pub(crate) shared: bool,
 }
 
@@ -25,12 +25,12 @@ thread_local! {
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
 }
 
-/// What runs here now, if it belongs to this hub.
+/// The handler that runs on this thread, if it belongs to this hub.
 pub(crate) fn current(hub: usize) -> Option<Current> {
     CURRENT.get().filter(|current| current.hub == hub)
 }
 
-/// Runs `f` as this handler.
+/// Runs `f` as part of this handler.
 pub(crate) fn within<R>(current: Current, f: impl FnOnce() -> R) -> R {
     struct Back(Option<Current>);
     impl Drop for Back {
@@ -42,7 +42,7 @@ pub(crate) fn within<R>(current: Current, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The handler that runs here goes on with an event of this depth.
+/// Sets the depth of the event that the handler on this thread handles now.
 #[inline]
 pub(crate) fn at_depth(depth: u16) {
     if let Some(current) = CURRENT.get().filter(|current| current.depth != depth) {
@@ -50,7 +50,7 @@ pub(crate) fn at_depth(depth: u16) {
     }
 }
 
-/// Who waits for room with whom, at this moment.
+/// Who waits for room at this moment, and for whom.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     next: AtomicU64,
@@ -58,8 +58,8 @@ pub(crate) struct Waits {
     publishers: Mutex<Publishers>,
 }
 
-/// The waits of each handler. It goes on when all of them have ended; each ends when any of those
-/// that are waited for goes on.
+/// The waits of each handler. A handler continues when all its waits have ended. A wait ends when
+/// any of the subscribers it waits for continues.
 type Edges = HashMap<u64, Vec<(u64, Vec<u64>)>>;
 
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ struct Blocked {
     since: Instant,
 }
 
-/// A handler that waits; forgets so when dropped.
+/// A handler that waits. Dropping it removes the wait.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     waits: &'a Waits,
@@ -82,7 +82,7 @@ pub(crate) struct Waiting<'a> {
     number: u64,
 }
 
-/// A publisher that waits; forgets so when dropped.
+/// A publisher that waits. Dropping it removes the wait.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     waits: &'a Waits,
@@ -90,7 +90,7 @@ pub(crate) struct Publishing<'a> {
 }
 
 impl Waits {
-    /// Writes down that `who` waits for any of these, unless it could then wait for ever.
+    /// Records that `who` waits for any of `whom`. `None` if it could then wait for ever.
     pub(crate) fn begin(&self, who: u64, whom: &[u64]) -> Option<Waiting<'_>> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut edges = self.handlers.lock();
@@ -101,12 +101,12 @@ impl Waits {
         fine.then_some(waiting)
     }
 
-    /// A handler of this one was replaced: whatever that one waits for, the next one does not.
+    /// Removes the waits of a subscriber whose runner was replaced: the next runner does not wait.
     pub(crate) fn forget(&self, who: u64) {
         self.handlers.lock().remove(&who);
     }
 
-    /// Writes down that a publisher has waited for this one since then.
+    /// Records that a publisher has waited for this subscriber since then.
     pub(crate) fn publishes(&self, whom: u64, since: Instant) -> Publishing<'_> {
         let mut publishers = self.publishers.lock();
         publishers.next += 1;
@@ -115,7 +115,7 @@ impl Waits {
         Publishing { waits: self, number }
     }
 
-    /// For whom publishers wait: how many, and for how long at most.
+    /// The subscribers that publishers wait for: how many publishers, and the longest wait.
     pub(crate) fn publishers(&self, now: Instant) -> HashMap<u64, (u64, Duration)> {
         let mut longest = HashMap::new();
         for blocked in self.publishers.lock().waiting.values() {
@@ -127,7 +127,7 @@ impl Waits {
     }
 }
 
-/// Whether this one goes on some day, if all that do not wait do.
+/// Whether this one continues at some time, provided that all that do not wait continue.
 fn goes_on(edges: &Edges, who: u64) -> bool {
     let mut fine: HashSet<u64> = HashSet::new();
     loop {
@@ -184,7 +184,8 @@ mod tests {
         assert_eq!(waits.handlers.lock().len(), 1);
     }
 
-    /// Who waits for any of a group waits for ever only if all of them wait for it.
+    /// A handler that waits for any member of a group waits for ever only if all members wait for
+    /// it.
     #[test]
     fn one_that_goes_on_is_enough() {
         let waits = Waits::default();

@@ -1,7 +1,7 @@
 //! [`Share`] and `Group`: several subscribers that share the events of their keys.
 //!
-//! **Invariant:** each event goes to exactly one member of the group. By [`Share::by`] events of
-//! one hash go to the same member, in order, for as long as the members stay the same.
+//! **Invariant:** each event goes to exactly one member of the group. With [`Share::by`], events
+//! with the same hash go to the same member, in order, while the set of members does not change.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -15,19 +15,38 @@ use crate::wait::signal::Signal;
 
 type HashOf = Arc<dyn Fn(&AnyEvent) -> u64 + Send + Sync>;
 
-/// How the members of a group share events.
+/// How the members of a group share events. For [`Subscribe::group`](crate::Subscribe::group).
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Share, Topic};
+/// const ORDERS: Topic<u32> = Topic::new("orders"); // the number of the customer
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let hub = EventHub::new();
+/// let member = || {
+///     let member = hub.subscribe(&ORDERS).group("billing", Share::by(|customer: &u32| *customer));
+///     member.spawn(|_: Delivery<'_, u32>| ())
+/// };
+/// let (first, second) = (member()?, member()?);
+/// hub.publish_batch(&ORDERS, [7, 7, 7]).await?;
+/// hub.idle().await;
+/// let processed = (first.stats().processed, second.stats().processed);
+/// assert!(processed == (3, 0) || processed == (0, 3)); // a customer stays with one member
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Share<T> {
     pub(crate) hash: Option<HashOf>,
     payload: std::marker::PhantomData<fn(T)>,
 }
 
 impl<T: 'static> Share<T> {
-    /// One after the other; a member whose queue is full is passed over.
+    /// Members take turns. A member whose queue is full is skipped.
     pub fn round_robin() -> Share<T> {
         Share { hash: None, payload: std::marker::PhantomData }
     }
 
-    /// By what `key` finds in the payload: equal ones go to the same member, in order.
+    /// Events for which `key` returns equal values go to the same member, in order.
     pub fn by<K: Hash>(key: impl Fn(&T) -> K + Send + Sync + 'static) -> Share<T> {
         let hash = move |event: &AnyEvent| {
             let mut hasher = DefaultHasher::new();
@@ -58,11 +77,11 @@ pub(crate) struct Group {
     hash: Option<HashOf>,
     members: Mutex<Vec<Arc<Subscriber>>>,
     next: AtomicUsize,
-    /// Publishers that wait for any of them.
+    /// Publishers that wait for any member.
     writers: Mutex<Vec<Arc<Signal>>>,
 }
 
-/// The queue of a member.
+/// The queue of a subscriber, if it has its own.
 pub(crate) fn queue_of(member: &Subscriber) -> Option<&Arc<EventQueue<AnyEvent>>> {
     match &member.intake {
         Intake::Queue { queue, .. } => Some(queue),
@@ -85,14 +104,14 @@ impl Group {
         self.changed();
     }
 
-    /// Whose turn it is may have changed.
+    /// Wakes the publishers that wait, because the choice of a member may have changed.
     fn changed(&self) {
         let writers = std::mem::take(&mut *self.writers.lock());
         writers.iter().for_each(|writer| writer.wake());
     }
 
-    /// Has the signal woken when members come or go or, if any of them may take the event, when one
-    /// of them has room. `false` if one has.
+    /// Registers the signal. It is woken when a member joins or leaves. Without a hash it is also
+    /// woken when any member has room. `false` if a member has room now.
     pub(crate) fn wait(&self, bytes: u64, signal: &Arc<Signal>) -> bool {
         crate::wait::signal::remember(&mut self.writers.lock(), signal);
         let members = self.members.lock().clone();
@@ -100,7 +119,8 @@ impl Group {
             || members.iter().filter_map(|one| queue_of(one)).all(|queue| queue.wait(bytes, signal))
     }
 
-    /// Whom a publisher waits for that found this one full: any member, unless a hash says which.
+    /// The subscribers a publisher waits for when `chosen` is full: any member, or only `chosen`
+    /// with a hash.
     pub(crate) fn alternatives(&self, chosen: Vec<u64>) -> Vec<u64> {
         match self.is_by_hash() {
             true => chosen,
@@ -108,7 +128,7 @@ impl Group {
         }
     }
 
-    /// `true` if nobody is left.
+    /// `true` if the group is empty now.
     pub(crate) fn remove(&self, member: &Subscriber) -> bool {
         let mut members = self.members.lock();
         members.retain(|one| one.id != member.id);
@@ -122,13 +142,13 @@ impl Group {
         self.members.lock().len()
     }
 
-    /// Whose turn is it? A member with room if there is one, else the one to wait for. The hash is
-    /// the user's code: no lock is held while it runs, and it may panic.
+    /// Chooses the member for an event: one with room if possible, else the one to wait for. The
+    /// hash function is user code: no lock is held while it runs, and it may panic.
     pub(crate) fn choose(&self, event: &AnyEvent) -> Option<Arc<Subscriber>> {
         let hash = self.hash.as_ref().map(|hash| hash(event));
         let members = self.members.lock().clone();
         if let Some(hash) = hash {
-            // Highest of all: when a member leaves only its own share moves.
+            // Rendezvous hashing: if a member leaves, only its own share moves.
             let rank = |member: &Arc<Subscriber>| {
                 let mut hasher = DefaultHasher::new();
                 (hash, member.id).hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Publishing: what it takes to get an event in, and who gets it.
+//! Publishing: how an event gets into the hub, and who receives it.
 
 pub(crate) mod attempt;
 pub(crate) mod current;

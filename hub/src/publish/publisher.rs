@@ -1,13 +1,13 @@
-//! [`Publisher`] and [`Receipt`]: how events get in.
+//! [`Publisher`] and [`Receipt`]: how events get into the hub.
 //!
-//! **Invariant:** a publish is all or nothing. It waits, if it has to, before anybody sees the
-//! event, and then gives it to everybody without waiting; refused, it gives the payload back.
+//! **Invariant:** a publish is all or nothing. If it has to wait, it waits before anybody sees the
+//! event. Then it delivers to everybody without waiting. If it is refused, it returns the payload.
 //!
 //! # Order
 //!
 //! Events that one publisher publishes one after the other, under one key and with one priority,
-//! reach every subscriber in that order. Between publishers, keys and priorities there is none,
-//! except that subscribers of the same keys that lose nothing all see one order.
+//! reach every subscriber in that order. Between publishers, keys and priorities there is no order.
+//! One exception: all subscribers with the same keys that never lose events see the same order.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,26 +25,57 @@ use crate::topic::{Channel, Topic};
 use crate::wait::lane::Priority;
 use crate::wait::signal::Signal;
 
-/// How often a publisher that blocks looks again before it sleeps.
+/// How often a blocking publisher retries before it sleeps.
 const LOOKS: usize = 4;
 
-/// What became of a publish.
+/// The result of a publish.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Overflow, Queue, Topic};
+/// const PRICES: Topic<u32> = Topic::new("prices");
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let hub = EventHub::new();
+/// let queue = Queue::bounded(2).on_full(Overflow::DropNewest);
+/// let _slow = hub.subscribe(&PRICES).queue(queue).spawn(|_: Delivery<'_, u32>| ())?;
+/// let receipt = hub.publish_batch(&PRICES, [1, 2, 3]).await?; // before the subscriber runs
+/// assert_eq!((receipt.events, receipt.sequence), (3, 3));
+/// assert_eq!((receipt.matched, receipt.queued, receipt.dropped), (3, 2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
-    /// The number of the event under its key; of the last one of a batch.
+    /// The sequence number of the event under its key. For a batch, that of the last event.
     pub sequence: u64,
     /// How many events were published.
     pub events: u64,
-    /// Deliveries there were to make: subscribers and groups that ask for the key.
+    /// How many deliveries were due: one per event for each subscriber and each group of the key.
     pub matched: u64,
-    /// Deliveries that were made: queued, or called.
+    /// How many deliveries were made: put into a queue, or handled inline.
     pub queued: u64,
-    /// Deliveries that were not, because queues were full; also older events that had to go.
+    /// How many deliveries were dropped because queues were full. Older events that were dropped to
+    /// make room count, too.
     pub dropped: u64,
 }
 
-/// Publishes under one key. Clones share nothing but the key: each is a publisher of its own.
+/// Publishes under one key. Made by [`EventHub::publisher`](crate::EventHub::publisher). Each clone
+/// is an independent publisher for the same key.
+///
+/// ```
+/// use artel_hub::{EventHub, Priority, Topic};
+/// const JOBS: Topic<u32> = Topic::new("jobs");
+///
+/// let hub = EventHub::new();
+/// let jobs = hub.publisher(&JOBS)?; // looks up the key once
+/// let urgent = jobs.clone().with_priority(Priority::High);
+/// urgent.blocking_publish(1)?;
+/// let receipt = jobs.blocking_publish_batch(2..=100)?;
+/// assert_eq!((receipt.events, receipt.sequence), (99, 100));
+/// assert_eq!((jobs.key(), jobs.subscriber_count()), ("jobs", 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Publisher<T> {
     handle: Arc<Handle>,
     channel: Arc<Channel>,
@@ -82,16 +113,16 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         self.channel.key()
     }
 
-    /// How many subscribers would see an event published now.
+    /// How many subscribers the key has now.
     pub fn subscriber_count(&self) -> usize {
         self.core().routes(&self.channel).subscribers()
     }
 
-    /// Publishes, and waits while a subscriber that loses nothing is full.
+    /// Publishes. Waits while a subscriber that may not lose events is full.
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it is ready, nothing was published.
+    /// Safe: if the future is dropped before it is ready, the event is not published.
     pub async fn publish(&self, payload: T) -> Result<Receipt, PublishError<T>> {
         let mut event = [Some(self.event(payload)?)];
         match attempt(self.core(), &self.channel, &mut event, Patience::Some) {
@@ -104,7 +135,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         }
     }
 
-    /// Publishes unless it would have to wait; then it is refused as [`Refusal::Full`].
+    /// Publishes without waiting. If it would have to wait, it is refused as [`Refusal::Full`].
     pub fn try_publish(&self, payload: T) -> Result<Receipt, PublishError<T>> {
         let mut event = [Some(self.event(payload)?)];
         match attempt(self.core(), &self.channel, &mut event, Patience::None) {
@@ -114,7 +145,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         }
     }
 
-    /// Publishes, and blocks the thread while a subscriber that loses nothing is full. Not for
+    /// Publishes. Blocks the thread while a subscriber that may not lose events is full. Not for
     /// async code: use [`Publisher::publish`] there.
     pub fn blocking_publish(&self, payload: T) -> Result<Receipt, PublishError<T>> {
         let mut event = [Some(self.event(payload)?)];
@@ -124,12 +155,13 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         }
     }
 
-    /// Publishes many, in order, with far less ado than one by one. Refused in the middle, it gives
-    /// back what was not published.
+    /// Publishes many events in order. This is much cheaper than one by one. If it is refused in
+    /// the middle, it returns the payloads that were not published.
     ///
     /// # Cancel safety
     ///
-    /// Not safe: dropped before it is ready, the first ones may be published and the others gone.
+    /// Not safe: if the future is dropped before it is ready, the first events may be published and
+    /// the others are lost.
     pub async fn publish_batch(
         &self,
         payloads: impl IntoIterator<Item = T>,
@@ -191,7 +223,7 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         Ok(receipt)
     }
 
-    /// Waits for room and publishes as many as there is room for then.
+    /// Waits for room, then publishes as many events as fit.
     async fn wait(&self, events: &mut [Option<AnyEvent>]) -> Result<Receipt, Refusal> {
         let core = self.core();
         let (signal, since) = (Arc::new(Signal::new()), Instant::now());
@@ -307,7 +339,7 @@ fn all_refused<T: Send + Sync + 'static>(
     PublishError::new(payloads_of(events), reason)
 }
 
-/// Of those that were not published.
+/// The payloads of the events that were not published.
 fn payloads_of<T: Send + Sync + 'static>(events: Vec<Option<AnyEvent>>) -> Vec<T> {
     events.into_iter().flatten().filter_map(AnyEvent::into_payload).collect()
 }

@@ -1,11 +1,12 @@
-//! [`Registry`]: who asks for what, and the routes from every key to those who ask for it.
+//! [`Registry`]: who subscribes to what, and the routes from each key to its subscribers.
 //!
-//! **Invariant:** a publish that begins after `subscribe` returned finds the subscriber; one that
-//! begins after it left does not. Publishers read a snapshot and hold no lock of the registry while
-//! they deliver. Two subscribers of one name never both match one key.
+//! **Invariant:** a publish that begins after `subscribe` returned reaches the subscriber. A
+//! publish that begins after the subscriber left does not. Publishers read a snapshot and hold no
+//! lock of the registry while they deliver. Two subscribers with the same name never match the same
+//! key.
 //!
-//! A subscriber with a wildcard may change the routes of every key there is. Only the [`Epoch`] is
-//! changed for it: whoever finds routes of another epoch makes them anew.
+//! A subscriber with a wildcard may change the routes of every key. Its arrival only changes the
+//! [`Epoch`]: a publisher that finds routes of another epoch has them rebuilt.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::run::subscriber::{Intake, Subscriber};
 use crate::topic::{Channel, Codec, Topic};
 use crate::wait::log::Log;
 
-/// The name of a subscriber that was given none.
+/// The name of a subscriber that was not given one.
 pub(crate) fn name_of(number: u64) -> String {
     format!("subscriber-{number}")
 }
@@ -28,13 +29,13 @@ pub(crate) fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("subscriber-")?.parse().ok()
 }
 
-/// Grows whenever subscribers with wildcards come or go.
+/// Grows whenever a subscriber with a wildcard arrives or leaves.
 pub(crate) type Epoch = Arc<AtomicU64>;
 
-/// Everywhere an event of one key goes.
+/// The destinations of the events of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    /// What is known of those with wildcards.
+    /// The epoch in which these routes were built.
     pub(crate) epoch: u64,
     /// In the order in which their locks are taken.
     pub(crate) logs: Vec<Arc<Log<AnyEvent>>>,
@@ -51,7 +52,7 @@ impl Routes {
     }
 }
 
-/// Those who ask for the same keys.
+/// The subscribers of one selection of keys.
 #[derive(Debug, Default)]
 struct Outlets {
     log: Option<Arc<Log<AnyEvent>>>,
@@ -71,17 +72,17 @@ impl Outlets {
 pub(crate) struct Registry {
     epoch: Epoch,
     channels: HashMap<Box<str>, Arc<Channel>>,
-    /// How many of them are the hub's own.
+    /// How many of the channels belong to the hub itself.
     reserved: usize,
     outlets: HashMap<Arc<Selection>, Outlets>,
-    /// Selections by the keys they name, and those with wildcards.
+    /// Selections by the keys they name, and selections with wildcards.
     exact: HashMap<Box<str>, Vec<Arc<Selection>>>,
     wild: Vec<Arc<Selection>>,
-    /// Each knows its seat.
+    /// Each subscriber stores its position in this list.
     subscribers: Vec<Arc<Subscriber>>,
-    /// Those with a name of their own; the others are found by their number.
+    /// Subscribers that were given a name. The others are found by their number.
     names: HashMap<Arc<str>, Vec<Arc<Subscriber>>>,
-    /// The last number of any key that was forgotten.
+    /// The highest sequence number of all forgotten keys.
     forgotten: u64,
 }
 
@@ -94,12 +95,12 @@ impl Registry {
         self.channels.values()
     }
 
-    /// What publishers compare with the epoch of the routes they find.
+    /// The current epoch. Publishers compare it with the epoch of their routes.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch.clone()
     }
 
-    /// The routes of a channel, made anew if they are not of this epoch.
+    /// The routes of a channel, rebuilt if they are of another epoch.
     pub(crate) fn fresh(&self, channel: &Channel) -> Arc<Routes> {
         let routes = channel.routes.load_full();
         if routes.epoch == self.epoch.load(Ordering::Relaxed) {
@@ -110,14 +111,14 @@ impl Registry {
         routes
     }
 
-    /// Makes so many routes anew that hold on to subscribers that may have left.
+    /// Rebuilds at most `most` outdated routes. They may hold subscribers that have left.
     pub(crate) fn refresh(&self, most: usize) {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let stale = |channel: &&Arc<Channel>| channel.routes.load().epoch != epoch;
         self.channels.values().filter(stale).take(most).for_each(|one| drop(self.fresh(one)));
     }
 
-    /// All logs that somebody reads.
+    /// All logs that have readers.
     pub(crate) fn logs(&self) -> impl Iterator<Item = &Arc<Log<AnyEvent>>> {
         self.outlets.values().filter_map(|outlets| outlets.log.as_ref())
     }
@@ -134,8 +135,8 @@ impl Registry {
         numbered.into_iter().chain(named).cloned().collect()
     }
 
-    /// The channel of a key, made if there is none. Keys that nobody holds and nobody asks for by
-    /// name are forgotten when there are too many.
+    /// The channel of a key, created if missing. When there are too many channels, those that are
+    /// unused and that no subscriber names are forgotten.
     pub(crate) fn open<T: 'static>(
         &mut self,
         key: &str,
@@ -168,7 +169,7 @@ impl Registry {
         Ok(channel)
     }
 
-    /// A channel of the hub's own, which is there before anybody else can take its key.
+    /// Creates a channel of the hub itself, before anybody else can take its key.
     pub(crate) fn reserve<T: Send + Sync + 'static>(&mut self, topic: &Topic<T>) -> Arc<Channel> {
         let channel = Arc::new(Channel::new::<T>(topic.key(), 0));
         channel.learn(topic.codec);
@@ -191,7 +192,7 @@ impl Registry {
         self.forgotten = last;
     }
 
-    /// Is there already one of this name that some key would reach as well?
+    /// Checks that no other subscriber has this name and overlapping keys.
     pub(crate) fn check_name(&self, name: &str, wanted: &Selection) -> Result<(), SubscribeError> {
         match self.by_name(name).iter().any(|other| other.selection.overlaps(wanted)) {
             true => Err(SubscribeError::Duplicate { name: name.into() }),
@@ -199,7 +200,7 @@ impl Registry {
         }
     }
 
-    /// The same for the name of a number that nobody had before: others may have given it to themselves.
+    /// The same check for a name made from a new number: a user may have chosen that name.
     pub(crate) fn check_number(&self, id: u64, wanted: &Selection) -> Result<(), SubscribeError> {
         let name = name_of(id);
         let mut named = self.names.get(name.as_str()).into_iter().flatten();
@@ -209,7 +210,7 @@ impl Registry {
         }
     }
 
-    /// Do the keys it names carry what it takes?
+    /// Checks that the named keys carry the payload type of the subscriber.
     pub(crate) fn check_types(&self, wanted: &Selection) -> Result<(), SubscribeError> {
         let Some(payload) = wanted.payload else { return Ok(()) };
         for pattern in &wanted.patterns {
@@ -234,7 +235,7 @@ impl Registry {
         Ok(())
     }
 
-    /// One copy of each selection, however many ask for it.
+    /// Returns one shared copy of equal selections.
     pub(crate) fn intern(&self, selection: Selection) -> Arc<Selection> {
         match self.outlets.get_key_value(&selection) {
             Some((known, _)) => known.clone(),
@@ -250,7 +251,8 @@ impl Registry {
         self.outlets.get(selection)?.groups.iter().find(|group| *group.name == *name).cloned()
     }
 
-    /// From here on events reach it. A reader of a log has joined it before.
+    /// Adds a subscriber to the routes. From here on events reach it. If it reads a log, it has
+    /// joined that log before.
     pub(crate) fn add(&mut self, subscriber: &Arc<Subscriber>) {
         subscriber.seat.store(self.subscribers.len() as u32, Ordering::Relaxed);
         self.subscribers.push(subscriber.clone());
@@ -273,7 +275,7 @@ impl Registry {
             }
             (None, Intake::Log { log, .. }) => {
                 if outlets.log.is_some() {
-                    return; // the routes lead there already
+                    return; // the routes contain this log already
                 }
                 outlets.log = Some(log.clone());
             }
@@ -283,7 +285,7 @@ impl Registry {
         self.reroute(&selection);
     }
 
-    /// It is over: nobody waits for it any more.
+    /// Removes a subscriber that has ended.
     pub(crate) fn forget_subscriber(&mut self, subscriber: &Subscriber) {
         self.unroute(subscriber);
         let seat = subscriber.seat.load(Ordering::Relaxed) as usize;
@@ -295,8 +297,8 @@ impl Registry {
         }
     }
 
-    /// From here on no event reaches it, and its name is free; until it is over it is still known.
-    /// Twice is once.
+    /// Removes a subscriber from the routes and frees its name. It stays in the list until it has
+    /// ended. A second call has no effect.
     pub(crate) fn unroute(&mut self, subscriber: &Subscriber) {
         if !subscriber.routed.swap(false, Ordering::AcqRel) {
             return;
@@ -319,7 +321,7 @@ impl Registry {
                 outlets.groups.retain(|one| !Arc::ptr_eq(one, group));
             }
             (None, Intake::Log { log, .. }) => {
-                // Others may have begun a new log since all readers of this one have left.
+                // All readers of this log may have left, and a new log may have been started since.
                 let ours = outlets.log.as_ref().is_some_and(|one| Arc::ptr_eq(one, log));
                 if !ours || log.readers() > 0 {
                     return;
@@ -357,7 +359,8 @@ impl Registry {
         self.wild.retain(|one| one != selection);
     }
 
-    /// The routes of every key this selection asks for are made anew, or will be.
+    /// Rebuilds the routes of every key of this selection. With a wildcard, it only marks them as
+    /// outdated.
     fn reroute(&self, selection: &Selection) {
         if selection.patterns.iter().any(|pattern| pattern.is_wild()) {
             self.epoch.fetch_add(1, Ordering::Release);
@@ -408,7 +411,7 @@ mod tests {
     use super::*;
     use crate::{Context, Delivery, EventHub, Keys};
 
-    /// The routes of every key were made anew for each subscriber with a wildcard.
+    /// Regression: the routes of every key were rebuilt for each subscriber with a wildcard.
     #[test]
     fn a_wildcard_costs_the_keys_nothing_before_they_are_used() {
         const NUMBERS: Topic<u64> = Topic::new("numbers");

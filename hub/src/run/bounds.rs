@@ -1,7 +1,7 @@
-//! [`Bounds`]: where the user's futures run, and for how long they may.
+//! [`Bounds`]: where user futures run, and for how long.
 //!
-//! **Invariant:** whatever they do, a panic included, comes back as a [`Failure`]; one that takes too
-//! long is dropped.
+//! **Invariant:** every outcome, panics included, is returned as a [`Failure`]. A future that takes
+//! too long is dropped.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::run::handling::{Failure, discard, panicked};
 use crate::run::subscriber::Subscriber;
 use crate::wait::inbox::Inbox;
 
-/// Where the user's code runs, and for how long it may.
+/// The context and the time-out of user code.
 pub(crate) struct Bounds<'a> {
     pub(crate) core: &'a HubCore,
     pub(crate) me: &'a Subscriber,
@@ -25,7 +25,7 @@ pub(crate) struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Runs a bit of the user's code, as the handler on this thread.
+    /// Runs a piece of user code as the handler on this thread.
     #[inline]
     fn enter<R>(&self, work: impl FnOnce() -> R) -> Result<R, Failure> {
         let _entered = self.span.as_ref().map(|span| span.enter());
@@ -33,8 +33,9 @@ impl Bounds<'_> {
         done.map_err(|panic| panicked(self.me, panic))
     }
 
-    /// Runs what the user wrote to its end, panics caught, unless it takes too long or its runner
-    /// was replaced meanwhile. Before and after that the runner is shown as inside.
+    /// Runs user code to its end and catches panics. Stops early if the time-out passes or the
+    /// runner was replaced. The caller has shown the runner as inside; on return it is inside
+    /// again.
     pub(crate) async fn guard<F>(&self, work: impl FnOnce() -> F) -> Result<(), Failure>
     where
         F: Future<Output = Result<(), HandlerError>>,
@@ -46,7 +47,7 @@ impl Bounds<'_> {
                 self.inbox.is_inside(true);
             }
             let mut result = None;
-            // Most are done before they wait at all: made, polled and dropped in one go.
+            // Most handlers finish without waiting: created, polled and dropped in one step.
             let entered = self.enter(|| {
                 if let Some(work) = work.take() {
                     slot.set(Some(work()));
@@ -67,7 +68,7 @@ impl Bounds<'_> {
             self.inbox.is_inside(false);
             let Some(time) = self.me.timeout() else { return Poll::Pending };
             if self.inbox.is_replaced(self.me) {
-                return Poll::Ready(Ok(())); // and nobody asks what came of it
+                return Poll::Ready(Ok(())); // the result is ignored
             }
             let late = late.get_or_insert_with(|| Box::pin(self.core.timer.sleep(time)));
             late.as_mut().poll(cx).map(|()| Err(Failure::late(time)))
@@ -76,7 +77,7 @@ impl Bounds<'_> {
         if slot.is_none() {
             return result;
         }
-        // It panicked or took too long. What it holds is the user's, too.
+        // It panicked or took too long. Dropping the future is user code, too.
         self.inbox.is_inside(true);
         match self.enter(|| slot.set(None)) {
             Ok(()) => result,

@@ -1,4 +1,4 @@
-//! What a runner does about a failure: [`restart`](crate::run::restart) decides, this acts.
+//! What a runner does about a failure. [`restart`](crate::run::restart) decides, this module acts.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,7 +17,7 @@ where
     H: Handler<T>,
     F: FnMut() -> H + Send + 'static,
 {
-    /// There is no handler, and no event is to blame.
+    /// Handles a failure that no event caused: there is no handler.
     pub(crate) async fn not_made(&mut self, failure: Box<Failure>) -> Option<End> {
         count(&self.me.counts.troubles().errors);
         let verdict = self.not_made_verdict();
@@ -29,7 +29,7 @@ where
         self.maker.decide(|budget| record.not_made(budget, Instant::now(), rand::random()))
     }
 
-    /// The event in hand failed.
+    /// Handles a failure of the event in hand.
     pub(crate) async fn fail(&mut self, failure: Box<Failure>) -> Result<(), Option<End>> {
         let Some(event) = self.inbox.current().cloned() else { return Ok(()) };
         let (id, remedy, maker) = (event.id(), failure.remedy, &self.maker);
@@ -54,7 +54,7 @@ where
         }
     }
 
-    /// A handler that collects is asked to commit, again and again until it does or dies.
+    /// Asks a handler that collects to commit, until it succeeds or dies.
     pub(crate) async fn commit(&mut self, handler: &mut H) -> Result<(), Option<End>> {
         let at = self.at();
         let mut tries = 0u32;
@@ -84,7 +84,7 @@ where
                 failed(&self.core, &self.me, &event, &failure, tries);
             }
             if failure.remedy == Remedy::Late {
-                // Whether they are committed nobody knows: they are not given to it again.
+                // It is unknown whether they are committed, so they are not handled again.
                 for event in self.inbox.committed(&self.me) {
                     letter(&self.core, &self.me, &event, tries, &failure);
                 }
@@ -101,7 +101,8 @@ where
         }
     }
 
-    /// Waits before a new handler is made, or says that the budget is spent.
+    /// Pauses before a new handler is created. Returns the end of the runner if the budget is
+    /// spent.
     pub(crate) async fn act(&mut self, verdict: Verdict, failure: Box<Failure>) -> Option<End> {
         let Verdict::Anew { pause, .. } = verdict else {
             return Some(End::Spent(failure));

@@ -1,7 +1,8 @@
 //! Filters: which events of its keys a subscriber wants.
 //!
-//! **Invariant:** filters run in the subscriber's context, in the order they were added, each only
-//! for what the ones before let through; one that fails is an error of that subscriber only.
+//! **Invariant:** filters run in the subscriber's context, in the order in which they were added.
+//! Each filter sees only events that passed the filters before it. A failing filter is an error of
+//! its subscriber only.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::run::handler::HandlerError;
 
 const DAY: u64 = 86_400;
 
-/// A filter. A copy of it goes on if a runner does not come back with it.
+/// A filter. If a runner hangs, the next runner uses a copy.
 trait Check<T>: Send {
     fn ask(&mut self, event: &AnyEvent, payload: &T) -> Answer;
     fn copy(&self) -> Box<dyn Check<T>>;
@@ -36,7 +37,7 @@ where
     }
 }
 
-/// One filter, and another for what it lets through.
+/// Two filters: the second is asked only if the first accepts.
 struct Both<T>(Box<dyn Check<T>>, Box<dyn Check<T>>);
 
 impl<T: 'static> Check<T> for Both<T> {
@@ -52,7 +53,7 @@ impl<T: 'static> Check<T> for Both<T> {
     }
 }
 
-/// What a filter says. Not a `Result<bool, _>`: this fits into registers.
+/// The answer of a filter. Not a `Result<bool, _>`, because this fits into registers.
 pub(crate) enum Answer {
     Wanted,
     Unwanted,
@@ -95,7 +96,7 @@ impl<T: 'static> Filters<T> {
         });
     }
 
-    /// The same filters, as they were before any event.
+    /// A copy of the filters as they were before the first event.
     pub(crate) fn copy(&self) -> Filters<T> {
         Filters { check: self.check.as_ref().map(|check| check.copy()) }
     }
@@ -107,7 +108,7 @@ impl<T: 'static> Filters<T> {
     }
 
     pub(crate) fn add_field(&mut self, path: &str, value: Value) {
-        // A name may have a slash or a tilde in it, which mean something in a JSON pointer.
+        // A name may contain a slash or a tilde, which are special in a JSON pointer.
         let names = path.split('.').map(|name| name.replace('~', "~0").replace('/', "~1"));
         let pointer: String = names.flat_map(|name| ["/".to_string(), name]).collect();
         self.add(move |event, _| match event.json() {
@@ -143,13 +144,15 @@ impl<T: 'static> Filters<T> {
     }
 }
 
-/// Hours of the day, in UTC unless an offset is given. They may pass midnight.
+/// Hours of the day, in UTC unless an offset is set. They may include midnight.
 ///
 /// ```
 /// use artel_hub::Hours;
 ///
 /// let office = Hours::between((8, 0), (17, 30)).expect("times of day").east_of_utc_minutes(60);
 /// let night = Hours::between((22, 0), (6, 0)).expect("times of day");
+/// assert!(night.contain(std::time::SystemTime::UNIX_EPOCH)); // midnight
+/// assert!(!office.contain(std::time::SystemTime::UNIX_EPOCH));
 /// assert!(Hours::between((24, 0), (6, 0)).is_none());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,8 +163,8 @@ pub struct Hours {
 }
 
 impl Hours {
-    /// From one (hour, minute) to just before another; `None` if either is no time of day. The same
-    /// twice is the whole day.
+    /// From one (hour, minute) up to another, exclusive. `None` if one of them is not a time of
+    /// day. Two equal times mean the whole day.
     pub fn between(from: (u8, u8), until: (u8, u8)) -> Option<Hours> {
         let seconds = |(hour, minute): (u8, u8)| {
             (hour < 24 && minute < 60).then(|| u64::from(hour) * 3600 + u64::from(minute) * 60)
@@ -169,13 +172,13 @@ impl Hours {
         Some(Hours { from: seconds(from)?, until: seconds(until)?, east: 0 })
     }
 
-    /// For clocks that are this many minutes ahead of UTC.
+    /// For local time that is this many minutes ahead of UTC.
     pub fn east_of_utc_minutes(mut self, minutes: i32) -> Hours {
         self.east = i64::from(minutes) * 60;
         self
     }
 
-    /// Is this moment within them?
+    /// Whether this moment is within the hours.
     pub fn contain(&self, at: SystemTime) -> bool {
         let seconds = match at.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(since) => since.as_secs() as i64,
@@ -189,29 +192,45 @@ impl Hours {
     }
 }
 
-/// How many events a subscriber takes in a time; the others pass it by and are counted as filtered.
+/// How many events a subscriber takes per unit of time. Other events are skipped and counted as
+/// filtered.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Rate, Topic};
+/// use std::time::Duration;
+/// const ALARMS: Topic<u32> = Topic::new("alarms");
+///
+/// let hub = EventHub::new();
+/// let hourly = Rate::one_in(Duration::from_secs(3600)).expect("not zero").burst(2);
+/// let pager = hub.subscribe(&ALARMS).rate(hourly).inline(|_: Delivery<'_, u32>| ())?;
+/// for alarm in 1..=5 {
+///     hub.blocking_publish(&ALARMS, alarm)?;
+/// }
+/// assert_eq!((pager.stats().processed, pager.stats().filtered), (2, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     quota: Quota,
 }
 
 impl Rate {
-    /// This many a second, in bursts of as many. 0 counts as 1.
+    /// This many per second, and as many in one burst. 0 counts as 1.
     pub fn per_second(events: u32) -> Rate {
         Rate { quota: Quota::per_second(at_least_one(events)) }
     }
 
-    /// This many a minute, in bursts of as many. 0 counts as 1.
+    /// This many per minute, and as many in one burst. 0 counts as 1.
     pub fn per_minute(events: u32) -> Rate {
         Rate { quota: Quota::per_minute(at_least_one(events)) }
     }
 
-    /// One in this time; `None` if the time is zero.
+    /// One per this duration. `None` if the duration is zero.
     pub fn one_in(time: Duration) -> Option<Rate> {
         Some(Rate { quota: Quota::with_period(time)? })
     }
 
-    /// As many may come at once.
+    /// The maximum number of events in one burst. 0 counts as 1.
     pub fn burst(mut self, events: u32) -> Rate {
         self.quota = self.quota.allow_burst(at_least_one(events));
         self

@@ -1,4 +1,4 @@
-//! [`Handler`]: what a subscriber does with an event, and how it says that it could not.
+//! [`Handler`]: what a subscriber does with an event, and how it reports a failure.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -7,15 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::AnyEvent;
 
-/// How bad something is. A worse one compares greater.
+/// How bad a problem is. A worse severity compares greater.
+///
+/// ```
+/// use artel_hub::Severity;
+///
+/// assert!(Severity::Critical > Severity::Error && Severity::Error > Severity::Warning);
+/// assert_eq!(Severity::Critical.to_string(), "critical");
+/// assert_eq!(serde_json::to_value(Severity::Warning)?, "warning");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth a look some day.
+    /// Should be looked at some time.
     Warning,
     /// Something was not done.
     Error,
-    /// Somebody has to do something.
+    /// Somebody has to act.
     Critical,
 }
 
@@ -29,26 +38,26 @@ impl std::fmt::Display for Severity {
     }
 }
 
-/// What is to be done about an event that could not be handled.
+/// What to do about an event that could not be handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
     Retry,
     Skip,
     Fatal,
-    /// It took too long: as if it were fatal, and the event is not tried again.
+    /// The handler took too long. Treated as fatal, and the event is not tried again.
     Late,
 }
 
 /// Why an event was not handled, and what to do about it.
 ///
-/// Every error type converts into one that is retried, so `?` works inside handlers; boxed errors and
-/// texts do with `.map_err(HandlerError::retry)`.
+/// Every error type converts into a `HandlerError` that is retried, so `?` works inside handlers.
+/// Boxed errors and texts need `.map_err(HandlerError::retry)`.
 ///
 /// ```
 /// use artel_hub::{HandlerError, Severity};
 ///
 /// fn parse(text: &str) -> Result<u64, HandlerError> {
-///     // No later attempt would do better: keep the event as a dead letter and go on.
+///     // A retry would not help: keep the event as a dead letter and continue.
 ///     text.parse().map_err(HandlerError::skip)
 /// }
 /// let error = parse("x").unwrap_err().with_severity(Severity::Warning);
@@ -62,23 +71,23 @@ pub struct HandlerError {
 }
 
 impl HandlerError {
-    /// Try this event again, after a pause that grows; it becomes a dead letter when it has
-    /// failed too often.
+    /// Try this event again after a pause. The pause grows with each attempt. After too many
+    /// attempts the event becomes a dead letter.
     pub fn retry(reason: impl std::fmt::Display) -> HandlerError {
         HandlerError::new(Remedy::Retry, Severity::Warning, reason)
     }
 
-    /// Keep this event as a dead letter and go on with the next.
+    /// Keep this event as a dead letter and continue with the next one.
     pub fn skip(reason: impl std::fmt::Display) -> HandlerError {
         HandlerError::new(Remedy::Skip, Severity::Error, reason)
     }
 
-    /// The handler cannot go on: make a new one and try this event again with that.
+    /// The handler cannot continue. Create a new handler and try this event again with it.
     pub fn fatal(reason: impl std::fmt::Display) -> HandlerError {
         HandlerError::new(Remedy::Fatal, Severity::Error, reason)
     }
 
-    /// How bad it is: a warning for `retry`, an error for the others unless said here.
+    /// Sets the severity. Default: warning for `retry`, error for the others.
     pub fn with_severity(mut self, severity: Severity) -> HandlerError {
         self.severity = severity;
         self
@@ -101,7 +110,21 @@ impl<E: std::error::Error> From<E> for HandlerError {
     }
 }
 
-/// An event, given to one subscriber. It is the payload as far as one can see.
+/// An event, delivered to one subscriber. It dereferences to the payload.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Topic};
+/// const LINES: Topic<String> = Topic::new("lines/en");
+///
+/// let hub = EventHub::new();
+/// let (send, received) = std::sync::mpsc::channel();
+/// let _reader = hub.subscribe(&LINES).inline(move |line: Delivery<'_, String>| {
+///     send.send((line.to_uppercase(), line.event().key().to_string(), line.attempt()))
+/// })?;
+/// hub.blocking_publish(&LINES, "hello".into())?;
+/// assert_eq!(received.recv()?, ("HELLO".to_string(), "lines/en".to_string(), 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Delivery<'a, T> {
     pub(crate) event: &'a AnyEvent,
@@ -111,22 +134,22 @@ pub struct Delivery<'a, T> {
 }
 
 impl<'a, T> Delivery<'a, T> {
-    /// The whole event: its key, number and time. Clone it to keep it.
+    /// The whole event: its key, sequence number and time. Clone it to keep it.
     pub fn event(&self) -> &'a AnyEvent {
         self.event
     }
 
-    /// The payload, for as long as the handler runs.
+    /// The payload. The reference is valid while the handler runs.
     pub fn get(&self) -> &'a T {
         self.payload
     }
 
-    /// Which attempt this is, from 1.
+    /// The number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How many events this subscriber lost since the one before, because its queue was full.
+    /// How many events this subscriber lost since the previous one because its queue was full.
     pub fn lagged(&self) -> u64 {
         self.lagged
     }
@@ -142,54 +165,61 @@ impl<T> Deref for Delivery<'_, T> {
 
 /// What a subscriber does with its events, one after the other.
 ///
-/// Every closure that takes a [`Delivery`] and returns nothing, or a `Result` whose error is or
-/// becomes a [`HandlerError`], is one. Implement it for state that is to be made anew after a
-/// failure, and for handlers that wait.
+/// A closure is a handler if it takes a [`Delivery`] and returns `()`, or a `Result` whose error
+/// converts into a [`HandlerError`]. Implement this trait for handlers that await, and for handlers
+/// whose state must be created again after a failure.
 ///
 /// ```
-/// use artel_hub::{Delivery, Handler, HandlerError};
+/// use artel_hub::{Context, Delivery, EventHub, Handler, HandlerError, Topic};
+/// # const LINES: Topic<String> = Topic::new("lines");
 ///
-/// struct Auditor {
-///     seen: u64,
-/// }
+/// struct Auditor { seen: usize }
 ///
 /// impl Handler<String> for Auditor {
 ///     async fn handle(&mut self, line: Delivery<'_, String>) -> Result<(), HandlerError> {
-///         self.seen += line.len() as u64;
+///         self.seen += line.len();
 ///         Ok(())
 ///     }
 /// }
+/// # let hub = EventHub::new();
+/// let auditor = hub.subscribe(&LINES).on(Context::Thread).spawn_with(|| Auditor { seen: 0 })?;
+/// hub.blocking_publish(&LINES, "hello".into())?;
+/// hub.blocking_idle();
+/// assert_eq!(auditor.stats().processed, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Handler<T>: Send + 'static {
-    /// Handles one event. The next comes when this one is done.
+    /// Handles one event. The next event is delivered when this one is done.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped in the middle when the subscriber is stopped and its time to drain
-    /// has passed; the event is then a dead letter.
+    /// If the subscriber is stopped and its time to drain has passed, the future is dropped before
+    /// it is ready. The event then becomes a dead letter.
     fn handle(
         &mut self,
         delivery: Delivery<'_, T>,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// A handler that collects says how many events it takes before [`Handler::commit`]; what is
-    /// not committed is given again to the next handler if this one fails. Collected events are not
-    /// counted among those that wait in its queue. 0: it does not collect.
+    /// How many events the handler collects before [`Handler::commit`]. 0 means that it does not
+    /// collect. If the handler fails, uncommitted events are delivered again to the next handler.
+    /// Collected events do not count as waiting in the queue.
     fn collects(&self) -> usize {
         0
     }
 
-    /// Called when as many were handled as [`Handler::collects`] says, or when none is waiting. One
-    /// that fails is called again after a pause, until it succeeds: no single event is to blame, so
-    /// attempts are not counted, and `skip` means what `retry` means. After a fatal error or a panic
-    /// the next handler is given all of them again; when the budget is spent they become dead
-    /// letters. If it takes longer than it may, all of them become dead letters at once: whether
-    /// they are committed nobody knows.
+    /// Commits the collected events. Called when [`Handler::collects`] events are handled, or when
+    /// no event waits.
+    ///
+    /// If it fails, it is called again after a pause, until it succeeds. No single event is to
+    /// blame, so attempts are not counted, and `skip` means the same as `retry`. After a fatal
+    /// error or a panic, the next handler gets all collected events again. When the restart budget
+    /// is spent, they become dead letters. If a commit exceeds the handler's time-out, all of them
+    /// become dead letters at once, because it is unknown whether they are committed.
     fn commit(&mut self) -> impl Future<Output = Result<(), HandlerError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Whether [`Handler::immediate`] does it: closures never wait, so no future is made for them.
+    /// Whether [`Handler::immediate`] is implemented. Closures never await, so they need no future.
     #[doc(hidden)]
     const IMMEDIATE: bool = false;
 
@@ -219,14 +249,28 @@ where
     }
 }
 
-/// What a closure may return: nothing, or a result.
+/// What a handler closure may return: `()` or a `Result`.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, IntoOutcome, Topic};
+/// const NUMBERS: Topic<String> = Topic::new("numbers");
+///
+/// let hub = EventHub::new();
+/// let parser = hub.subscribe(&NUMBERS).attempts(1);
+/// let parser = parser.inline(|text: Delivery<'_, String>| text.parse::<u64>().map(drop))?;
+/// hub.blocking_publish(&NUMBERS, "7".into())?;
+/// hub.blocking_publish(&NUMBERS, "seven".into())?;
+/// assert_eq!((parser.stats().processed, parser.stats().letters), (1, 1));
+/// assert!(().into_outcome().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a handler closure must return `()` or `Result<(), E>`, not `{Self}`",
     note = "a handler that waits is a type that implements `Handler` with an `async fn handle`",
     note = "boxed errors and texts become a `HandlerError` with `.map_err(HandlerError::retry)`"
 )]
 pub trait IntoOutcome {
-    /// As a result.
+    /// Converts it into the result of a handler.
     fn into_outcome(self) -> Result<(), HandlerError>;
 }
 

@@ -1,6 +1,6 @@
-//! What is done with one event: filtered, handed to the handler, timed, its failure told.
+//! The handling of one event: filter it, call the handler, measure the time, report a failure.
 //!
-//! **Invariant:** whatever the user's code does here, a panic included, comes back as a [`Failure`].
+//! **Invariant:** every outcome of user code, panics included, is returned as a [`Failure`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use crate::stats::{add, count, sample_every};
 use crate::sync::Slot;
 use crate::wait::reader::Stretch;
 
-/// How many quick events are handled between two looks at who waits for them.
+/// How many quick events are handled between two checks for waiting publishers.
 const SHOWN: usize = 16;
 
-/// A failure as the hub sees it.
+/// A failure of a handler, a filter or a factory.
 pub(crate) struct Failure {
     pub(crate) remedy: Remedy,
     pub(crate) severity: Severity,
@@ -31,7 +31,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The handler took longer than it may.
+    /// The handler exceeded its time-out.
     pub(crate) fn late(time: Duration) -> Failure {
         let reason = format!("timeout: its handler took longer than {time:?}");
         Failure { remedy: Remedy::Late, severity: Severity::Error, reason }
@@ -49,49 +49,49 @@ impl From<HandlerError> for Failure {
     }
 }
 
-/// What a panic said, as a failure that needs a new handler.
+/// Converts a panic into a failure that needs a new handler.
 pub(crate) fn panicked(me: &Subscriber, panic: Box<dyn std::any::Any + Send>) -> Failure {
     count(&me.counts.troubles().panics);
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_string(),
         (_, Some(text)) => text.clone(),
-        _ => "something that is no text".to_string(),
+        _ => "with a value that is not text".to_string(),
     };
     discard(panic);
     let reason = format!("panicked: {text}");
     Failure { remedy: Remedy::Fatal, severity: Severity::Error, reason }
 }
 
-/// Drops what belongs to the user, whatever its `Drop` does.
+/// Drops a user value and catches a panic of its `Drop`.
 pub(crate) fn discard<V>(value: V) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         std::mem::forget(panic);
     }
 }
 
-/// What it takes to handle one event at once.
+/// The parts needed to handle events without awaiting.
 pub(crate) struct Handling<'a, T> {
     pub(crate) me: &'a Subscriber,
     pub(crate) filters: &'a mut Filters<T>,
     pub(crate) record: &'a mut AttemptRecord,
     pub(crate) sampler: &'a mut Sampler,
     pub(crate) depth: u16,
-    /// If it panics now it was the filter.
+    /// The filter runs now. A panic is then the filter's.
     pub(crate) filtering: bool,
 }
 
-/// How far a stretch was worked through.
+/// The progress in a stretch.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Events done with, and the bytes that makes in all.
+    /// Events finished in this stretch, and the bytes finished in total.
     pub(crate) passed: u64,
     pub(crate) bytes: u64,
-    /// How many of them everybody has seen.
+    /// How many of these events are in the public counters.
     told: u64,
-    /// Not handled, but filtered, of those that are not told; and the last of them.
+    /// Filtered events that are not in the public counters yet, and the position of the last one.
     filtered: u64,
     filtered_last: u64,
-    /// Others write to the same counters.
+    /// Other runners write to the same counters.
     pub(crate) shared: bool,
 }
 
@@ -110,7 +110,7 @@ impl Tally {
         }
     }
 
-    /// Lets everybody see it.
+    /// Adds the progress to the public counters.
     #[inline]
     pub(crate) fn tell(&mut self, me: &Subscriber) {
         let filtered = std::mem::take(&mut self.filtered);
@@ -127,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// The last one was not this runner's any more when it was done with it.
+    /// Removes the last event: its runner was replaced before it finished it.
     pub(crate) fn without_last(&mut self) {
         if self.passed > self.told {
             if self.filtered_last == self.passed {
@@ -139,13 +139,15 @@ impl Tally {
 }
 
 impl<T: 'static> Handling<'_, T> {
-    /// Whether the next so many events, if they are plain, need nothing but filter and handler.
+    /// Whether the next `events` events need only the filter and the handler, provided that they
+    /// are plain.
     #[inline]
     pub(crate) fn is_plain(&self, events: u32) -> bool {
         self.depth == 0 && self.record.is_clean() && self.sampler.is_quiet(events)
     }
 
-    /// Works through a stretch of the log, until other orders come or somebody waits for what it did.
+    /// Handles a stretch of the log, until there are new orders or a publisher waits for the
+    /// progress.
     #[inline(always)]
     pub(crate) fn stretch<H: Handler<T>>(
         &mut self,
@@ -156,7 +158,7 @@ impl<T: 'static> Handling<'_, T> {
     ) -> Result<(), Box<Failure>> {
         let mut slots = stretch.slots;
         if self.me.life.orders() != orders {
-            return Ok(()); // the first one is shown only now
+            return Ok(()); // orders are checked after the first event is shown
         }
         while let Some(event) = slots.first().and_then(Slot::get) {
             let some = &slots[..slots.len().min(SHOWN)];
@@ -171,7 +173,7 @@ impl<T: 'static> Handling<'_, T> {
             slots = &slots[(tally.passed - before) as usize..];
             let wanted = stretch.passed(tally.passed, tally.bytes);
             if self.me.life.orders() != orders {
-                break; // before the last one is counted
+                break; // before the last event is counted
             }
             tally.tell(self.me);
             if wanted {
@@ -181,7 +183,7 @@ impl<T: 'static> Handling<'_, T> {
         Ok(())
     }
 
-    /// Handles events as long as they are plain and no other orders come.
+    /// Handles events while they are plain and there are no new orders.
     #[inline(always)]
     fn quick<H: Handler<T>>(
         &mut self,
@@ -218,7 +220,7 @@ impl<T: 'static> Handling<'_, T> {
         Ok(())
     }
 
-    /// `false` if a filter did not let it through.
+    /// Handles one event. `false` if a filter rejected it.
     #[inline(always)]
     pub(crate) fn handle<H: Handler<T>>(
         &mut self,
@@ -230,7 +232,7 @@ impl<T: 'static> Handling<'_, T> {
         let mut payload = event.view::<T>();
         let clean = self.record.is_clean();
         let attempt = if clean { 1 } else { self.record.attempt(event.id()) };
-        // What passed once is not asked again: a rate would have forgotten it.
+        // On a retry the filters are not asked again: a rate limit might reject the event then.
         if let Some(some) = payload.filter(|_| attempt == 1 && !self.filters.is_empty()) {
             self.filtering = true;
             match self.filters.ask(event, some) {
@@ -293,14 +295,14 @@ pub(crate) fn wanted<'e, T: 'static>(
     }
 }
 
-/// A filter that fails will fail again: the event is a dead letter.
+/// A failing filter would fail again, so the event becomes a dead letter.
 pub(crate) fn filter_failed(failure: Failure) -> Failure {
     let reason = format!("its filter: {}", failure.reason);
     Failure { remedy: Remedy::Skip, reason, ..failure }
 }
 
-/// An attempt failed: counts and reports it, has it decided what follows, and makes the event a dead letter if it is
-/// not tried again. Whether it is one.
+/// Counts and reports a failed attempt, and has the next step decided. If the event is not tried
+/// again, makes it a dead letter and returns `true`.
 pub(crate) fn judge(
     core: &HubCore,
     me: &Subscriber,
@@ -312,7 +314,7 @@ pub(crate) fn judge(
     let attempt = record.attempt(event.id());
     failed(core, me, event, failure, attempt);
     let verdict = decide(record);
-    // The one that spent the budget is nobody else's to try.
+    // The event that spent the budget is not passed on to others.
     let is_letter =
         matches!(verdict, Verdict::Letter | Verdict::End | Verdict::Anew { letter: true, .. });
     if is_letter {
@@ -322,7 +324,7 @@ pub(crate) fn judge(
     (verdict, is_letter)
 }
 
-/// Counts a failed attempt and says so.
+/// Counts and reports a failed attempt.
 pub(crate) fn failed(
     core: &HubCore,
     me: &Subscriber,
@@ -372,14 +374,14 @@ pub(crate) fn span(me: &Subscriber, event: &AnyEvent) -> Option<tracing::Span> {
     ))
 }
 
-/// Which events are timed: on average one in so many, by chance, so that no rhythm of the events
-/// hides from it.
+/// Chooses which events are timed. The distance between two samples is random, so that a regular
+/// pattern of events is not missed.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     wait: u32,
     weight: u32,
     chance: u32,
-    /// Handlers are so quick that not every step need be shown to publishers at once.
+    /// Handlers are quick: progress need not be shown to publishers after every event.
     quick: bool,
 }
 
@@ -390,7 +392,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// None of the next so many events is to be timed.
+    /// Whether none of the next `events` events is to be timed.
     #[inline]
     fn is_quiet(&self, events: u32) -> bool {
         self.quick && self.wait >= events
@@ -401,7 +403,7 @@ impl Sampler {
         self.wait = self.wait.saturating_sub(events);
     }
 
-    /// Is the next event to be timed? If not, one less until then.
+    /// Whether the next event is to be timed. Counts down otherwise.
     #[inline]
     fn is_due(&mut self) -> bool {
         let due = self.wait == 0;
@@ -425,7 +427,7 @@ impl Sampler {
         me.counts.took(took, self.weight);
         let every = sample_every(took);
         self.quick = every > 8;
-        // xorshift: good enough to have no rhythm.
+        // xorshift: random enough for this.
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 17;
         self.chance ^= self.chance << 5;

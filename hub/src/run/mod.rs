@@ -1,4 +1,4 @@
-//! Running: subscribers, their handlers, and what becomes of a failure.
+//! Running: subscribers, their handlers, and the handling of failures.
 
 pub(crate) mod bounds;
 pub(crate) mod context;

@@ -1,15 +1,25 @@
-//! [`Restart`] and [`AttemptRecord`]: what is decided after a failure. Nothing here waits or acts.
+//! [`Restart`] and [`AttemptRecord`]: decisions after a failure. Nothing here waits or acts.
 //!
-//! **Invariant:** every failure leads to exactly one of: the same event again, a new handler and
-//! the same event again, a dead letter and the next event, the end. A handler is made anew at most
-//! as often as its budget says.
+//! **Invariant:** every failure leads to exactly one of these: a retry of the event, a new handler
+//! and a retry of the event, a dead letter and the next event, the end. A subscriber gets at most
+//! as many new handlers as its budget allows.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::run::handler::Remedy;
 
-/// Pauses that double from the first to the longest, each shortened by up to half by chance.
+/// Pauses that double from the first to the longest. Each is shortened at random by up to half.
+///
+/// ```
+/// use artel_hub::{Backoff, Restart};
+/// use std::time::Duration;
+///
+/// let backoff = Backoff::exponential(Duration::from_millis(10), Duration::from_secs(5));
+/// assert_eq!(backoff, Backoff::default());
+/// let patient = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(60));
+/// assert_ne!(Restart::times(20).backoff(patient), Restart::default());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub(crate) first: Duration,
@@ -17,12 +27,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// From `first`, doubling, to `most`.
+    /// Starts at `first` and doubles up to `most`.
     pub fn exponential(first: Duration, most: Duration) -> Backoff {
         Backoff { first, most: most.max(first) }
     }
 
-    /// The pause before attempt number `attempt` (the second is 1); `chance` is from 0 to 1.
+    /// The pause after failed attempt number `attempt`, from 1. `chance` is between 0 and 1.
     pub(crate) fn pause(&self, attempt: u32, chance: f64) -> Duration {
         let doubled = 2u32.saturating_pow(attempt.saturating_sub(1).min(20));
         let pause = self.first.saturating_mul(doubled).min(self.most);
@@ -36,7 +46,23 @@ impl Default for Backoff {
     }
 }
 
-/// How often a handler may be made anew, and how quickly.
+/// How many new handlers a subscriber may get, and how soon.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, HandlerError, Restart, State, Topic};
+/// const LINES: Topic<u32> = Topic::new("lines");
+///
+/// let hub = EventHub::new();
+/// let fragile = hub
+///     .subscribe(&LINES)
+///     .attempts(1)
+///     .restart(Restart::times(1))
+///     .inline(|_: Delivery<'_, u32>| Err(HandlerError::fatal("connection lost")))?;
+/// hub.blocking_publish(&LINES, 1)?; // gets a new handler
+/// hub.blocking_publish(&LINES, 2)?; // the budget is spent
+/// assert_eq!((fragile.stats().restarts, fragile.stats().state), (1, State::Failed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
     pub(crate) times: u32,
@@ -45,24 +71,24 @@ pub struct Restart {
 }
 
 impl Restart {
-    /// Never: the first panic or fatal error stops the subscriber.
+    /// No restarts: the first panic or fatal error stops the subscriber.
     pub fn never() -> Restart {
         Restart::times(0)
     }
 
-    /// This often within a minute, or within what [`Restart::within`] says. An event that makes its
-    /// handler panic costs a restart for each of its attempts.
+    /// At most this many restarts per minute, or per [`Restart::within`]. An event that makes its
+    /// handler panic costs one restart per attempt.
     pub fn times(times: u32) -> Restart {
         Restart { times, within: Duration::from_secs(60), backoff: Backoff::default() }
     }
 
-    /// The time in which restarts are counted.
+    /// The period in which restarts are counted.
     pub fn within(mut self, within: Duration) -> Restart {
         self.within = within;
         self
     }
 
-    /// The pauses before restarts, and before retries of one event.
+    /// The pauses before restarts and before retries of one event.
     pub fn backoff(mut self, backoff: Backoff) -> Restart {
         self.backoff = backoff;
         self
@@ -78,13 +104,12 @@ impl Default for Restart {
 /// How many handlers of one subscriber may hang at the same time, whatever its budget.
 const OUT_MAX: u32 = 64;
 
-/// How often one subscriber may fail, and how often its handler was made anew lately, whichever
-/// runner had it made.
+/// The limits of one subscriber, and its recent restarts. Shared by all its runners.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// How often one event is tried.
+    /// The maximum number of attempts per event.
     attempts_max: u32,
-    /// Unless it is the usual one.
+    /// `None` for the default.
     restart: Option<Box<Restart>>,
     #[expect(clippy::box_collection, reason = "most have none, and there may be very many")]
     restarts: Option<Box<VecDeque<Instant>>>,
@@ -105,7 +130,7 @@ impl Budget {
         self.restart().backoff.pause(failures, chance)
     }
 
-    /// One restart more; `false` if there is none left.
+    /// Uses up one restart. `false` if none is left.
     fn spend(&mut self, now: Instant) -> bool {
         let Restart { times, within, .. } = self.restart();
         let restarts = self.restarts.get_or_insert_default();
@@ -119,8 +144,9 @@ impl Budget {
         true
     }
 
-    /// A runner did not come back, and so many have not by now: what became of its event is decided
-    /// already. However much time passes between, not more hang than may be made anew.
+    /// A runner hangs and was replaced; `out` replaced runners have not returned. Returns the pause
+    /// before the next runner, or `None` if there may be no more. The number of hanging runners is
+    /// limited, however much time passes between them.
     pub(crate) fn replaced(&mut self, out: u32, now: Instant, chance: f64) -> Option<Duration> {
         let lately = self.restarts.as_ref().map_or(0, |restarts| restarts.len() as u32);
         let most = self.restart().times.min(OUT_MAX);
@@ -128,8 +154,8 @@ impl Budget {
     }
 }
 
-/// What has gone wrong with the events of one runner so far. Boxed: with most nothing has, and there
-/// may be very many.
+/// The failures of the current events of one runner. Boxed: most runners have none, and there may
+/// be very many runners.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptRecord {
     trouble: Option<Box<Trouble>>,
@@ -137,41 +163,41 @@ pub(crate) struct AttemptRecord {
 
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Restarts in a row, without an event handled between.
+    /// Restarts in a row without a handled event in between.
     in_a_row: u32,
-    /// The events that failed and are still to be handled, or to be committed, and how often each
-    /// did. A handler that collects may have several: all it holds are given to it again.
+    /// The events that failed and are still to be handled or committed, and how often each failed.
+    /// A handler that collects may have several, because all held events are delivered to it again.
     culprits: Vec<(usize, u32)>,
 }
 
-/// What is to be done.
+/// The decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The same event again, after this pause.
+    /// Retry the event after this pause.
     Again(Duration),
-    /// The event is a dead letter; the handler goes on.
+    /// The event becomes a dead letter. The handler continues.
     Letter,
-    /// A new handler after this pause; the event is a dead letter if `letter`.
+    /// A new handler after this pause. If `letter`, the event becomes a dead letter.
     Anew { pause: Duration, letter: bool },
     /// The budget is spent.
     End,
 }
 
 impl AttemptRecord {
-    /// Nothing failed that is still to be tried again: the usual case.
+    /// Whether no failed event is still to be retried. This is the usual case.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
         self.trouble.is_none()
     }
 
-    /// Which attempt at this event the next is, from 1.
+    /// The number of the next attempt at this event, from 1.
     #[inline]
     pub(crate) fn attempt(&self, event: usize) -> u32 {
         let mut culprits = self.trouble.iter().flat_map(|trouble| &trouble.culprits);
         culprits.find(|(culprit, _)| *culprit == event).map_or(1, |(_, failed)| failed + 1)
     }
 
-    /// This event is done with, and was not handled.
+    /// Records that this event is finished but was not handled.
     #[inline]
     pub(crate) fn done_with(&mut self, event: usize) {
         if let Some(trouble) = &mut self.trouble {
@@ -179,19 +205,20 @@ impl AttemptRecord {
         }
     }
 
-    /// This event was handled. That is no progress while one that failed is still to come.
+    /// Records that this event was handled. This does not count as progress while a failed event is
+    /// still to be retried.
     #[inline]
     pub(crate) fn handled(&mut self, event: usize) {
         self.done_with(event);
         self.trouble.take_if(|trouble| trouble.culprits.is_empty());
     }
 
-    /// A handler that collects has committed all it held: nothing of that comes again.
+    /// Records that a handler committed all held events, so that none of them is delivered again.
     pub(crate) fn committed(&mut self) {
         self.trouble = None;
     }
 
-    /// The handler failed at an event.
+    /// Decides after a handler failed at an event.
     pub(crate) fn failed(
         &mut self,
         event: usize,
@@ -213,7 +240,7 @@ impl AttemptRecord {
         }
     }
 
-    /// The factory itself failed, or a commit: no event is to blame.
+    /// Decides after the factory or a commit failed. No event is to blame.
     pub(crate) fn not_made(&mut self, budget: &mut Budget, now: Instant, chance: f64) -> Verdict {
         self.anew(false, budget, now, chance)
     }
@@ -287,7 +314,7 @@ mod tests {
         assert_eq!(pause, Duration::from_millis(10), "an event handled between starts over");
     }
 
-    /// A handler that collects is given its events again: those before the culprit are no progress.
+    /// Events that a collecting handler gets again before the culprit are not progress.
     #[test]
     fn a_culprit_stays_one_while_others_are_handled() {
         let (mut record, mut budget, now) = record(9, 3);

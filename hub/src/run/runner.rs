@@ -1,10 +1,10 @@
-//! [`Runner`]: one subscriber at work. It takes an event, filters it, has it handled, and decides
-//! what to do if that failed; wherever it runs, this is what runs.
+//! [`Runner`]: the loop of one subscriber, in every context. It takes an event, filters it, has it
+//! handled, and decides what to do after a failure.
 //!
-//! **Invariant:** an event leaves the inbox when it was handled, filtered or made a dead letter,
-//! and not before; whatever a handler, a filter, a factory or a `Drop` does, the runner goes on or
-//! ends as its budget says, and nobody else notices. A runner that did not come back in time is
-//! replaced by another; when it does come back, it changes nothing any more.
+//! **Invariant:** an event leaves the inbox only when it was handled, filtered or made a dead
+//! letter. If a handler, a filter, a factory or a `Drop` misbehaves, the runner continues or ends
+//! as its budget says, and no other subscriber is affected. A runner that does not return in time
+//! is replaced. When it returns later, it has no effect any more.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,26 +29,26 @@ use crate::run::runner_maker::RunnerMaker;
 use crate::run::subscriber::{Phase, Subscriber};
 use crate::wait::inbox::Inbox;
 
-/// With at most this many readers of a log, each spins so often before it looks again: who follows a
-/// publisher step by step slows both of them down.
+/// With at most `FEW` readers of a log, each spins `NAP` times before it checks again. A reader
+/// that follows a publisher event by event slows down both.
 const FEW: usize = 4;
 const NAP: u32 = 64;
 
-/// What became of an event.
+/// The result of one step.
 enum Step {
-    /// It was handled or filtered.
+    /// The event was handled or filtered.
     Done,
-    /// There is none.
+    /// There is no event.
     Empty,
     Failed(Box<Failure>),
-    /// The handler is done for: a new one is to be made, or none.
+    /// The handler cannot continue. `None`: create a new one. `Some`: the runner ends.
     Over(Option<End>),
 }
 
 /// How a runner ended.
 pub(crate) enum End {
     Told,
-    /// Another one goes on in its place.
+    /// Another runner continues in its place.
     Replaced,
     Spent(Box<Failure>),
 }
@@ -57,15 +57,15 @@ pub(crate) struct Runner<T: 'static, F> {
     pub(crate) core: Arc<HubCore>,
     pub(crate) me: Arc<Subscriber>,
     pub(crate) inbox: Inbox,
-    /// Copied where they run: copying them is the user's code.
+    /// Copied in the runner's context, because copying them is user code.
     pub(crate) filters: Filters<T>,
     pub(crate) has_filters: bool,
     pub(crate) record: AttemptRecord,
     pub(crate) maker: Arc<RunnerMaker<T, F>>,
     pub(crate) sampler: Sampler,
-    /// Handled, not yet committed.
+    /// Events handled but not yet committed.
     pub(crate) held: u32,
-    /// What it waits for before it begins.
+    /// The pause before it begins.
     pub(crate) pause_ms: u32,
     pub(crate) replaced: bool,
 }
@@ -76,8 +76,8 @@ where
     H: Handler<T>,
     F: FnMut() -> H + Send + 'static,
 {
-    /// Runs until told to end or until the budget is spent. What is rare is boxed, and all that is
-    /// not is in here: every subscriber has the size of this future all its life.
+    /// Runs until it is ordered to end or the budget is spent. Rare steps are boxed, frequent ones
+    /// are inlined here: every subscriber keeps a future of this size for all its life.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for two runners")]
     pub(crate) fn run(mut self) -> impl Future<Output = ()> + Send {
         async move {
@@ -140,7 +140,7 @@ where
         }
     }
 
-    /// Makes a new handler; `false` if there is to be none, as its subscriber is over.
+    /// Creates a new handler. `false` if there is none any more because the subscriber has ended.
     fn make(&mut self, handler: &mut Guarded<H>) -> Result<bool, Box<Failure>> {
         let (maker, filters, has_filters) = (&self.maker, &mut self.filters, &mut self.has_filters);
         let make = AssertUnwindSafe(|| {
@@ -163,8 +163,8 @@ where
         }
     }
 
-    /// A handler that may wait: one event after the other, until there is none or others are to run.
-    /// What it collected is committed when it is enough, or when no more is there.
+    /// For handlers that may await: handles events until there are no more or others should run.
+    /// Commits the collected events when there are enough, or when no more events wait.
     async fn stint(&mut self, handler: &mut H, orders: Orders) -> Step {
         let asked = within(self.at(), || catch_unwind(AssertUnwindSafe(|| handler.collects())));
         let collects = match asked {
@@ -182,7 +182,7 @@ where
             if commits && let Err(end) = Box::pin(self.commit(handler)).await {
                 return Step::Over(end);
             }
-            // What is for it alone is taken one by one.
+            // Events for this subscriber only are taken one by one.
             let over = self.me.life.orders() != orders || orders.direct();
             let over = over || self.inbox.stretch_ended();
             if over || !matches!(step, Step::Done) {
@@ -191,7 +191,7 @@ where
         }
     }
 
-    /// What it is told to do. What is for it alone is taken on the way.
+    /// The current orders. Also takes the next event for this subscriber only.
     fn orders(&mut self) -> Orders {
         let orders = self.me.life.orders();
         if orders.direct() {
@@ -208,7 +208,7 @@ where
         at(&self.core, &self.me)
     }
 
-    /// A handler that never waits: one event after the other, to the end of the stretch.
+    /// For handlers that never await: handles events to the end of the stretch.
     fn burst(&mut self, handler: &mut H, orders: Orders) -> Step {
         let at = self.at();
         let mut stretched = false;
@@ -274,7 +274,7 @@ where
         }
     }
 
-    /// A handler that may wait: one event.
+    /// For handlers that may await: handles one event.
     async fn step(&mut self, handler: &mut H, hold: bool, orders: Orders) -> Step {
         let at = self.at();
         if self.inbox.current().is_none() {
@@ -321,7 +321,7 @@ where
             Ok(true) => self.inbox.told_lagged(),
         }
         if hold {
-            // It counts when it is committed, and until then it may come again.
+            // It is counted when it is committed. Until then it may be delivered again.
             self.held = self.inbox.hold(&self.me, bytes) as u32;
         } else {
             self.inbox.count(&self.me.counts.processed);
@@ -331,15 +331,15 @@ where
         Step::Done
     }
 
-    /// Pauses, unless it is told to stop. Being told to drain does not shorten it.
+    /// Pauses, unless it is ordered to stop. An order to drain does not shorten the pause.
     pub(crate) async fn sleep(&mut self, time: Duration) {
         self.me.enter_if(Phase::Running, Phase::Pausing);
         self.core.timer.sleep(time).await;
         self.me.enter_if(Phase::Pausing, Phase::Running);
     }
 
-    /// Waits for the next event: by looking again for a moment if only few do, then asleep.
-    /// Not an `async fn`: every subscriber has the size of this all its life.
+    /// Waits for the next event. With few readers it checks again for a moment before it sleeps.
+    /// Not an `async fn`: every subscriber keeps a future of this size for all its life.
     fn wait_for_event(&mut self, orders: Orders) -> impl Future<Output = ()> {
         if self.me.lagging.load(Ordering::Relaxed) {
             self.me.lagging.store(false, Ordering::Relaxed);
@@ -348,7 +348,7 @@ where
         let mut looked = false;
         poll_fn(move |cx| {
             if !std::mem::replace(&mut looked, true) {
-                // Not too soon, and others first, so that what comes comes in numbers.
+                // Not too soon, and after others have run, so that events arrive in batches.
                 if few {
                     (0..NAP).for_each(|_| std::hint::spin_loop());
                     if self.inbox.peek() {
@@ -358,7 +358,7 @@ where
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // Orders come before their wake-up, and the waker was registered before this poll.
+            // Orders are given before their wake-up, and the waker was registered before this poll.
             if self.me.life.orders() != orders || !self.inbox.sleep() {
                 return Poll::Ready(());
             }
@@ -367,7 +367,8 @@ where
         })
     }
 
-    /// Leaves the hub: what is left becomes dead letters if it failed or was drained too late.
+    /// Leaves the hub. Remaining events become dead letters if the subscriber failed or its time to
+    /// drain has passed.
     fn finish(&mut self, end: End) {
         match end {
             End::Spent(failure) => self.end(Some(failure.reason)),
@@ -381,7 +382,7 @@ where
 }
 
 impl<T: 'static, F> Runner<T, F> {
-    /// What was handled and not committed is to be handled again.
+    /// Lets uncommitted events be handled again.
     fn hold_nothing(&mut self) {
         self.held = 0;
         self.inbox.again(&self.me);
@@ -397,7 +398,7 @@ impl<T: 'static, F> Runner<T, F> {
     }
 }
 
-/// Whatever ends a runner, nobody waits for it afterwards, and what it left is not lost.
+/// However a runner ends, nobody waits for it afterwards, and its events are not lost.
 impl<T: 'static, F> Drop for Runner<T, F> {
     fn drop(&mut self) {
         if !self.replaced && !self.inbox.is_replaced(&self.me) {
@@ -421,7 +422,7 @@ impl<T: 'static, F> Drop for Runner<T, F> {
     }
 }
 
-/// Who runs, as far as publishing from inside is concerned.
+/// The subscriber as the current handler, for publishes from inside it.
 fn at(core: &HubCore, me: &Subscriber) -> Current {
     Current { hub: core.id(), subscriber: me.id, depth: 0, shared: me.shares_threads() }
 }

@@ -1,7 +1,7 @@
-//! [`RunnerMaker`]: what a new runner is made of, when the one there was does not come back.
+//! [`RunnerMaker`]: creates runners, also to replace one that hangs.
 //!
-//! **Invariant:** a handler that hangs takes nothing with it but its event: its factory, a copy of
-//! its filters and the budget of its restarts are here, and not in the runner.
+//! **Invariant:** a handler that hangs takes only its event with it. The factory, a copy of the
+//! filters and the restart budget are stored here, not in the runner.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,33 +19,33 @@ use crate::run::subscriber::{Runs, Subscriber};
 use crate::sync::{AtomicU32, Ordering};
 use crate::wait::inbox::{Inbox, Source};
 
-/// Makes runners, and remembers what they have in common.
+/// Creates runners and stores what they share.
 pub(crate) struct RunnerMaker<T: 'static, F> {
     parts: Mutex<Parts<T, F>>,
-    /// Runners that were replaced and have not come back.
+    /// How many replaced runners have not returned.
     out: AtomicU32,
     context: Runs,
-    /// Unless it is the hub's own.
+    /// `None` for the hub's own runtime.
     runtime: Option<Box<tokio::runtime::Handle>>,
 }
 
 struct Parts<T: 'static, F> {
-    /// The user's, until its subscriber is over.
+    /// From the user. Dropped when the subscriber has ended.
     factory: Option<F>,
     filters: Filters<T>,
     budget: Budget,
 }
 
-/// What a new runner is told.
+/// How a new runner begins.
 pub(crate) struct RunnerStart {
     pub(crate) source: Source,
     /// Its number among the runners of its subscriber.
     pub(crate) runner: u32,
-    /// What it waits for before it begins.
+    /// The pause before it begins.
     pub(crate) pause: Option<Duration>,
 }
 
-/// A [`RunnerMaker`] of any type.
+/// A [`RunnerMaker`] with its types erased.
 pub(crate) trait StartRunner: Send + Sync {
     /// Starts a runner.
     fn start(
@@ -55,8 +55,8 @@ pub(crate) trait StartRunner: Send + Sync {
         begin: RunnerStart,
     ) -> std::io::Result<()>;
 
-    /// A runner was replaced. The pause before the next one begins; none if there is to be none:
-    /// too many were made anew, or hang.
+    /// Records that a runner was replaced. Returns the pause before the next one. `None` if there
+    /// may be no next one: too many handlers were created recently, or too many hang.
     fn replaced(&self) -> Option<Duration>;
 }
 
@@ -77,17 +77,17 @@ impl<T, F> RunnerMaker<T, F> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a decision that depends on how often its handler was made anew.
+    /// Makes a decision that depends on the restart budget.
     pub(crate) fn decide<R>(&self, decide: impl FnOnce(&mut Budget) -> R) -> R {
         decide(&mut self.lock().budget)
     }
 
-    /// No runner is made any more: what is the user's goes.
+    /// Drops the factory and the filters. No runner is created any more.
     pub(crate) fn clear(&self)
     where
         T: 'static,
     {
-        // Held by a factory that hangs, it is left where it is.
+        // If a hanging factory holds the lock, they are not dropped.
         let parts = self.parts.try_lock().ok();
         let gone = parts.map(|mut parts| {
             (parts.factory.take(), std::mem::replace(&mut parts.filters, Filters::new()))
@@ -95,7 +95,7 @@ impl<T, F> RunnerMaker<T, F> {
         discard(gone);
     }
 
-    /// A new handler. `None` if there are no more.
+    /// Creates a new handler. `None` if the subscriber has ended.
     pub(crate) fn make<H>(&self) -> Option<H>
     where
         F: FnMut() -> H,
@@ -103,7 +103,7 @@ impl<T, F> RunnerMaker<T, F> {
         self.lock().factory.as_mut().map(|factory| factory())
     }
 
-    /// The filters as they were before any event.
+    /// A copy of the filters as they were before the first event.
     pub(crate) fn filters(&self) -> Filters<T>
     where
         T: 'static,
@@ -111,7 +111,7 @@ impl<T, F> RunnerMaker<T, F> {
         self.lock().filters.copy()
     }
 
-    /// A runner that was replaced has come back.
+    /// Records that a replaced runner has returned.
     pub(crate) fn has_returned(&self) {
         self.out.fetch_sub(1, Ordering::AcqRel);
     }
@@ -148,12 +148,12 @@ where
             (Runs::Pool, _) => {
                 let pool = core.pool()?;
                 if begin.runner > 0 {
-                    pool.replace_thread()?; // the one that hangs ends when it comes back
+                    pool.replace_thread()?; // the hanging thread ends when it returns
                 }
                 pool.spawn(task);
             }
             _ => {
-                // The system's threads have short names.
+                // Thread names are short on some systems.
                 let name = format!("hub:{}", me.name().chars().take(11).collect::<String>());
                 drop(std::thread::Builder::new().name(name).spawn(move || block_on(task))?);
             }
@@ -162,7 +162,7 @@ where
     }
 
     fn replaced(&self) -> Option<Duration> {
-        // It may have come back already, and be counted first.
+        // The runner may have returned and been subtracted already.
         let out = self.out.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         self.decide(|budget| budget.replaced(out, Instant::now(), rand::random()))
     }

@@ -1,8 +1,8 @@
-//! [`run_to_end`]: a runner with an end.
+//! [`run_to_end`]: the future of a runner, with its end.
 //!
-//! **Invariant:** it is polled until its runner is done or its subscriber is told to stop; then the
-//! runner is dropped, whatever it was waiting for, and the subscriber is over, unless another runner
-//! has taken its place.
+//! **Invariant:** it is polled until the runner is done or the subscriber is ordered to stop. Then
+//! the runner is dropped, whatever it was waiting for. The subscriber has ended then, unless
+//! another runner has replaced this one.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +16,11 @@ use crate::run::handler::Handler;
 use crate::run::runner::Runner;
 use crate::run::subscriber::{Intake, Subscriber};
 
-/// A handler that keeps a thread of others for longer than this is told of.
+/// A handler that blocks a shared thread for longer than this is reported.
 const BLOCKING: Duration = Duration::from_millis(100);
 
 pin_project_lite::pin_project! {
-    /// One future without a box inside, and as small as can be: there may be very many.
+    /// A future without inner boxes, as small as possible: there may be very many.
     struct RunnerTask<R> {
         me: Arc<Subscriber>,
         #[pin]
@@ -28,7 +28,7 @@ pin_project_lite::pin_project! {
     }
 }
 
-/// Runs it until it ends, or is ended from outside in the middle of what its handler waits for.
+/// Runs a runner until it ends, or until an order to stop interrupts its handler.
 pub(crate) fn run_to_end<T, H, F>(runner: Runner<T, F>) -> impl Future<Output = ()> + Send
 where
     T: Send + Sync + 'static,
@@ -36,7 +36,7 @@ where
     F: FnMut() -> H + Send + 'static,
 {
     let me = runner.me.clone();
-    // The runner leaves the hub as it is dropped.
+    // The runner leaves the hub when it is dropped.
     RunnerTask { me, run: Some(runner.run()) }
 }
 

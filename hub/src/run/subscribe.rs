@@ -1,4 +1,4 @@
-//! [`Subscribe`]: what a new subscriber is to be like.
+//! [`Subscribe`]: the settings of a new subscriber.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,33 @@ use crate::wait::overflow::{Overflow, Queue};
 use crate::wait::queue::{self, QueueReader};
 use crate::wait::reader::Reader;
 
-/// How often an event is tried before it becomes a dead letter, unless the subscriber says so.
+/// Default for [`Subscribe::attempts`].
 const ATTEMPTS: u32 = 3;
-/// How long a handler on a task may take, unless the subscriber says so.
+/// Default for [`Subscribe::handler_timeout`] on a task.
 const TASK_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// A subscriber in the making. Ends with [`spawn`](Subscribe::spawn) or
-/// [`inline`](Subscribe::inline).
-#[must_use = "nobody is subscribed before `spawn` or `inline`"]
+/// Builds a subscriber. [`EventHub::subscribe`](crate::EventHub::subscribe) returns it.
+/// [`spawn`](Subscribe::spawn) or [`inline`](Subscribe::inline) completes it.
+///
+/// ```
+/// use artel_hub::{Context, Delivery, EventHub, Queue, Topic};
+/// const ORDERS: Topic<u32> = Topic::new("orders");
+///
+/// let hub = EventHub::new();
+/// let billing = hub
+///     .subscribe(&ORDERS)
+///     .name("billing")
+///     .on(Context::Thread)
+///     .queue(Queue::bounded(100))
+///     .filter(|total: &u32| *total > 0)
+///     .spawn(|_: Delivery<'_, u32>| ())?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// assert_eq!(billing.blocking_stop(std::time::Duration::from_secs(5))?.processed, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "it is not subscribed before `spawn` or `inline`"]
 pub struct Subscribe<T> {
     core: Arc<HubCore>,
     keys: Result<Keys<T>, KeyError>,
@@ -70,20 +87,21 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         }
     }
 
-    /// What notices, statistics and dead letters call it. Two subscribers whose keys overlap cannot
-    /// have one name. Without a name it gets a number.
+    /// Its name in notices, statistics and dead letters. Two subscribers with overlapping keys
+    /// cannot have the same name. Default: a name made from a number.
     pub fn name(mut self, name: impl Into<String>) -> Subscribe<T> {
         self.name = Some(name.into());
         self
     }
 
-    /// Where it runs: on a task unless said here.
+    /// Where it runs. Default: on a task.
     pub fn on(mut self, context: Context) -> Subscribe<T> {
         self.context = context;
         self
     }
 
-    /// How far it may fall behind, and what happens then: 1024 events, and publishers wait.
+    /// How far it may fall behind, and what happens then. Default: 1024 events, and publishers
+    /// wait.
     pub fn queue(mut self, queue: Queue) -> Subscribe<T> {
         self.queue = Some(queue);
         self
@@ -94,49 +112,51 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// How often its handler is made anew: twenty times within a minute unless said here. An event
-    /// that panics costs one for each of its [attempts](Subscribe::attempts).
+    /// How many restarts it may have. Default: 20 per minute. An event that panics costs one
+    /// restart per [attempt](Subscribe::attempts).
     pub fn restart(mut self, restart: Restart) -> Subscribe<T> {
         self.restart = restart;
         self
     }
 
-    /// How often one event is tried before it becomes a dead letter: three times unless said here.
+    /// How often one event is tried before it becomes a dead letter. Default: 3.
     pub fn attempts(mut self, attempts: u32) -> Subscribe<T> {
         self.attempts = attempts;
         self
     }
 
-    /// How long its handler may take for one event: 30 seconds on a task, as long as it likes on a
-    /// thread and on the pool, unless said here; `None` is as long as it likes. An event that takes
-    /// longer becomes a dead letter, and the subscriber gets a new handler as after a panic. A
-    /// handler that awaits is dropped; a thread that is inside one that blocks is left alone, and
-    /// what it comes back with is ignored. A blocking handler may be found some time later, up to a
-    /// quarter of this or a second. Each time costs a [restart](Subscribe::restart). On a task, a
-    /// handler that blocks keeps a thread of the runtime: when all of them are kept, no new handler
-    /// runs. Zero is refused when subscribing.
+    /// How long its handler may take for one event. Default: 30 seconds on a task, no limit on a
+    /// thread and on the pool. `None` means no limit. Zero is refused when subscribing.
+    ///
+    /// An event that takes longer becomes a dead letter, and the subscriber gets a new handler, as
+    /// after a panic. This costs a [restart](Subscribe::restart).
+    ///
+    /// * A handler that awaits is dropped.
+    /// * A thread that is blocked inside a handler is left alone, and its result is ignored. This
+    ///   may be noticed late: by up to a quarter of this time, or up to a second.
+    /// * On a task, a handler that blocks keeps a thread of the runtime. When all of these threads
+    ///   are blocked, no new handler runs.
     pub fn handler_timeout(mut self, time: impl Into<Option<Duration>>) -> Subscribe<T> {
         self.timeout = Some(time.into());
         self
     }
 
-    /// Events it loses because its queue is full become dead letters.
+    /// Events that it loses because its queue is full become dead letters.
     pub fn keep_dropped(mut self) -> Subscribe<T> {
         self.keeps_dropped = true;
         self
     }
 
-    /// Shares the events of these keys with the others of the same group and the same keys: each
-    /// event goes to one of them. Their filters should agree. What waits for a member that leaves,
-    /// the event an `async fn` was in the middle of among it, goes to the others, as far as they have
-    /// room.
+    /// Makes it a member of a group. All members have the same keys, and each event goes to one of
+    /// them. Their filters should agree. When a member leaves, its waiting events go to the other
+    /// members, as far as they have room. This includes an event that an `async fn` had begun.
     pub fn group(mut self, name: impl Into<String>, share: Share<T>) -> Subscribe<T> {
         self.group = Some((name.into(), share));
         self
     }
 
-    /// Only events for which this is true. It is cloned for a handler that is made anew because the
-    /// one before [took too long](Subscribe::handler_timeout).
+    /// Handles only events for which this returns true. It is cloned if the handler is replaced
+    /// because it [took too long](Subscribe::handler_timeout).
     pub fn filter(
         mut self,
         mut check: impl FnMut(&T) -> bool + Clone + Send + 'static,
@@ -145,7 +165,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Only events for which this is true; an error makes the event a dead letter.
+    /// Handles only events for which this returns true. An error makes the event a dead letter.
     pub fn try_filter(
         mut self,
         mut check: impl FnMut(&T) -> Result<bool, HandlerError> + Clone + Send + 'static,
@@ -154,7 +174,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Only events under keys like this.
+    /// Handles only events whose key matches this pattern.
     pub fn only(mut self, pattern: &str) -> Subscribe<T> {
         if let Err(error) = self.filters.add_pattern(pattern) {
             self.keys = self.keys.and(Err(error));
@@ -162,22 +182,26 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Only events whose JSON has this value at this path, with dots between names: `address.country`;
-    /// a number is a place in a list, `tags.0`. A name with a dot in it cannot be reached, and what is
-    /// not there is not `null`. Values are compared as JSON: 1 is not 1.0. Needs a topic declared with
-    /// [`Topic::json`](crate::Topic::json); events of others become dead letters.
+    /// Handles only events whose JSON has this value at this path.
+    ///
+    /// * Names are separated by dots: `address.country`. A number is an index into a list:
+    ///   `tags.0`.
+    /// * A name that contains a dot cannot be addressed.
+    /// * A missing value is not `null`. Values are compared as JSON: 1 is not 1.0.
+    /// * The topic must be declared with [`Topic::json`](crate::Topic::json). Events of other
+    ///   topics become dead letters.
     pub fn field(mut self, path: &str, value: impl Into<Value>) -> Subscribe<T> {
         self.filters.add_field(path, value.into());
         self
     }
 
-    /// Only events published within these hours of the day.
+    /// Handles only events published within these hours of the day.
     pub fn between(mut self, hours: Hours) -> Subscribe<T> {
         self.filters.add_hours(hours);
         self
     }
 
-    /// Not more events than this; the others pass it by.
+    /// Handles at most this many events. Other events are skipped.
     pub fn rate(mut self, rate: Rate) -> Subscribe<T> {
         self.filters.add_rate(rate);
         self
@@ -188,13 +212,14 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self
     }
 
-    /// Subscribes a handler, usually a closure `|event: Delivery<'_, T>| …`, with its type written out.
-    /// It is cloned when it has to be made anew, as it is now: what it captured and changed since is
-    /// forgotten then, unless it is shared. [`spawn_with`](Subscribe::spawn_with) takes what is not
-    /// to be cloned. A handler that waits implements [`Handler`].
+    /// Subscribes a handler, usually a closure `|event: Delivery<'_, T>| …` with its type written
+    /// out. A handler that awaits implements [`Handler`].
     ///
-    /// The subscriber is unsubscribed when the [`Subscription`] is dropped. `let _ = … .spawn(…)`
-    /// drops it at once.
+    /// After a failure, a new handler is cloned from the original one. Changes to captured values
+    /// are lost then, unless these values are shared. If the handler cannot be cloned, use
+    /// [`spawn_with`](Subscribe::spawn_with).
+    ///
+    /// Dropping the [`Subscription`] unsubscribes. `let _ = … .spawn(…)` drops it at once.
     pub fn spawn<H>(self, handler: H) -> Result<Subscription, SubscribeError>
     where
         H: Handler<T> + Clone,
@@ -202,8 +227,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self.spawn_with(move || handler.clone())
     }
 
-    /// Subscribes a handler that is made by a factory: now, in its own context, and after every
-    /// panic or fatal error.
+    /// Subscribes a handler that a factory creates: at the start and after every panic or fatal
+    /// error. The factory runs in the subscriber's context.
     pub fn spawn_with<H, F>(mut self, factory: F) -> Result<Subscription, SubscribeError>
     where
         H: Handler<T>,
@@ -238,8 +263,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         Ok(Subscription::new(self.core, me))
     }
 
-    /// Subscribes a closure that publishers call themselves, in their own thread, before `publish`
-    /// returns. It should be quick: everybody who publishes waits for it.
+    /// Subscribes a closure that publishers call in their own thread, before `publish` returns. It
+    /// should be quick: every publisher waits for it.
     pub fn inline<F, R>(self, handler: F) -> Result<Subscription, SubscribeError>
     where
         F: FnMut(Delivery<'_, T>) -> R + Clone + Send + 'static,
@@ -248,7 +273,8 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         self.inline_with(move || handler.clone())
     }
 
-    /// The same, made by a factory: with the first event, and after every panic or fatal error.
+    /// Like [`inline`](Subscribe::inline), but a factory creates the closure: with the first event
+    /// and after every panic or fatal error.
     pub fn inline_with<H, F, R>(self, factory: F) -> Result<Subscription, SubscribeError>
     where
         H: FnMut(Delivery<'_, T>) -> R + Send + 'static,
@@ -297,7 +323,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         Ok(Subscription::new(self.core, me))
     }
 
-    /// Everything that can be wrong with it, before anything is done.
+    /// Checks all settings before anything is done.
     fn check(&self) -> Result<Selection, SubscribeError> {
         let keys = self.keys.as_ref().map_err(|error| SubscribeError::Key(error.clone()))?;
         let group = self.group.as_ref().map(|(name, _)| name);
@@ -321,7 +347,7 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
         Ok(keys.selection.clone())
     }
 
-    /// Gives it a place in the routes. From here on events wait for it.
+    /// Adds the subscriber to the routes. From here on events wait for it.
     fn register(
         &self,
         selection: Selection,
@@ -373,12 +399,12 @@ impl<T: Send + Sync + 'static> Subscribe<T> {
     }
 }
 
-/// The runtime it is called on.
+/// The runtime of the caller.
 fn here() -> Result<tokio::runtime::Handle, SubscribeError> {
     tokio::runtime::Handle::try_current().map_err(|_| SubscribeError::NoRuntime)
 }
 
-/// May one of this name have these keys?
+/// Checks that a subscriber with this name may have these keys. Returns its number and its name.
 fn admit(
     core: &HubCore,
     registry: &Registry,

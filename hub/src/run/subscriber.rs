@@ -1,8 +1,8 @@
-//! [`Subscriber`]: what the hub, its publishers and its own runner know about one subscriber.
+//! [`Subscriber`]: the state of one subscriber, shared by the hub, its publishers and its runner.
 //!
-//! **Invariant:** what waits for a subscriber can be taken from it at any time, exactly: each event
-//! is either taken or its runner's. Only one runner is entitled to go on; which one is decided under
-//! the lock of `direct`.
+//! **Invariant:** the waiting events of a subscriber can be taken from it at any time, exactly
+//! once: each event is either taken or stays with the runner. Only one runner may continue. The
+//! lock of `direct` decides which one.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,27 +27,26 @@ use crate::wait::queue::EventQueue;
 
 /// Where events wait for a subscriber.
 pub(crate) enum Intake {
-    /// It reads the log it shares with others. The cursor is another one after a runner was
-    /// replaced.
+    /// It reads a log that it shares with others. The cursor changes when a runner is replaced.
     Log { log: Arc<Log<AnyEvent>>, cursor: ArcSwap<Cursor<AnyEvent>> },
-    /// It has a queue of its own; in a group it is one of several that share what comes.
+    /// It has its own queue. In a group, several such subscribers share the events.
     Queue { queue: Arc<EventQueue<AnyEvent>>, group: Option<Arc<Group>> },
     /// Nowhere: the publisher calls it.
     Inline(Box<Inline>),
 }
 
-/// In which order subscribers end when the hub does.
+/// The order in which subscribers end when the hub is shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// The user's.
+    /// Subscribers of the user.
     User,
-    /// What writes down what the user's did.
+    /// Archives. They record what the others did.
     Archive,
-    /// What tells somebody about it.
+    /// Alerts. They report what the others did.
     Alert,
 }
 
-/// What a subscriber is doing, as its runner says.
+/// What the runner of a subscriber is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -80,7 +79,7 @@ impl Runs {
 
 pub(crate) struct Subscriber {
     pub(crate) id: u64,
-    /// One without a name of its own gets one when somebody asks for it.
+    /// Created on demand if the user gave no name.
     name: OnceLock<Arc<str>>,
     pub(crate) selection: Arc<Selection>,
     context: Runs,
@@ -88,34 +87,35 @@ pub(crate) struct Subscriber {
     pub(crate) life: Life,
     pub(crate) counts: Counts,
     pub(crate) intake: Intake,
-    /// What it drops goes to the dead letters.
+    /// Dropped events become dead letters.
     pub(crate) keeps_dropped: bool,
-    /// Events reach it.
+    /// Events still reach it.
     pub(crate) routed: AtomicBool,
     keeps_leftovers: AtomicBool,
-    /// So many are at work on what it leaves: until everything is said, it is not idle.
+    /// How many threads are passing on its remaining events. It is not idle while there are any.
     leaving: AtomicU32,
     phase: AtomicU8,
-    /// Events for this one alone. Boxed: most never have any, and there may be very many.
+    /// Events for this subscriber only. Boxed: most subscribers never have any, and there may be
+    /// very many.
     pub(crate) direct: Mutex<Option<Box<Direct>>>,
     pub(crate) direct_count: AtomicU32,
-    /// How long its handler may take, in milliseconds; 0: as long as it likes.
+    /// The time-out of its handler in milliseconds. 0: none.
     timeout_ms: u32,
-    /// What a new runner is made of, if this one does not come back.
+    /// Creates a new runner if the current one hangs.
     pub(crate) maker: Option<Arc<dyn StartRunner>>,
-    /// Where it stands in the registry's list: under the registry's lock.
+    /// Its index in the registry's list. Under the registry's lock.
     pub(crate) seat: AtomicU32,
-    /// It was said that it loses events, and it has not caught up since.
+    /// A notice says that it loses events, and it has not caught up since.
     pub(crate) lagging: AtomicBool,
-    /// What the last look saw, and how often in a row it saw just that. Nobody else
-    /// writes them.
+    /// The progress that the last periodic check saw, and how many checks in a row saw the same.
+    /// Only the check writes them.
     watched_done: AtomicU64,
     watched_looks: AtomicU32,
-    /// For how many milliseconds it kept a thread of others, at most; not yet told.
+    /// The longest time that it blocked a shared thread, in milliseconds. Not reported yet.
     blocked_ms: AtomicU32,
 }
 
-/// Somebody is at work on what a subscriber leaves.
+/// Exists while a thread passes on the remaining events of a subscriber.
 pub(crate) struct Leaving<'a> {
     subscriber: &'a Subscriber,
 }
@@ -126,7 +126,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// What a new subscriber is like.
+/// The settings of a new subscriber.
 pub(crate) struct New {
     pub(crate) id: u64,
     pub(crate) name: Option<Arc<str>>,
@@ -139,7 +139,7 @@ pub(crate) struct New {
     pub(crate) maker: Option<Arc<dyn StartRunner>>,
 }
 
-/// What a look found.
+/// The result of a periodic check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Fine,
@@ -179,7 +179,7 @@ impl Subscriber {
         self.name.get_or_init(|| name_of(self.id).into())
     }
 
-    /// Its name, if it was given one that does not say its number.
+    /// Its name, unless it is the one made from its number.
     pub(crate) fn own_name(&self) -> Option<&Arc<str>> {
         self.name.get().filter(|name| number_of(name) != Some(self.id))
     }
@@ -191,17 +191,17 @@ impl Subscriber {
         }
     }
 
-    /// How long its handler may take.
+    /// The time-out of its handler.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()))
     }
 
-    /// Events it is not done with, waiting or in hand.
+    /// Events it has not finished, waiting or in hand.
     pub(crate) fn behind(&self) -> u64 {
         let queued = match &self.intake {
             Intake::Log { log, cursor } => {
                 let cursor = cursor.load();
-                // Its own progress first: the log only grows, so this is never less than true.
+                // Its own progress first: the log only grows, so the result is never too small.
                 let (done, _) = cursor.progress();
                 match cursor.is_gone() {
                     false => log.pushed().saturating_sub(done),
@@ -215,7 +215,7 @@ impl Subscriber {
         queued + direct + u64::from(self.leaving.load(Ordering::Acquire))
     }
 
-    /// To be called after anything it should look at.
+    /// Wakes its runner. Must be called after every change that concerns the runner.
     pub(crate) fn wake(&self) {
         match &self.intake {
             Intake::Log { cursor, .. } => cursor.load().signal.wake(),
@@ -224,7 +224,7 @@ impl Subscriber {
         }
     }
 
-    /// Nothing more comes in; what is waiting may still be read.
+    /// Accepts no more events. Waiting events can still be read.
     pub(crate) fn shut(&self) {
         match &self.intake {
             Intake::Log { log, cursor } => log.remove(&cursor.load_full(), true),
@@ -233,7 +233,8 @@ impl Subscriber {
         }
     }
 
-    /// Takes what waits for it. It was told to stop before; what its runner has in hand stays there.
+    /// Takes its waiting events. It was ordered to stop before. The event in the runner's hand
+    /// stays there.
     pub(crate) fn take_waiting(&self) -> Vec<AnyEvent> {
         let mut stolen = self.with_direct(|direct| direct.take_waiting());
         stolen.extend(match &self.intake {
@@ -244,7 +245,7 @@ impl Subscriber {
         stolen
     }
 
-    /// Works on what is for it alone.
+    /// Accesses the events for this subscriber only.
     fn with_direct<R>(&self, work: impl FnOnce(&mut Direct) -> R) -> R {
         let mut place = self.direct.lock();
         let direct = place.get_or_insert_default();
@@ -257,7 +258,7 @@ impl Subscriber {
         result
     }
 
-    /// The same for one of its runners. One that was replaced changes nothing.
+    /// The same for one of its runners. A replaced runner has no effect.
     fn with_direct_of<R: Default>(&self, runner: u32, work: impl FnOnce(&mut Direct) -> R) -> R {
         self.with_direct(|direct| match direct.runner == runner {
             true => work(direct),
@@ -265,8 +266,8 @@ impl Subscriber {
         })
     }
 
-    /// Gives it an event that nobody else gets. `false` if it takes none any more, has no room for
-    /// more, or is inline.
+    /// Gives it an event that no other subscriber gets. `false` if it has ended, has no room or is
+    /// inline.
     pub(crate) fn deliver(&self, event: &AnyEvent) -> bool {
         let bound = match &self.intake {
             Intake::Log { cursor, .. } => {
@@ -282,28 +283,28 @@ impl Subscriber {
         given
     }
 
-    /// Takes the last of what is for it alone; from here on there is no more.
+    /// Takes the remaining events for this subscriber only. No more are accepted.
     pub(crate) fn last_direct(&self) -> Vec<AnyEvent> {
         let (_hand, last) = self.with_direct(|direct| (direct.done(), direct.take_waiting()));
         last
     }
 
-    /// Takes the next that is for it alone.
+    /// Takes the next event for this subscriber only.
     pub(crate) fn next_direct(&self, runner: u32) -> Option<AnyEvent> {
         self.with_direct_of(runner, Direct::take)
     }
 
-    /// The one in hand is done with.
+    /// Finishes the event in hand.
     pub(crate) fn done_direct(&self, runner: u32) {
         drop(self.with_direct_of(runner, Direct::done));
     }
 
-    /// This event was handled, and is not committed. How many are not?
+    /// Adds an event that was handled but not committed. Returns how many are held.
     pub(crate) fn hold(&self, event: AnyEvent, runner: u32) -> usize {
         self.with_direct_of(runner, |direct| direct.hold(event))
     }
 
-    /// Its handler begins to commit. The first of what it commits.
+    /// Records that the handler begins to commit, or that its commit has failed.
     pub(crate) fn commits(&self, runner: u32, now: bool) {
         self.with_direct_of(runner, |direct| direct.commits(now));
     }
@@ -312,29 +313,30 @@ impl Subscriber {
         self.with_direct(|direct| direct.first_held())
     }
 
-    /// What was held is committed, or given up.
+    /// Takes the held events, which are committed or given up now.
     pub(crate) fn committed(&self, runner: u32) -> Vec<AnyEvent> {
         self.with_direct_of(runner, Direct::committed)
     }
 
-    /// What was held is to be handled again, and behind it the one in hand; `true` if that is so.
+    /// Lets the held events be handled again, followed by the event in hand. `false` if none was
+    /// held.
     pub(crate) fn again(&self, in_hand: Option<&AnyEvent>, runner: u32) -> bool {
         let held = self.direct_count.load(Ordering::Acquire) > 0;
         held && self.with_direct_of(runner, |direct| direct.again(in_hand))
     }
 
-    /// Somebody is at work on what it leaves, for as long as this is there.
+    /// Marks that its remaining events are being passed on, until the result is dropped.
     pub(crate) fn leaves(&self) -> Leaving<'_> {
         self.leaving.fetch_add(1, Ordering::AcqRel);
         Leaving { subscriber: self }
     }
 
-    /// Others run on the same threads.
+    /// Whether others run on the same thread.
     pub(crate) fn shares_threads(&self) -> bool {
         self.context != Runs::Thread
     }
 
-    /// It kept such a thread for this long. The next look reports it.
+    /// Records that it blocked a shared thread for this long. The next periodic check reports it.
     pub(crate) fn has_blocked(&self, time: Duration) {
         self.blocked_ms.fetch_max(millis(time), Ordering::Relaxed);
     }
@@ -347,7 +349,8 @@ impl Subscriber {
         self.routed.load(Ordering::Acquire)
     }
 
-    /// What it leaves is to be kept: it was not simply dropped by its owner.
+    /// Its remaining events become dead letters. Not set if the owner just dropped the
+    /// subscription.
     pub(crate) fn keep_leftovers(&self) {
         self.keeps_leftovers.store(true, Ordering::Release);
     }
@@ -365,7 +368,7 @@ impl Subscriber {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
-    /// It failed; `false` if it had before.
+    /// Marks it as failed. `false` if it had failed before.
     pub(crate) fn fails(&self) -> bool {
         self.phase.swap(Phase::Failed as u8, Ordering::AcqRel) != Phase::Failed as u8
     }
@@ -385,7 +388,7 @@ impl Subscriber {
         of(&counts.processed) + of(&counts.filtered) + troubles
     }
 
-    /// Looks whether it has got on since last time, about a second ago.
+    /// Checks whether it has made progress since the last check, about a second ago.
     pub(crate) fn look(&self) -> Found {
         let done = self.done();
         let looks = self.watched_looks.load(Ordering::Relaxed);

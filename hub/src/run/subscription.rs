@@ -1,7 +1,7 @@
-//! [`Subscription`]: the owner's end of a subscriber.
+//! [`Subscription`]: the owner's handle of a subscriber.
 //!
-//! **Invariant:** after [`Subscription::stop`] returned well, the handler never runs again; after a
-//! drop, at most the call in progress ends.
+//! **Invariant:** after a successful [`Subscription::stop`], the handler never runs again. After a
+//! drop, at most the current call finishes.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -17,28 +17,54 @@ use crate::run::subscriber::{Intake, Subscriber};
 use crate::run::timer::Timer;
 use crate::stats::SubscriberStats;
 
-/// How much longer than its time to drain a handler may take to notice that it has passed.
+/// How much time a handler has, after the time to drain, to notice that it must stop.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
-/// What a subscriber that was stopped had done.
+/// What a stopped subscriber did.
+///
+/// ```
+/// use artel_hub::{Context, Delivery, EventHub, Topic};
+/// const JOBS: Topic<u32> = Topic::new("jobs");
+///
+/// let hub = EventHub::new();
+/// let worker = hub.subscribe(&JOBS).on(Context::Pool).spawn(|_: Delivery<'_, u32>| ())?;
+/// hub.blocking_publish(&JOBS, 1)?;
+/// hub.blocking_publish(&JOBS, 2)?;
+/// let stopped = worker.blocking_stop(std::time::Duration::from_secs(5))?;
+/// assert_eq!((stopped.processed, stopped.leftovers, stopped.dropped), (2, 0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// Events it handled in its life.
+    /// Events it handled in total.
     pub processed: u64,
-    /// Events it had not come to; they are dead letters.
+    /// Events it did not handle. They are dead letters.
     pub leftovers: u64,
     /// Events it lost because its queue was full.
     pub dropped: u64,
 }
 
-/// A subscriber that is subscribed until this is dropped.
+/// The owner's handle of a subscriber. Dropping it unsubscribes.
 ///
-/// Dropping it discards what was waiting; [`stop`](Subscription::stop) handles that first. `let _ =`
-/// drops at once: give it a name, if only `_kept`, or [`detach`](Subscription::detach) it.
+/// Dropping it discards the waiting events. [`stop`](Subscription::stop) handles them first. `let _
+/// =` drops at once: bind it to a name such as `_kept`, or [`detach`](Subscription::detach) it.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Topic};
+/// const TICKS: Topic<u64> = Topic::new("ticks");
+///
+/// let hub = EventHub::new();
+/// let clock = hub.subscribe(&TICKS).name("clock").inline(|_: Delivery<'_, u64>| ())?;
+/// hub.blocking_publish(&TICKS, 1)?;
+/// assert_eq!((clock.name(), clock.stats().processed), ("clock", 1));
+/// drop(clock);
+/// assert_eq!(hub.subscriber_count("ticks"), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it unsubscribes; keep it, or call `detach`"]
 pub struct Subscription {
-    /// Gone once it is left to itself.
+    /// `None` after it was detached or stopped.
     core: Option<Arc<HubCore>>,
     me: Arc<Subscriber>,
 }
@@ -53,7 +79,7 @@ impl Subscription {
         self.me.name()
     }
 
-    /// What it did so far.
+    /// Its counters.
     pub fn stats(&self) -> SubscriberStats {
         self.me.stats()
     }
@@ -63,20 +89,20 @@ impl Subscription {
         self.me.life.is_over()
     }
 
-    /// Leaves it subscribed for as long as the hub lives.
+    /// Keeps it subscribed for as long as the hub exists.
     pub fn detach(mut self) {
         self.core = None;
     }
 
-    /// Takes it out of the hub, lets it handle what was published before, for this long at most,
-    /// and waits for its end. What is left then is made dead letters. A handler that runs has half a
-    /// second more to notice that its time is over.
+    /// Unsubscribes, lets it handle the waiting events for at most `drain`, and waits for its end.
+    /// The remaining events become dead letters. A running handler has another half second to
+    /// notice that its time has passed.
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it is ready, the subscriber drains and ends by itself.
+    /// Safe: if the future is dropped before it is ready, the subscriber drains and ends by itself.
     pub async fn stop(mut self, drain: Duration) -> Result<Stopped, StopError> {
-        // Taken: what follows ends it, dropped or not.
+        // From here on the subscriber ends, even if this future is dropped.
         let Some(core) = self
             .core
             .take_if(|core| current(core.id()).is_none_or(|at| at.subscriber != self.me.id))
@@ -94,7 +120,7 @@ impl Subscription {
     }
 }
 
-/// Has them drain, all at the same time, then ends them.
+/// Lets all of them drain at the same time, then ends them.
 pub(crate) async fn stop(
     core: &Arc<HubCore>,
     these: &[Arc<Subscriber>],
@@ -105,7 +131,7 @@ pub(crate) async fn stop(
         me.keep_leftovers();
         core.end(me);
     }
-    // One after the other is waited for, until the same moment: they all drain meanwhile.
+    // All have the same deadline and drain at the same time, so they can be awaited one by one.
     for me in these {
         joined(core, me, due).await;
     }
@@ -135,7 +161,7 @@ pub(crate) async fn stop(
     these.iter().map(stopped).collect()
 }
 
-/// Waits for its end, until then at most.
+/// Waits for its end, at most until `due`. Returns whether it has ended.
 async fn joined(core: &HubCore, me: &Subscriber, due: Instant) -> bool {
     let mut late = pin!(core.timer.until(due));
     poll_fn(|cx| {

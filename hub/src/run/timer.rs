@@ -1,12 +1,13 @@
-//! [`Timer`]: the time of a hub, for programs that have no runtime.
+//! [`Timer`]: the timer of a hub. It needs no async runtime.
 //!
-//! **Invariant:** a sleeper is woken once its time has come or the timer has ended, whichever is
-//! first; a sleep that is dropped leaves nothing behind. The look around the subscribers comes once a second, or more
-//! often if handlers have less time than that; a look that is inside somebody's handler holds up no sleeper, and nobody
-//! waits for its end.
+//! **Invariant:** a sleeper is woken when its time has come or the timer has ended. A dropped sleep
+//! leaves nothing behind. The periodic check of the subscribers runs once a second, or more often
+//! if a handler has a shorter time-out. A check that is inside a user's handler delays no sleeper,
+//! and nothing waits for its end.
 //!
-//! Two threads: on `artel-hub` nothing runs but wakers; the look, which may run a handler that listens to notices, has
-//! `artel-hub-care`. They start with the first subscriber that needs them.
+//! There are two threads. `artel-hub` only runs wakers. `artel-hub-care` runs the periodic check,
+//! which may call a handler that listens to notices. They start with the first subscriber that
+//! needs them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,9 +18,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often it looks around.
+/// How often the periodic check runs.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// It does not look more often than this.
+/// The minimum time between two checks.
 const LOOK_MIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ struct Times {
     next: u64,
     ended: bool,
     look_every: Duration,
-    /// It is inside a look.
+    /// The periodic check is running.
     looking: bool,
     waking_thread: Option<JoinHandle<()>>,
     looking_thread: Option<JoinHandle<()>>,
@@ -51,15 +52,15 @@ impl Default for Times {
 #[derive(Debug, Default)]
 struct Shared {
     times: Mutex<Times>,
-    /// The first sleeper is another one.
+    /// There is a new first sleeper.
     sleepers_changed: Condvar,
-    /// The look comes more often.
+    /// The periodic check must run more often.
     look_changed: Condvar,
-    /// The same as in `times`, for those who only read it.
+    /// A copy of the value in `times` that is read without the lock.
     ended: AtomicBool,
 }
 
-/// Wakes sleepers and looks around. Clones share it.
+/// Wakes sleepers and runs the periodic check. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timer {
     shared: Arc<Shared>,
@@ -72,7 +73,8 @@ impl Shared {
 }
 
 impl Timer {
-    /// Starts the threads unless they run; `look` is called about once a second, or more often, until the end.
+    /// Starts the threads unless they run. `look` is called about once a second, or more often,
+    /// until the timer ends.
     pub(crate) fn start(&self, look: impl FnMut() + Send + 'static) -> std::io::Result<()> {
         let mut times = self.shared.lock();
         if times.ended {
@@ -91,7 +93,7 @@ impl Timer {
         Ok(())
     }
 
-    /// From here on it looks often enough to see that this time has passed.
+    /// Lets the periodic check run often enough to notice that this time has passed.
     pub(crate) fn watch(&self, time: Duration) {
         let mut times = self.shared.lock();
         let every = (time / 4).max(LOOK_MIN);
@@ -102,8 +104,8 @@ impl Timer {
         }
     }
 
-    /// Ends the threads and wakes every sleeper. Waits for them, unless one is the thread that calls, or is inside a
-    /// look.
+    /// Ends the threads and wakes every sleeper. Waits for the threads, except for the calling
+    /// thread and for one inside a periodic check.
     pub(crate) fn end(&self) {
         let (waking, looking) = {
             let mut times = self.shared.lock();
@@ -131,9 +133,9 @@ impl Timer {
         self.until(Timer::due(time))
     }
 
-    /// When this time will have passed.
+    /// The moment at which this time will have passed.
     pub(crate) fn due(time: Duration) -> Instant {
-        // Further ahead than anybody waits, and still a time that can be said.
+        // Later than anybody waits, but without overflow.
         Instant::now() + time.min(Duration::from_secs(86_400 * 365))
     }
 }
@@ -186,13 +188,13 @@ fn look_around(shared: &Shared, mut look: impl FnMut()) {
     }
 }
 
-/// Ready when its time has come, or when the timer ended.
+/// Ready when its time has come or the timer has ended.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     timer: Timer,
     due: Instant,
     entry: Option<u64>,
-    /// Who is woken.
+    /// The registered waker.
     waker: Option<Waker>,
 }
 
@@ -204,7 +206,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            return Poll::Pending; // it is written down already
+            return Poll::Pending; // it is already registered
         }
         self.waker = Some(cx.waker().clone());
         let shared = self.timer.shared.clone();

@@ -1,10 +1,10 @@
-//! [`Watch`]: replaces runners whose handlers do not come back.
+//! [`Watch`]: replaces runners whose handlers hang.
 //!
-//! **Invariant:** a runner is replaced only if it was inside the user's code, with the same event in
-//! hand, for longer than its subscriber's time-out. That event becomes a dead letter and is nobody's
-//! any more; every other event goes on to the next runner. The thread that hangs is left alone.
+//! **Invariant:** a runner is replaced only if it was inside user code, with the same event in
+//! hand, for longer than its subscriber's time-out. That event becomes a dead letter and is not
+//! handled again. All other events go to the next runner. The hanging thread is left alone.
 //!
-//! A handler that awaits is not seen here: its runner keeps the time itself.
+//! A handler that awaits is not handled here: its runner checks the time itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use crate::wait::log::{ReplacedCursor, wake_writers};
 use crate::wait::queue::QueueReader;
 use crate::wait::reader::Reader;
 
-/// Where a runner is that has something in hand and is inside the user's code. The same twice: it
-/// has not left it.
+/// The position of a runner that is inside user code with an event in hand. Two equal values mean
+/// that it has not left user code in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     inside: u32,
@@ -36,17 +36,17 @@ pub(crate) struct Shown {
     direct: u64,
 }
 
-/// What a runner that was replaced leaves.
+/// The result of replacing a runner.
 pub(crate) struct Replaced {
-    /// Where the next one reads.
+    /// Where the next runner reads.
     pub(crate) source: Source,
     pub(crate) runner: u32,
-    /// What it has in hand, and does not come back with.
+    /// The events in the hands of the replaced runner.
     pub(crate) lost: Vec<AnyEvent>,
 }
 
 impl Subscriber {
-    /// Where its runner is, if it is inside the user's code with something in hand.
+    /// The position of its runner, if that is inside user code with an event in hand.
     pub(crate) fn shown(&self) -> Option<Shown> {
         let direct = self.direct.lock();
         self.shown_beside(direct.as_deref())
@@ -62,7 +62,8 @@ impl Subscriber {
         (inside % 2 == 1 && (in_hand || direct_in_hand)).then_some(Shown { inside, at, direct })
     }
 
-    /// A runner that may have been replaced asks whether it goes on, as the next one.
+    /// Asked by a runner that may have been replaced: whether it continues, under the number
+    /// `next`.
     pub(crate) fn goes_on(&self, runner: u32, next: u32) -> bool {
         let mut place = self.direct.lock();
         let direct = place.get_or_insert_default();
@@ -76,8 +77,8 @@ impl Subscriber {
         goes_on
     }
 
-    /// Its runner was suspected long enough ago to have seen it (`Life::suspect`), and is replaced
-    /// if it is still where it was shown.
+    /// Replaces the runner if it is still at this position. `Life::ask_runner` was called long
+    /// enough before, so that a runner that has returned in the meantime has noticed it.
     pub(crate) fn replace(&self, shown: Shown, runner: u32) -> Option<Replaced> {
         let mut place = self.direct.lock();
         let direct = place.get_or_insert_default();
@@ -103,7 +104,7 @@ impl Subscriber {
         let mut lost = direct.replace(runner);
         match lost.is_empty() {
             true => lost.extend(in_hand),
-            false => direct.put_first(in_hand), // it waited in hand, and is for the next one
+            false => direct.put_first(in_hand), // in hand but not started: for the next runner
         }
         self.direct_count.store(direct.len() as u32, Ordering::Release);
         if direct.waits() {
@@ -115,10 +116,10 @@ impl Subscriber {
     }
 }
 
-/// What the timer remembers between two looks.
+/// What is remembered between two checks.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// Runners that are inside the user's code, where, and since when they are seen there.
+    /// Runners inside user code: their position, and since when they have been seen there.
     inside: HashMap<u64, (Shown, Instant)>,
     looked_around: Option<Instant>,
 }
@@ -136,7 +137,7 @@ impl Watch {
     pub(crate) fn look(&mut self, core: &Arc<HubCore>) {
         let suspects = self.suspects(core, Instant::now());
         if !suspects.is_empty() {
-            // Long enough for those that have just come back to be seen.
+            // Long enough for runners that have just returned to become visible.
             std::thread::sleep(SETTLED);
             suspects.into_iter().for_each(|suspect| replace(core, suspect));
         }
@@ -166,10 +167,10 @@ impl Watch {
     }
 }
 
-/// Has another runner go on, unless this one came back.
+/// Starts another runner, unless this one has returned.
 fn replace(core: &Arc<HubCore>, suspect: Overdue) {
     let Overdue { subscriber: me, time, shown, runner } = suspect;
-    let leaving = me.leaves(); // until its event is a letter
+    let leaving = me.leaves(); // until its event is a dead letter
     let (Some(replaced), Some(maker)) = (me.replace(shown, runner), &me.maker) else { return };
     let Replaced { source, runner, lost } = replaced;
     let failure = Failure::late(time);
@@ -184,7 +185,7 @@ fn replace(core: &Arc<HubCore>, suspect: Overdue) {
     core.waits.forget(me.id);
     let pause = maker.replaced();
     if me.life.orders().stop() {
-        return end(core, &me, Inbox::new(source, runner), None); // nobody waits for the next one
+        return end(core, &me, Inbox::new(source, runner), None); // no other runner is needed
     }
     let Some(pause) = pause else {
         return end(core, &me, Inbox::new(source, runner), Some(failure.reason));
@@ -197,12 +198,12 @@ fn replace(core: &Arc<HubCore>, suspect: Overdue) {
     });
     let begin = RunnerStart { source, runner, pause: Some(pause) };
     if let Err(error) = maker.clone().start(core, &me, begin) {
-        // The new runner was dropped, and has left what waited as dead letters.
+        // The new runner was dropped; it has made the waiting events dead letters.
         core.leave_failed(&me, Vec::new(), &format!("it could not be started anew: {error}"));
     }
 }
 
-/// It is over, without the runner that hangs, and without another.
+/// Ends a subscriber without its hanging runner and without a new one.
 fn end(core: &HubCore, me: &Arc<Subscriber>, mut inbox: Inbox, reason: Option<String>) {
     me.shut();
     let leaving = me.leaves();

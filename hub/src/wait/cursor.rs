@@ -1,21 +1,23 @@
-//! [`Cursor`]: one subscriber's place in a log, as others see it.
+//! [`Cursor`]: one subscriber's position in a log, as others see it.
 //!
-//! **Invariant:** the cursor moves past an event only when the subscriber is done with it, so what
-//! a reader held when it died is still before its cursor; nobody but its reader moves it.
+//! **Invariant:** the cursor moves past an event only when the subscriber is done with it. So it
+//! still points at the event that a reader held when it died. Only the reader moves its cursor.
 //!
-//! # Taking events from a reader that does not come back
+//! # Taking events from a reader that does not return
 //!
-//! A handler may hang. What waits behind it is then taken by somebody else, and no event may be
-//! taken that the reader handles. The reader shows where it is before every event, then looks
-//! whether it was told to stop, and only then handles the event. It moves a lane on before it lets
-//! the event go. The other side does the same in reverse: it tells the reader to stop, then looks
-//! where the reader is, at the event in hand first. One of the two sees the other. What the reader
-//! had in hand stays its own.
+//! A handler may hang. Then others take the events that wait behind it, but never the event that
+//! the reader is handling. The protocol has two sides:
 //!
-//! The reader shows and looks without a fence, because it does so for every event. A store of its
-//! may therefore be seen late, by as long as a processor keeps it to itself: below a microsecond.
-//! Whoever takes events waits for [`SETTLED`] between telling the reader and looking, unless it only
-//! drops and counts them.
+//! * The reader shows its position before every event, then checks its orders, and only then
+//!   handles the event. Afterwards it first advances the lane and then clears the hand.
+//! * The other side first orders the reader to stop. Then it reads the reader's position, the hand
+//!   first.
+//!
+//! So at least one of the two sees the other. The event in the reader's hand stays with the reader.
+//!
+//! The reader stores and checks without a fence, because it does so for every event. Its store may
+//! therefore become visible late, by less than a microsecond. A thread that takes events waits for
+//! [`SETTLED`] between the order and the check, unless it only drops and counts the events.
 
 use std::time::Duration;
 
@@ -24,33 +26,33 @@ use crate::wait::lane::LANES;
 use crate::wait::segment::Remainder;
 use crate::wait::signal::Signal;
 
-/// How long a reader's store may take to be seen by others, and much more.
+/// How long it may take until a reader's store is visible to others, with a large margin.
 pub(crate) const SETTLED: Duration = Duration::from_millis(1);
 
 /// The part of a reader that publishers see.
 #[derive(Debug)]
 pub(crate) struct Cursor<V> {
-    /// Whose it is, for finding cycles.
+    /// The subscriber, for finding cycles.
     pub(crate) owner: u64,
     pub(crate) bound: u64,
     pub(crate) bytes_bound: u64,
     pub(crate) signal: Signal,
     pub(crate) done: [AtomicU64; LANES],
     pub(crate) bytes: AtomicU64,
-    /// A publisher waits for this one.
+    /// A publisher waits for this reader.
     pub(crate) wanted: AtomicBool,
     gone: AtomicBool,
-    /// How many it will have read in all, once it has left. Once its reader was replaced, the place
-    /// behind the event that one had in hand.
+    /// After it left: how many events it will have read in total. After its reader was replaced:
+    /// the position after the event that this reader had in hand.
     pub(crate) end: AtomicU64,
-    /// The lane of the event in hand, plus 1; 0 if there is none.
+    /// The lane of the event in hand, plus 1. 0 if there is none.
     pub(crate) hand: AtomicU8,
-    /// Odd while its reader is inside the user's code. Counts up, and around.
+    /// Odd while the reader is inside user code. Counts up and wraps around.
     inside: AtomicU8,
-    /// Where it stands in the log's list, and when it slept: both under the log's lock.
+    /// Its index in the log's list, and the epoch in which it slept. Both under the log's lock.
     place: AtomicU32,
     slept_in: AtomicU64,
-    /// What it had not read when it left: its reader reads it here, or others take it.
+    /// The events it had not read when it left. Its reader reads them here, or others take them.
     pub(crate) remainder: Mutex<Option<Arc<Remainder<V>>>>,
 }
 
@@ -116,13 +118,13 @@ impl<V> Cursor<V> {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// What it has still to read, after it left.
+    /// How many events it still has to read after it left.
     pub(crate) fn remaining(&self) -> u64 {
         self.end.load(Ordering::Acquire).saturating_sub(self.progress().0)
     }
 
-    /// Takes what its reader has not come to, from a reader that was told to stop and does not
-    /// come back. What it has in hand stays its own.
+    /// Takes the events that the reader has not reached. The reader was ordered to stop and has not
+    /// returned. The event in its hand stays with it.
     pub(crate) fn take_waiting(&self) -> Vec<V>
     where
         V: Clone,
@@ -137,32 +139,32 @@ impl<V> Cursor<V> {
             .collect();
         *kept = Some(Arc::new(remainder.before(from, |lane| self.done(lane))));
         drop(kept);
-        drop(remainder); // the user's payloads, without the lock
+        drop(remainder); // payloads are user code: drop them without the lock
         self.end.store(0, Ordering::Release);
         stolen
     }
 
-    /// Where each lane goes on behind what its reader has in hand. The hand is looked at first.
+    /// For each lane, the position after the event in hand. Reads the hand first.
     fn begun(&self) -> [u64; LANES] {
         let hand = usize::from(self.hand.load(Ordering::Acquire));
         std::array::from_fn(|lane| self.done(lane) + u64::from(hand == lane + 1))
     }
 
-    /// Where its reader is: how often it entered or left the user's code, at which place, and
-    /// whether it has an event in hand.
+    /// Where its reader is: how often it entered or left user code, the position of the event in
+    /// hand, and whether it has one.
     pub(crate) fn shown(&self) -> (u32, u64, bool) {
         let hand = self.in_hand();
         let inside = u32::from(self.inside.load(Ordering::Acquire));
         (inside, hand.map_or(0, |(_, at)| at), hand.is_some())
     }
 
-    /// The lane and the place of the event in hand.
+    /// The lane and the position of the event in hand.
     pub(crate) fn in_hand(&self) -> Option<(usize, u64)> {
         let lane = usize::from(self.hand.load(Ordering::Acquire)).checked_sub(1)?;
         Some((lane, self.done(lane)))
     }
 
-    /// The reader enters the user's code, or has left it.
+    /// Records that the reader enters or has left user code.
     #[inline]
     pub(crate) fn is_inside(&self, is: bool) {
         let before = self.inside.load(Ordering::Relaxed);
@@ -171,12 +173,12 @@ impl<V> Cursor<V> {
         }
     }
 
-    /// Its reader was replaced.
+    /// Records that its reader was replaced.
     pub(crate) fn lost(&self) {
         self.end.store(self.in_hand().map_or(0, |(_, at)| at + 1), Ordering::Release);
     }
 
-    /// A cursor that goes on behind the event in hand.
+    /// A cursor that continues after the event in hand.
     pub(crate) fn successor(&self) -> Arc<Cursor<V>> {
         let next = Cursor::new(self.owner, self.bound, self.bytes_bound);
         for (lane, at) in self.begun().into_iter().enumerate() {
@@ -185,7 +187,7 @@ impl<V> Cursor<V> {
         next
     }
 
-    /// So many bytes are done with before its reader begins.
+    /// Sets the bytes that are done before its reader begins.
     pub(crate) fn starts_with(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
@@ -198,7 +200,7 @@ impl<V> Cursor<V> {
         self.remainder.lock().as_ref()?.get(lane, at).cloned()
     }
 
-    /// It takes the place of one that had left the log: what is left is for this one.
+    /// Takes over the remaining events of a cursor that has left the log.
     pub(crate) fn inherit(&self, old: &Cursor<V>) {
         let remainder = old.remainder.lock().take();
         self.end.store(old.end.swap(0, Ordering::AcqRel), Ordering::Release);

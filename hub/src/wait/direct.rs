@@ -1,45 +1,46 @@
-//! [`Direct`]: what is for one subscriber alone, and what it has not committed.
+//! [`Direct`]: events for one subscriber only, and events it has not committed yet.
 //!
 //! **Invariant:** an event is in exactly one place: waiting, in hand, or held by a handler that
-//! collects. Only the runner that is entitled takes from here, and one that was replaced is not.
-//! Never more than the subscriber's bound wait that others gave it.
+//! collects. Only the current runner takes events from here; a replaced runner does not. At most as
+//! many events from others wait here as the subscriber's queue allows.
 
 use std::collections::VecDeque;
 
 use crate::event::AnyEvent;
 
-/// Under one lock, so that what a subscriber does not come to can be taken from it exactly.
+/// All under one lock, so that the events a subscriber has not started can be taken exactly once.
 #[derive(Debug, Default)]
 pub(crate) struct Direct {
-    /// Letters that are delivered again, what a member of its group left, and what it has handled
-    /// and not committed, if its handler was made anew.
+    /// Redelivered dead letters, events that another member of the group left, and events to be
+    /// handled again because they were not committed when the handler was replaced.
     waiting: VecDeque<AnyEvent>,
     hand: Option<AnyEvent>,
     /// Handled, not yet committed.
     held: Vec<AnyEvent>,
-    /// The handler commits them now.
+    /// The handler is committing the held events now.
     commits: bool,
-    /// How many were taken so far.
+    /// How many events were taken so far.
     taken: u64,
-    /// Which runner may take.
+    /// The number of the runner that may take events.
     pub(crate) runner: u32,
-    /// Nothing more comes.
+    /// No more events are accepted.
     shut: bool,
 }
 
 impl Direct {
-    /// Waiting, in hand or held; what a runner that was robbed has in hand is nobody's to wait for.
+    /// Events that wait, are in hand or held. After [`Direct::take_waiting`] the one in hand does
+    /// not count.
     pub(crate) fn len(&self) -> usize {
         let hand = usize::from(self.hand.is_some() && !self.shut);
         self.waiting.len() + hand + self.held.len()
     }
 
-    /// Whether any wait.
+    /// Whether any event waits.
     pub(crate) fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Adds one, unless so many wait already or nothing more comes.
+    /// Adds an event, unless `bound` events wait already or no more are accepted.
     pub(crate) fn push(&mut self, event: &AnyEvent, bound: usize) -> bool {
         let fits = !self.shut && self.waiting.len() < bound;
         if fits {
@@ -48,7 +49,7 @@ impl Direct {
         fits
     }
 
-    /// Takes the next one into the hand.
+    /// Takes the next event into the hand.
     pub(crate) fn take(&mut self) -> Option<AnyEvent> {
         let next = self.waiting.pop_front()?;
         self.taken += 1;
@@ -56,35 +57,35 @@ impl Direct {
         Some(next)
     }
 
-    /// The one in hand is done with.
+    /// Finishes the event in hand.
     pub(crate) fn done(&mut self) -> Option<AnyEvent> {
         self.hand.take()
     }
 
-    /// One more was handled, and is not committed.
+    /// Adds an event that was handled but not committed. Returns how many are held.
     pub(crate) fn hold(&mut self, event: AnyEvent) -> usize {
         self.held.push(event);
         self.held.len()
     }
 
-    /// The first that is held.
+    /// The first held event.
     pub(crate) fn first_held(&self) -> Option<AnyEvent> {
         self.held.first().cloned()
     }
 
-    /// The handler begins to commit, or has failed to.
+    /// Records that the handler begins to commit, or that its commit has failed.
     pub(crate) fn commits(&mut self, now: bool) {
         self.commits = now;
     }
 
-    /// What was held is committed.
+    /// Takes the held events, which are committed now.
     pub(crate) fn committed(&mut self) -> Vec<AnyEvent> {
         self.commits = false;
         std::mem::take(&mut self.held)
     }
 
-    /// What was held is to be handled again before the others, and behind it what is in hand.
-    /// `false` if nothing was held.
+    /// Puts the held events in front of the waiting ones, followed by the event in hand. They are
+    /// handled again. `false` if no event was held.
     pub(crate) fn again(&mut self, in_hand: Option<&AnyEvent>) -> bool {
         self.commits = false;
         let held = std::mem::take(&mut self.held);
@@ -97,19 +98,19 @@ impl Direct {
         true
     }
 
-    /// This one is next.
+    /// Makes this event the next one.
     pub(crate) fn put_first(&mut self, event: Option<AnyEvent>) {
         event.into_iter().for_each(|event| self.waiting.push_front(event));
     }
 
-    /// Takes all that waits. From here on nothing comes any more.
+    /// Takes all waiting events. No more are accepted from here on.
     pub(crate) fn take_waiting(&mut self) -> Vec<AnyEvent> {
         self.shut = true;
         std::mem::take(&mut self.waiting).into()
     }
 
-    /// Another runner takes over. What is in the old one's hands is returned: the event, or what it
-    /// was about to commit. What it had collected is handled again.
+    /// Hands over to another runner. Returns what the old runner has in its hands: its event, or
+    /// the events it was about to commit. Events it had only collected are handled again.
     pub(crate) fn replace(&mut self, runner: u32) -> Vec<AnyEvent> {
         self.runner = runner;
         let hand = self.hand.take();
@@ -117,11 +118,11 @@ impl Direct {
             self.again(None);
             return hand.into_iter().collect();
         }
-        self.put_first(hand); // it waited in hand
+        self.put_first(hand); // it was in hand, but not started
         self.committed()
     }
 
-    /// How many were taken so far, and whether anything here is in the runner's hands.
+    /// How many events were taken so far, and whether the runner works on one of them.
     pub(crate) fn shown(&self) -> (u64, bool) {
         (self.taken, self.hand.is_some() || self.commits)
     }

@@ -1,7 +1,7 @@
-//! [`Inbox`]: where a runner gets its events from, whichever way they come.
+//! [`Inbox`]: the source of a runner's events.
 //!
-//! **Invariant:** one event at most is in hand. All that waits is where others can take it from a
-//! runner that does not come back.
+//! **Invariant:** at most one event is in hand. All waiting events are where others can take them
+//! if the runner does not return.
 
 use crate::event::AnyEvent;
 use crate::run::subscriber::Subscriber;
@@ -10,12 +10,12 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::queue::QueueReader;
 use crate::wait::reader::{Reader, Stretch};
 
-/// The log or the queue, and before them what is for this subscriber alone.
+/// The log or the queue. Events for this subscriber only come first.
 pub(crate) struct Inbox {
     source: Source,
-    /// In hand, and given to this subscriber alone. Boxed: most never have one.
+    /// An event for this subscriber only, in hand. Boxed: most subscribers never have one.
     direct: Option<Box<AnyEvent>>,
-    /// Which runner of its subscriber reads here.
+    /// The number of the runner that reads here.
     runner: AtomicU32,
 }
 
@@ -33,7 +33,7 @@ impl Inbox {
         self.runner.load(Ordering::Relaxed)
     }
 
-    /// Whether another runner has taken the place of this one. One that was only suspected goes on,
+    /// Whether another runner has replaced this one. A runner that was only suspected continues
     /// under its new number.
     #[inline]
     pub(crate) fn is_replaced(&self, me: &Subscriber) -> bool {
@@ -53,7 +53,7 @@ impl Inbox {
         !goes_on
     }
 
-    /// The next event, the same one until [`Inbox::advance`].
+    /// The next event. Returns the same one until [`Inbox::advance`].
     #[inline]
     pub(crate) fn current(&mut self) -> Option<&AnyEvent> {
         if self.direct.is_some() {
@@ -77,13 +77,13 @@ impl Inbox {
         }
     }
 
-    /// Another runner was here before it.
+    /// Whether another runner was here before.
     pub(crate) fn is_successor(&self) -> bool {
         self.runner() > 0
     }
 
-    /// One more. The first runner is the only writer; beside the others there is one that was
-    /// replaced, and may still tell what it did before.
+    /// Adds one to a counter. The first runner is its only writer. Later runners share it with a
+    /// replaced runner that may still report its results.
     #[inline]
     pub(crate) fn count(&self, counter: &AtomicU64) {
         match self.runner() {
@@ -92,16 +92,16 @@ impl Inbox {
         }
     }
 
-    /// Shows which event is in hand. Orders are to be looked at after this.
+    /// Shows which event is in hand. The caller must check its orders after this.
     #[inline]
     pub(crate) fn show(&self) {
         match &self.source {
             Source::Log(reader) if self.direct.is_none() => reader.show(),
-            _ => {} // shown as it was taken
+            _ => {} // shown when it was taken
         }
     }
 
-    /// The runner enters the user's code, or has left it.
+    /// Records that the runner enters or has left user code.
     #[inline]
     pub(crate) fn is_inside(&self, is: bool) {
         match &self.source {
@@ -110,7 +110,7 @@ impl Inbox {
         }
     }
 
-    /// The event in hand is done with.
+    /// Finishes the event in hand.
     #[inline]
     pub(crate) fn advance(&mut self, me: &Subscriber, bytes: u64) {
         if self.direct.take().is_some() {
@@ -122,7 +122,7 @@ impl Inbox {
         }
     }
 
-    /// Events that can be handled one after the other without asking for each.
+    /// Events that can be handled one after the other without a check in between.
     #[inline]
     pub(crate) fn stretch(&mut self) -> Option<Stretch<'_, AnyEvent>> {
         match &mut self.source {
@@ -131,7 +131,7 @@ impl Inbox {
         }
     }
 
-    /// The first so many of a stretch are done with.
+    /// Finishes the first events of a stretch.
     pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
         if let Source::Log(reader) = &mut self.source {
             reader.passed(events, bytes, in_hand);
@@ -146,7 +146,7 @@ impl Inbox {
         }
     }
 
-    /// Events that were lost before the one in hand.
+    /// How many events were lost before the one in hand.
     #[inline]
     pub(crate) fn lagged(&mut self) -> u64 {
         match &mut self.source {
@@ -155,7 +155,7 @@ impl Inbox {
         }
     }
 
-    /// The subscriber has handled an event, and with it was told how many it lost.
+    /// Records that the handler was given the number of lost events.
     #[inline]
     pub(crate) fn told_lagged(&mut self) {
         if let Source::Queue(reader) = &mut self.source {
@@ -172,14 +172,15 @@ impl Inbox {
         }
     }
 
-    /// Takes the next one that is for this subscriber alone, unless another event is in hand.
+    /// Takes the next event for this subscriber only, unless another event is in hand.
     pub(crate) fn take_direct(&mut self, me: &Subscriber) {
         if self.in_hand().is_none() {
             self.direct = me.next_direct(self.runner()).map(Box::new);
         }
     }
 
-    /// The event in hand was handled, and is to be committed together with others. How many now?
+    /// Marks the event in hand as handled, to be committed together with others. Returns how many
+    /// are held.
     pub(crate) fn hold(&mut self, me: &Subscriber, bytes: u64) -> usize {
         let Some(event) = self.in_hand().cloned() else { return 0 };
         let held = me.hold(event, self.runner());
@@ -187,7 +188,7 @@ impl Inbox {
         held
     }
 
-    /// What was handled and not committed is to be handled again, and then what is in hand.
+    /// Lets uncommitted events be handled again, followed by the event in hand.
     pub(crate) fn again(&mut self, me: &Subscriber) {
         let (event, runner) = (self.in_hand().cloned(), self.runner());
         if me.again(event.as_ref(), runner)
@@ -197,12 +198,12 @@ impl Inbox {
         }
     }
 
-    /// The handler begins to commit what it holds, or has failed to.
+    /// Records that the handler begins to commit, or that its commit has failed.
     pub(crate) fn commits(&self, me: &Subscriber, now: bool) {
         me.commits(self.runner(), now);
     }
 
-    /// What was held is committed, or given up.
+    /// Takes the held events, which are committed or given up now.
     pub(crate) fn committed(&self, me: &Subscriber) -> Vec<AnyEvent> {
         me.committed(self.runner())
     }
@@ -215,7 +216,8 @@ impl Inbox {
             }
     }
 
-    /// Whether an event is there, without any lock: for those who look again before they sleep.
+    /// Whether an event is there, without a lock. For a runner that checks once more before it
+    /// sleeps.
     pub(crate) fn peek(&mut self) -> bool {
         match &mut self.source {
             Source::Log(reader) => reader.peek(),
@@ -223,7 +225,7 @@ impl Inbox {
         }
     }
 
-    /// How many readers there are to look again: with many of them nobody should.
+    /// How many readers the log has. If there are many, none of them should check before it sleeps.
     pub(crate) fn crowd(&self) -> usize {
         match &self.source {
             Source::Log(reader) => reader.crowd(),
@@ -231,7 +233,7 @@ impl Inbox {
         }
     }
 
-    /// Goes to sleep, unless there is something to do. The waker is registered already.
+    /// Goes to sleep unless there is something to do. The waker is already registered.
     pub(crate) fn sleep(&mut self) -> bool {
         match &mut self.source {
             Source::Log(reader) => reader.sleep(),
@@ -239,7 +241,7 @@ impl Inbox {
         }
     }
 
-    /// Everything that was not handled.
+    /// Takes all events that were not handled.
     pub(crate) fn take_unread(&mut self, me: &Subscriber) -> Vec<AnyEvent> {
         let hand = self.direct.take().map(|event| *event);
         let mut rest: Vec<AnyEvent> = hand.into_iter().chain(me.last_direct()).collect();

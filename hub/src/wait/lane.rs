@@ -1,31 +1,46 @@
-//! [`Priority`]: a few lanes with weights, first come first served inside each.
+//! [`Priority`]: three lanes with weights. Inside a lane, events keep their order.
 //!
-//! **Invariant:** no lane starves: while all lanes have events waiting, every round of sixteen
+//! **Invariant:** no lane starves. While all lanes have waiting events, every round of sixteen
 //! takes eleven of high, four of normal and one of low priority.
 
 use serde::{Deserialize, Serialize};
 
-/// How many lanes there are.
 pub(crate) const LANES: usize = 3;
 pub(crate) const HIGH: usize = 0;
 pub(crate) const NORMAL: usize = 1;
 pub(crate) const LOW: usize = 2;
 
-/// How much of a round each lane may take while others wait.
+/// How many events of a round each lane may take while other lanes have events.
 const WEIGHTS: [u8; LANES] = [11, 4, 1];
 
-/// How urgent an event is. Order is kept among events of one priority.
+/// How urgent an event is. Events of one priority keep their order.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, Priority, Topic};
+/// const JOBS: Topic<u32> = Topic::new("jobs");
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let hub = EventHub::new();
+/// let (send, received) = std::sync::mpsc::channel();
+/// let _worker = hub.subscribe(&JOBS).spawn(move |job: Delivery<'_, u32>| send.send(*job))?;
+/// hub.publish(&JOBS, 1).await?;
+/// hub.publisher(&JOBS)?.with_priority(Priority::High).publish(2).await?;
+/// hub.idle().await; // the subscriber runs only now
+/// assert_eq!(received.try_iter().collect::<Vec<_>>(), [2, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Before the others.
+    /// Handled before the others.
     High = 0,
-    /// The usual.
+    /// The default.
     #[default]
     Normal = 1,
-    /// When there is nothing better to do.
+    /// Handled when no others wait.
     Low = 2,
 }
 
@@ -35,7 +50,7 @@ impl Priority {
     }
 }
 
-/// What each lane may still take of this round.
+/// How many events each lane may still take in this round.
 #[derive(Debug)]
 pub(crate) struct Turn {
     left: [u8; LANES],
@@ -46,19 +61,19 @@ impl Turn {
         Turn { left: WEIGHTS }
     }
 
-    /// The lane to take the next event from, given which have any.
+    /// Chooses the lane of the next event, given which lanes have events.
     pub(crate) fn choose(&mut self, waiting: [bool; LANES]) -> Option<usize> {
         for _ in 0..2 {
             let lane = (0..LANES).find(|lane| waiting[*lane] && self.left[*lane] > 0);
             if lane.is_some() {
                 return lane;
             }
-            self.left = WEIGHTS; // whoever waits has used up its share
+            self.left = WEIGHTS; // every waiting lane has used up its share
         }
         None
     }
 
-    /// One event of this lane was taken.
+    /// Records that one event of this lane was taken.
     pub(crate) fn took(&mut self, lane: usize) {
         self.left[lane] = self.left[lane].saturating_sub(1);
     }

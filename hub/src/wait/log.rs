@@ -1,12 +1,12 @@
-//! [`Log`]: events written once, read in place by every subscriber through its own cursor.
+//! [`Log`]: events written once and read in place by many subscribers, each with its own cursor.
 //!
-//! **Invariant:** a reader sees every event from where it joined to where it left, each once, in
-//! the order of its lane; the writer is never more than a reader's bound ahead of it; what every
-//! reader has read is let go when the log is written to or tidied.
+//! **Invariant:** a reader sees every event from where it joined to where it left, once, in the
+//! order of its lane. The writer is never further ahead of a reader than the reader's bound. Events
+//! that all readers have read are freed when the log is written or tidied.
 //!
-//! Writers meet under one lock; readers take it only at the end of a segment and before they
-//! sleep. Sleepers are written down under the same lock as events, so no wake-up can fall between
-//! the two. Segments are not chained: a reader holds on to the one it reads, nothing more.
+//! Writers share one lock. Readers take it only at the end of a segment and before they sleep.
+//! Sleepers are registered under the same lock as events, so no wake-up is lost between the two.
+//! Segments are not chained: a reader keeps only the segment it reads.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use crate::wait::signal::Signal;
 struct LogLane<V> {
     segments: VecDeque<Arc<Segment<V>>>,
     head: u64,
-    /// In the last segment.
+    /// The bytes in the last segment.
     bytes: u64,
 }
 
@@ -30,22 +30,22 @@ impl<V> LogLane<V> {
     }
 }
 
-/// Everything the lock protects.
+/// The data under the lock.
 #[derive(Debug)]
 pub(crate) struct Tail<V> {
     lanes: [LogLane<V>; LANES],
-    /// Over all lanes, since the beginning.
+    /// Events and bytes over all lanes, since the beginning.
     pushed: u64,
     bytes: u64,
-    /// How far `pushed` and `bytes` may go before the cursors are looked at again.
+    /// How far `pushed` and `bytes` may grow before the cursors are checked again.
     limit: u64,
     bytes_limit: u64,
-    /// A segment with more is ended, so that what was read does not stay for long: a quarter of the
-    /// least bound of any reader.
+    /// A segment with more bytes or events is closed, so that read events are freed soon. A quarter
+    /// of the smallest bound of any reader.
     segment_bytes: u64,
     segment_events: u64,
     cursors: Vec<Arc<Cursor<V>>>,
-    /// Grows whenever sleepers are woken; a cursor that slept in it is asleep.
+    /// Grows whenever sleepers are woken. A cursor is asleep if it slept in the current epoch.
     epoch: u64,
     sleepers: Vec<Arc<Cursor<V>>>,
     asleep: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Tail<V> {
     closed: bool,
 }
 
-/// Far enough from the next that readers of a quiet lane do not feel a busy one.
+/// Aligned, so that readers of a quiet lane are not slowed down by a busy one.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Head(AtomicU64);
@@ -67,20 +67,20 @@ pub(crate) struct Log<V> {
     crowd: AtomicUsize,
 }
 
-/// A cursor that took the place of another.
+/// A cursor that replaced another.
 #[derive(Debug)]
 pub(crate) struct ReplacedCursor<V> {
     pub(crate) next: Arc<Cursor<V>>,
-    /// What the reader of the old one does not come back with.
+    /// The event in the hand of the old cursor's reader, which does not return.
     pub(crate) in_hand: Option<V>,
-    /// To be woken, without any lock: the one in their way is another now.
+    /// To be woken without a lock: they wait for another cursor now.
     pub(crate) writers: Vec<Arc<Signal>>,
 }
 
 /// Why nothing can be written now.
 #[derive(Debug)]
 pub(crate) enum Full<V> {
-    /// It never will again.
+    /// The log is closed for ever.
     Closed,
     /// This reader is too far behind.
     By(Arc<Cursor<V>>),
@@ -110,7 +110,7 @@ impl<V> Log<V> {
         }
     }
 
-    /// The right to write, until it is finished.
+    /// Locks the log for writing, until the writer is finished.
     pub(crate) fn lock(&self) -> Writer<'_, V> {
         Writer { tail: self.tail.lock(), log: self, spent: Vec::new(), wrote: false }
     }
@@ -119,7 +119,7 @@ impl<V> Log<V> {
         self.heads[lane].0.load(Ordering::Acquire)
     }
 
-    /// All that was ever written, over all lanes.
+    /// The number of events ever written, over all lanes.
     pub(crate) fn pushed(&self) -> u64 {
         (0..LANES).map(|lane| self.head(lane)).sum()
     }
@@ -128,12 +128,12 @@ impl<V> Log<V> {
         self.tail.lock().cursors.len()
     }
 
-    /// The same, perhaps a moment old, and without the lock.
+    /// The number of readers without the lock. May be slightly outdated.
     pub(crate) fn crowd(&self) -> usize {
         self.crowd.load(Ordering::Relaxed)
     }
 
-    /// From here on this cursor counts: it sees what is written from now on.
+    /// Adds a cursor. It sees everything that is written from now on.
     pub(crate) fn join(&self, cursor: &Arc<Cursor<V>>) {
         let mut tail = self.tail.lock();
         let heads = std::array::from_fn(|lane| tail.lanes[lane].head);
@@ -146,8 +146,8 @@ impl<V> Log<V> {
         self.crowd.store(tail.cursors.len(), Ordering::Relaxed);
     }
 
-    /// A new cursor takes the place of one whose reader was told to stop and does not come back. It
-    /// goes on behind the event that one has in hand.
+    /// Replaces the cursor of a reader that was ordered to stop and has not returned. The new
+    /// cursor continues after the event that the reader has in hand.
     pub(crate) fn replace(
         &self,
         old: &Arc<Cursor<V>>,
@@ -165,7 +165,8 @@ impl<V> Log<V> {
         });
         let next = old.successor();
         if stays {
-            // The old one does not show the bytes of every event: those it has read are all but these.
+            // The old cursor does not show the bytes of every event. It has read everything except
+            // these.
             let unread = |(lane, line): (usize, &LogLane<V>)| -> u64 {
                 let at = next.done(lane)..line.head;
                 at.filter_map(|at| line.segment(at)?.get(at)).map(&weigh).sum()
@@ -185,8 +186,8 @@ impl<V> Log<V> {
         ReplacedCursor { next, in_hand, writers }
     }
 
-    /// From here on this cursor holds nobody back. What it had not read is kept for it if it
-    /// wants to drain. Leaving twice changes nothing.
+    /// Removes a cursor, so that it does not hold up publishers any more. Its unread events are
+    /// kept for it if it drains. A second call has no effect.
     pub(crate) fn remove(&self, cursor: &Arc<Cursor<V>>, drain: bool) {
         let mut tail = self.tail.lock();
         let place = cursor.place();
@@ -217,7 +218,7 @@ impl<V> Log<V> {
             spent = tail.forget();
         }
         if tail.sleepers.len() > 2 * tail.cursors.len() + SEGMENT {
-            let epoch = tail.epoch; // those that left while asleep are still written down
+            let epoch = tail.epoch; // cursors that left while asleep are still in the list
             tail.sleepers.retain(|one| one.slept_in() == epoch && !one.is_gone());
         }
         let writers = std::mem::take(&mut tail.writers);
@@ -227,7 +228,7 @@ impl<V> Log<V> {
         cursor.signal.wake();
     }
 
-    /// The segment of a lane that holds this place; `None` if the cursor has left.
+    /// The segment of a lane that contains this position. `None` if the cursor has left.
     pub(crate) fn segment(
         &self,
         cursor: &Cursor<V>,
@@ -241,8 +242,8 @@ impl<V> Log<V> {
         tail.lanes[lane].segment(at).cloned()
     }
 
-    /// Writes the cursor down as asleep unless there is something to read. The caller has
-    /// registered its waker and holds on to no segment.
+    /// Registers the cursor as asleep, unless there is something to read. The caller has registered
+    /// its waker and keeps no segment.
     pub(crate) fn sleep(&self, cursor: &Arc<Cursor<V>>, at: [u64; LANES]) -> bool {
         let mut tail = self.tail.lock();
         let caught_up = (0..LANES).all(|lane| tail.lanes[lane].head == at[lane]);
@@ -257,8 +258,8 @@ impl<V> Log<V> {
         true
     }
 
-    /// Lets go of what everybody has read. Not done by the last reader: it would free what a
-    /// publisher allocates the next moment, on another core.
+    /// Frees the events that all readers have read. The last reader does not do this itself: it
+    /// would free, on another core, memory that a publisher allocates again a moment later.
     pub(crate) fn tidy(&self) {
         let mut tail = self.tail.lock();
         let spent = if tail.all_asleep() { tail.forget() } else { Vec::new() };
@@ -266,7 +267,7 @@ impl<V> Log<V> {
         drop(spent);
     }
 
-    /// A reader that publishers wait for has made room.
+    /// Wakes the publishers, because a reader they wait for has made room.
     pub(crate) fn made_room(&self, cursor: &Cursor<V>) {
         let writers = {
             let mut tail = self.tail.lock();
@@ -276,8 +277,8 @@ impl<V> Log<V> {
         wake_writers(writers);
     }
 
-    /// A reader has made less room than is worth a wake-up, and may make no more: whoever waits for it
-    /// looks again. To be called now and then.
+    /// Wakes the publishers that wait for this reader if it has any room. It may have made too
+    /// little room for the usual wake-up, and may never make more. Called periodically.
     pub(crate) fn offer_room(&self, cursor: &Cursor<V>) {
         let (done, _) = cursor.progress();
         let is_full = self.pushed().saturating_sub(done) >= cursor.bound;
@@ -286,7 +287,7 @@ impl<V> Log<V> {
         }
     }
 
-    /// Nothing is written any more: publishers are refused, those that wait are told.
+    /// Closes the log: publishers are refused, including those that wait.
     pub(crate) fn close(&self) {
         let mut tail = self.tail.lock();
         tail.closed = true;
@@ -301,7 +302,8 @@ impl<V> Tail<V> {
         self.asleep == self.cursors.len()
     }
 
-    /// Nobody is behind: what was read may go. Returned, to be dropped without the lock.
+    /// Removes all segments, because every reader has read them. The caller drops them without the
+    /// lock.
     fn forget(&mut self) -> Vec<Arc<Segment<V>>> {
         self.lanes.iter_mut().flat_map(|lane| lane.segments.drain(..)).collect()
     }
@@ -312,7 +314,7 @@ impl<V> Tail<V> {
         std::mem::take(&mut self.sleepers)
     }
 
-    /// Looks at every cursor: how far may be written, and who is in the way?
+    /// Checks every cursor: updates the limits, and returns a cursor that is in the way.
     fn look(&mut self, bytes: u64) -> Option<Arc<Cursor<V>>> {
         (self.limit, self.bytes_limit) = (u64::MAX, u64::MAX);
         let mut last = None;
@@ -320,7 +322,8 @@ impl<V> Tail<V> {
             let (done, bytes_done) = cursor.progress();
             let limit = done.saturating_add(cursor.bound);
             let bytes_limit = bytes_done.saturating_add(cursor.bytes_bound);
-            // One event always fits into an empty queue, however large; the limit stays as it is.
+            // One event always fits into an empty queue, whatever its weight. The limit is not
+            // changed.
             let heavy = bytes_limit < self.bytes.saturating_add(bytes) && done != self.pushed;
             if limit <= self.pushed || heavy {
                 last = Some(cursor.clone());
@@ -336,7 +339,7 @@ impl<V> Tail<V> {
     }
 }
 
-/// The lock of a log, held. Nothing is visible to readers before [`Writer::finish`].
+/// The locked log. Readers see nothing before [`Writer::finish`].
 #[derive(Debug)]
 pub(crate) struct Writer<'a, V> {
     tail: MutexGuard<'a, Tail<V>>,
@@ -350,7 +353,7 @@ impl<V> Writer<'_, V> {
         self.tail.cursors.len()
     }
 
-    /// Is there room for an event of this weight with every reader?
+    /// Whether every reader has room for an event of this weight.
     pub(crate) fn room(&mut self, bytes: u64) -> Result<(), Full<V>> {
         if self.tail.closed {
             return Err(Full::Closed);
@@ -364,13 +367,13 @@ impl<V> Writer<'_, V> {
         }
     }
 
-    /// Has the signal woken when this reader makes room, unless it just did.
+    /// Has the signal woken when this reader makes room. `false` if there is room now.
     pub(crate) fn wait(&mut self, cursor: &Cursor<V>, bytes: u64, signal: &Arc<Signal>) -> bool {
         let mut marked = std::ptr::from_ref(cursor);
         cursor.wanted(true);
-        // Until the one in the way is one that knows it is waited for.
+        // Until the cursor in the way is marked as wanted.
         loop {
-            // Against the fence in Reader::settle: one of the two sees the other.
+            // Pairs with the fence in Reader::settle: one of the two sees the other.
             fence(Ordering::SeqCst);
             match self.tail.look(bytes) {
                 None => return false,
@@ -385,7 +388,7 @@ impl<V> Writer<'_, V> {
         true
     }
 
-    /// Writes one event. The caller asked for room.
+    /// Writes one event. The caller has checked for room.
     pub(crate) fn push(&mut self, lane: usize, value: V, bytes: u64) {
         let tail = &mut *self.tail;
         if tail.cursors.is_empty() {
@@ -416,7 +419,8 @@ impl<V> Writer<'_, V> {
         self.wrote = true;
     }
 
-    /// Shows readers what was written and gives back the lock; [`Wakes::wake`] is to follow.
+    /// Makes the events visible to readers and unlocks. The caller must call [`Wakes::wake`]
+    /// afterwards.
     pub(crate) fn finish(mut self) -> Wakes<V> {
         let mut sleepers = Vec::new();
         if self.wrote {
@@ -434,7 +438,7 @@ impl<V> Writer<'_, V> {
     }
 }
 
-/// Who is to be woken and what is to be dropped, now that no lock is held.
+/// Readers to wake and segments to drop, now that no lock is held.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Wakes<V> {

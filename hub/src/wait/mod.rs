@@ -1,4 +1,5 @@
-//! Where events wait: in a log that many read, in a queue of one, or for one subscriber alone.
+//! Where events wait: in a log with many readers, in a queue of one subscriber, or in the list of
+//! events for one subscriber only.
 
 pub(crate) mod cursor;
 pub(crate) mod direct;

@@ -1,11 +1,11 @@
-//! [`EventQueue`]: the own queue of a subscriber that may lose events, or that shares them in a group.
+//! [`EventQueue`]: the queue of a subscriber that may lose events, or that is a member of a group.
 //!
-//! **Invariant:** never more than its bounds wait in it, beside the event being handled, and what
-//! it had to drop is handed back to the publisher and told to the subscriber. Nothing goes for
-//! something less urgent.
+//! **Invariant:** the waiting events never exceed the bounds; the event being handled does not
+//! count. Dropped events are returned to the publisher and reported to the subscriber. An event is
+//! never dropped for a less urgent one.
 //!
-//! A publisher that waits for room is given a [`Room`] before it publishes to anybody, so that
-//! nobody else takes it meanwhile.
+//! A publisher that waits for room gets a [`Room`] before it publishes to anybody, so that no other
+//! publisher takes that room.
 //!
 //! Subscribers that lose nothing share a [log](crate::wait::log) instead, which is far cheaper.
 
@@ -16,18 +16,18 @@ use crate::wait::lane::{LANES, Turn};
 use crate::wait::overflow::{Bounds, Overflow};
 use crate::wait::signal::Signal;
 
-/// Events a reader takes before it lets others run.
+/// How many events a reader takes before it lets others run.
 const STRETCH: u32 = 32;
 
 #[derive(Debug)]
 struct Waiting<V> {
     value: V,
     bytes: u64,
-    /// How many were lost since the one before it.
+    /// How many events were lost since the one before it.
     lagged: u64,
 }
 
-/// Those of one priority.
+/// The events of one priority.
 #[derive(Debug)]
 struct LaneQueue<V> {
     events: VecDeque<Waiting<V>>,
@@ -37,29 +37,29 @@ struct LaneQueue<V> {
 #[derive(Debug)]
 struct Contents<V> {
     lanes: [LaneQueue<V>; LANES],
-    /// Promised to publishers that have not come yet.
+    /// Room promised to publishers that have not used it yet.
     rooms: usize,
     rooms_bytes: u64,
-    /// Lost after the last that waits, and before the first.
+    /// Events lost after the last waiting one, and before the first.
     lagged: u64,
     lagged_first: u64,
-    /// What is being handled; it does not wait any more.
+    /// The event being handled. It does not wait any more.
     hand: Option<V>,
-    /// How many were taken so far.
+    /// How many events were taken so far.
     taken: u64,
-    /// Which runner may take: one that was replaced may not.
+    /// The runner that may take events. A replaced runner may not.
     runner: u32,
     asleep: bool,
     closed: bool,
-    /// What waited was taken: what its runner has in hand is nobody's to wait for.
+    /// The waiting events were taken. The one in the runner's hand does not count any more.
     robbed: bool,
-    /// Lost, and known to the runner, and not yet told to its handler.
+    /// Lost events that the runner knows about and the handler does not yet.
     untold: u64,
     writers: Vec<Arc<Signal>>,
 }
 
 impl<V> Contents<V> {
-    /// How many wait in the first so many lanes, and how much they weigh.
+    /// How many events wait in the first `lanes` lanes, and their weight.
     fn waiting(&self, lanes: usize) -> (usize, u64) {
         let lanes = &self.lanes[..lanes];
         (
@@ -68,7 +68,7 @@ impl<V> Contents<V> {
         )
     }
 
-    /// Takes the first of a lane.
+    /// Takes the first event of a lane.
     fn take(&mut self, lane: usize) -> Option<Waiting<V>> {
         let line = &mut self.lanes[lane];
         let first = line.events.pop_front()?;
@@ -80,34 +80,34 @@ impl<V> Contents<V> {
 /// A bounded queue with one reader.
 #[derive(Debug)]
 pub(crate) struct EventQueue<V> {
-    /// Whose it is, for finding cycles.
+    /// The subscriber, for finding cycles.
     pub(crate) owner: u64,
     pub(crate) bounds: Bounds,
     pub(crate) signal: Signal,
-    /// Which runner, and how often it entered or left the user's code; odd if it is inside.
+    /// The runner, and how often it entered or left user code: odd while it is inside.
     inside: AtomicU64,
     state: Mutex<Contents<V>>,
     same: fn(&V, &V) -> bool,
 }
 
-/// What became of an event.
+/// The result of a push.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pushed<V> {
-    /// It waits for the subscriber.
+    /// The event waits for the subscriber.
     Queued,
-    /// It waits, and these had to go for it.
+    /// The event waits. These were dropped to make room.
     Instead(Vec<V>),
-    /// There was no room for it.
+    /// There was no room for the event.
     Dropped(V),
-    /// There was no room, so the subscriber is to be detached.
+    /// There was no room, so the subscriber must be detached.
     Detach(V),
-    /// There was no room, and nobody had waited for it.
+    /// There was no room, and none was reserved before.
     Full(V),
     /// The subscriber is leaving or has left.
     Closed(V),
 }
 
-/// Room in a queue for one event of this weight. Given back if it is dropped.
+/// Room in a queue, reserved for one event of this weight. Dropping it releases the room.
 #[derive(Debug)]
 pub(crate) struct Room<V> {
     queue: Arc<EventQueue<V>>,
@@ -116,7 +116,8 @@ pub(crate) struct Room<V> {
 }
 
 impl<V> Room<V> {
-    /// Takes it in this queue; `None` if there is none. A closed queue has room: who comes is told.
+    /// Reserves room in this queue. `None` if it is full. A closed queue has room: the push then
+    /// reports that it is closed.
     pub(crate) fn take(queue: &Arc<EventQueue<V>>, bytes: u64) -> Option<Room<V>> {
         let mut state = queue.state.lock();
         if !state.closed && !queue.fits(&state, bytes) {
@@ -131,7 +132,7 @@ impl<V> Room<V> {
         Arc::ptr_eq(&self.queue, queue)
     }
 
-    /// Puts the event there.
+    /// Puts the event into the reserved room.
     pub(crate) fn push(mut self, lane: usize, value: V) -> Pushed<V> {
         self.used = true;
         let mut state = self.queue.state.lock();
@@ -162,7 +163,7 @@ impl<V> Drop for Room<V> {
 }
 
 impl<V> EventQueue<V> {
-    /// `same` tells which waiting event a newer one replaces under [`Overflow::KeepLatest`].
+    /// `same` decides which waiting event a newer one replaces under [`Overflow::KeepLatest`].
     pub(crate) fn new(owner: u64, bounds: Bounds, same: fn(&V, &V) -> bool) -> EventQueue<V> {
         EventQueue {
             owner,
@@ -188,7 +189,7 @@ impl<V> EventQueue<V> {
         }
     }
 
-    /// Waiting or in hand.
+    /// Events that wait or are in hand.
     pub(crate) fn behind(&self) -> u64 {
         let state = self.state.lock();
         state.waiting(LANES).0 as u64 + u64::from(state.hand.is_some() && !state.robbed)
@@ -204,13 +205,13 @@ impl<V> EventQueue<V> {
         self.is_room(count + state.rooms, weight + state.rooms_bytes, bytes)
     }
 
-    /// Whether one more fits beside so many of this weight. One always fits, however large.
+    /// Whether one more event fits beside `count` events of this weight. One event always fits.
     fn is_room(&self, count: usize, weight: u64, bytes: u64) -> bool {
         count == 0
             || (count < self.bounds.events && weight.saturating_add(bytes) <= self.bounds.bytes)
     }
 
-    /// Has the signal woken when there is room, unless there is.
+    /// Has the signal woken when there is room. `false` if there is room now.
     pub(crate) fn wait(&self, bytes: u64, signal: &Arc<Signal>) -> bool {
         let mut state = self.state.lock();
         if state.closed || self.fits(&state, bytes) {
@@ -220,7 +221,7 @@ impl<V> EventQueue<V> {
         true
     }
 
-    /// Puts an event at the end, or does what the policy says when there is no room. Never waits.
+    /// Appends an event, or applies the overflow policy if the queue is full. Never waits.
     pub(crate) fn push(&self, lane: usize, value: V, bytes: u64) -> Pushed<V> {
         let mut state = self.state.lock();
         if state.closed {
@@ -230,7 +231,7 @@ impl<V> EventQueue<V> {
         let fits = self.fits(&state, bytes);
         match self.bounds.overflow {
             Overflow::DropOldest | Overflow::KeepLatest => {
-                // What is more urgent stays, whatever comes.
+                // More urgent events are never dropped.
                 let (count, weight) = state.waiting(lane);
                 if !self.is_room(count, weight, bytes) {
                     state.lagged += 1;
@@ -267,7 +268,7 @@ impl<V> EventQueue<V> {
         }
     }
 
-    /// Takes the one that this one replaces.
+    /// Takes the waiting event that this one replaces.
     fn take_same(&self, state: &mut Contents<V>, lane: usize, value: &V) -> Option<V> {
         let line = &mut state.lanes[lane];
         let place = line.events.iter().position(|old| (self.same)(&old.value, value))?;
@@ -277,7 +278,7 @@ impl<V> EventQueue<V> {
         Some(old.value)
     }
 
-    /// Drops the oldest of the least urgent until one more fits.
+    /// Drops the oldest of the least urgent events until one more fits.
     fn make_room(&self, state: &mut Contents<V>, bytes: u64, instead: &mut Vec<V>) {
         while !self.fits(state, bytes) {
             let Some(old) = (0..LANES).rev().find_map(|lane| state.take(lane)) else { return };
@@ -286,7 +287,7 @@ impl<V> EventQueue<V> {
         }
     }
 
-    /// Nothing is put in any more; what is in may still be read.
+    /// Accepts no more events. Waiting events can still be read.
     pub(crate) fn close(&self) {
         let writers = {
             let mut state = self.state.lock();
@@ -298,7 +299,7 @@ impl<V> EventQueue<V> {
         self.signal.wake();
     }
 
-    /// Takes what its reader has not taken. What that one has in hand stays its own.
+    /// Takes all waiting events. The event in the reader's hand stays with it.
     pub(crate) fn take_waiting(&self) -> Vec<V> {
         let mut state = self.state.lock();
         state.robbed = true;
@@ -310,20 +311,20 @@ impl<V> EventQueue<V> {
         stolen
     }
 
-    /// From here on another runner takes, and this is what the one before has in hand.
+    /// Lets another runner take events. Returns the event in the hand of the old one.
     pub(crate) fn replace(&self, runner: u32) -> Option<V> {
         let mut state = self.state.lock();
         state.runner = runner;
         state.hand.take()
     }
 
-    /// The runner that may take goes on under another number.
+    /// The current runner continues under another number.
     pub(crate) fn goes_on_as(&self, runner: u32) {
         self.state.lock().runner = runner;
     }
 
-    /// Where its runner is: how often it entered or left the user's code, how many events it took,
-    /// and whether it has one in hand.
+    /// Where its runner is: how often it entered or left user code, how many events it took, and
+    /// whether it has one in hand.
     pub(crate) fn shown(&self) -> (u32, u64, bool) {
         let state = self.state.lock();
         (self.inside.load(Ordering::Acquire) as u32, state.taken, state.hand.is_some())
@@ -331,7 +332,7 @@ impl<V> EventQueue<V> {
 }
 
 impl<V: Clone> EventQueue<V> {
-    /// So many are lost and not yet told, for a runner that may have to go on with that.
+    /// Stores the number of lost events that the handler does not know yet, for the next runner.
     fn untold(&self, runner: u32, events: u64) {
         let mut state = self.state.lock();
         if state.runner == runner {
@@ -339,13 +340,13 @@ impl<V: Clone> EventQueue<V> {
         }
     }
 
-    /// This runner is done with what it had in hand.
+    /// Finishes the event in the hand of this runner.
     fn done(&self, runner: u32) -> Option<V> {
         let mut state = self.state.lock();
         if state.runner == runner { state.hand.take() } else { None }
     }
 
-    /// The next one, which then waits no more: that is room.
+    /// Takes the next event. It does not wait any more, so publishers have room.
     fn next(&self, turn: &mut Turn, runner: u32) -> Option<Waiting<V>> {
         let mut state = self.state.lock();
         if state.runner != runner {
@@ -366,22 +367,22 @@ impl<V: Clone> EventQueue<V> {
     }
 }
 
-/// The one that reads.
+/// The reading side of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueReader<V> {
     queue: Arc<EventQueue<V>>,
     hand: Option<Waiting<V>>,
     turn: Turn,
     taken: u32,
-    /// Lost, and not yet told.
+    /// Lost events that the handler does not know yet.
     lagged: u64,
-    /// Which runner of its subscriber this is, and how often it entered or left the user's code.
+    /// The number of this runner, and how often it entered or left user code.
     runner: AtomicU32,
     inside: AtomicU32,
 }
 
 impl<V: Clone> QueueReader<V> {
-    /// For this runner: the first is 0.
+    /// A reader for this runner. The first runner is 0.
     pub(crate) fn new(queue: Arc<EventQueue<V>>, runner: u32) -> QueueReader<V> {
         let lagged = queue.state.lock().untold;
         let (runner, inside) = (AtomicU32::new(runner), AtomicU32::new(0));
@@ -392,7 +393,7 @@ impl<V: Clone> QueueReader<V> {
         self.runner.load(Ordering::Relaxed)
     }
 
-    /// The next event, the same one until [`QueueReader::advance`].
+    /// The next event. Returns the same one until [`QueueReader::advance`].
     pub(crate) fn current(&mut self) -> Option<&V> {
         if self.hand.is_none() {
             let runner = self.runner();
@@ -401,12 +402,11 @@ impl<V: Clone> QueueReader<V> {
         self.in_hand()
     }
 
-    /// The event in hand.
     pub(crate) fn in_hand(&self) -> Option<&V> {
         self.hand.as_ref().map(|one| &one.value)
     }
 
-    /// How many were lost before the event in hand, and not yet told.
+    /// How many events were lost before the event in hand and are not reported to the handler yet.
     pub(crate) fn lagged(&mut self) -> u64 {
         let more = self.hand.as_mut().map_or(0, |one| std::mem::take(&mut one.lagged));
         if more > 0 {
@@ -423,14 +423,14 @@ impl<V: Clone> QueueReader<V> {
         }
     }
 
-    /// The event in hand is done with.
+    /// Finishes the event in hand.
     pub(crate) fn advance(&mut self) {
         let done = (self.hand.take(), self.queue.done(self.runner()));
         self.taken = (self.taken + 1) % STRETCH;
         drop(done);
     }
 
-    /// It enters the user's code, or has left it. A runner that was replaced changes nothing.
+    /// Records that the runner enters or has left user code. A replaced runner has no effect.
     pub(crate) fn is_inside(&self, is: bool) {
         let before = self.inside.load(Ordering::Relaxed);
         if (before % 2 == 1) != is {
@@ -441,7 +441,7 @@ impl<V: Clone> QueueReader<V> {
         }
     }
 
-    /// The same runner goes on under another number.
+    /// The same runner continues under another number.
     pub(crate) fn goes_on_as(&self, runner: u32) {
         self.runner.store(runner, Ordering::Relaxed);
     }
@@ -466,7 +466,7 @@ impl<V: Clone> QueueReader<V> {
         true
     }
 
-    /// What is not read yet.
+    /// Takes all unread events.
     pub(crate) fn take_unread(&mut self) -> Vec<V> {
         let mut rest = Vec::new();
         self.current();

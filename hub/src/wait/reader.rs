@@ -1,7 +1,7 @@
 //! [`Reader`]: the part of a subscriber that reads a log.
 //!
-//! **Invariant:** it gives every event from where it joined to where it left, once, each lane in
-//! order; it shows its place before every event (see [`Cursor`]).
+//! **Invariant:** it returns every event from where it joined to where it left, once, in the order
+//! of each lane. It shows its position before every event (see [`Cursor`]).
 
 use crate::sync::{Arc, Ordering, STRETCH, Slot, fence};
 use crate::wait::cursor::Cursor;
@@ -9,15 +9,14 @@ use crate::wait::lane::{HIGH, LANES, LOW, NORMAL, Turn};
 use crate::wait::log::Log;
 use crate::wait::segment::{Remainder, Segment};
 
-/// What is known of one lane. Where it is read is in the cursor.
+/// What the reader knows about one lane. Its position in the lane is in the cursor.
 #[derive(Debug)]
 struct Place<V> {
     segment: Option<Arc<Segment<V>>>,
-    /// Known to be written up to here.
+    /// The lane is known to be written up to here.
     head: u64,
 }
 
-/// The part of a subscriber that reads.
 #[derive(Debug)]
 pub(crate) struct Reader<V> {
     log: Arc<Log<V>>,
@@ -26,9 +25,9 @@ pub(crate) struct Reader<V> {
     turn: Turn,
     /// The lane of the event in hand.
     lane: Option<u8>,
-    /// Events until the others are looked at again.
+    /// How many events to read before the heads of all lanes are checked again.
     stretch: u32,
-    /// Nothing but normal events is known to wait.
+    /// Only events of normal priority are known to wait.
     plain: bool,
     remainder: Option<Arc<Remainder<V>>>,
     gone: bool,
@@ -40,7 +39,7 @@ impl<V> Reader<V> {
         Reader::from_cursor(log, cursor)
     }
 
-    /// Reads on from where the cursor stands.
+    /// Continues at the position of the cursor.
     pub(crate) fn from_cursor(log: Arc<Log<V>>, cursor: Arc<Cursor<V>>) -> Reader<V> {
         let places = std::array::from_fn(|lane| Place { segment: None, head: cursor.done(lane) });
         Reader {
@@ -56,19 +55,20 @@ impl<V> Reader<V> {
         }
     }
 
-    /// Where a lane is read: nobody else moves it.
+    /// The position in a lane. Only this reader moves it.
     #[inline]
     fn at(&self, lane: usize) -> u64 {
         self.cursor.done[lane].load(Ordering::Relaxed)
     }
 
-    /// More than was read is known to be written.
+    /// Whether this lane is known to have unread events.
     #[inline]
     fn knows_more(&self, lane: usize) -> bool {
         self.at(lane) != self.places[lane].head
     }
 
-    /// The next event, or `None` if there is none now. The same one until [`Reader::advance`].
+    /// The next event, or `None` if there is none now. Returns the same one until
+    /// [`Reader::advance`].
     #[inline]
     pub(crate) fn current(&mut self) -> Option<&V> {
         let lane = match self.lane {
@@ -78,18 +78,18 @@ impl<V> Reader<V> {
         let at = self.at(lane);
         if !self.places[lane].segment.as_ref().is_some_and(|segment| segment.holds(at)) {
             self.fetch(lane, at);
-            self.places[lane].segment.as_ref()?; // else the log was left, and nothing was kept
+            self.places[lane].segment.as_ref()?; // None: it left the log, and nothing was kept
         }
         self.lane = Some(lane as u8);
         self.places[lane].segment.as_ref()?.get(at)
     }
 
-    /// The subscriber is done with the event in hand.
+    /// Finishes the event in hand.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64) {
         let Some(lane) = self.lane.take().map(usize::from) else { return };
         self.cursor.done[lane].store(self.at(lane) + 1, Ordering::Release);
-        self.cursor.hand.store(0, Ordering::Release); // after its place
+        self.cursor.hand.store(0, Ordering::Release); // after its position
         let before = self.cursor.bytes.load(Ordering::Relaxed);
         self.cursor.bytes.store(before + bytes, Ordering::Release);
         if !self.plain {
@@ -101,7 +101,7 @@ impl<V> Reader<V> {
         }
     }
 
-    /// The next events, if they are all of the usual kind and lie side by side.
+    /// The next events, if they are of normal priority and lie side by side.
     pub(crate) fn stretch(&mut self) -> Option<Stretch<'_, V>> {
         self.current()?;
         if self.lane != Some(NORMAL as u8) || !self.plain {
@@ -116,39 +116,38 @@ impl<V> Reader<V> {
         Some(Stretch { slots, start, bytes, urgent, cursor })
     }
 
-    /// The first so many of the stretch are done with, as was shown, which makes so many bytes in
-    /// all. The event after them is in hand if it is to be tried again.
+    /// Finishes the first events of the stretch, which were already shown. `bytes` is the new
+    /// total. If `in_hand`, the next event stays in hand, to be tried again.
     pub(crate) fn passed(&mut self, events: u64, bytes: u64, in_hand: bool) {
         self.cursor.bytes.store(bytes, Ordering::Release);
         self.stretch = self.stretch.saturating_sub(events as u32);
         self.lane = in_hand.then_some(NORMAL as u8);
         if !in_hand {
-            self.cursor.hand.store(0, Ordering::Release); // after its place
+            self.cursor.hand.store(0, Ordering::Release); // after its position
         }
         if self.cursor.wanted.load(Ordering::Relaxed) {
             self.settle();
         }
     }
 
-    /// The event in hand.
     pub(crate) fn in_hand(&self) -> Option<&V> {
         let lane = usize::from(self.lane?);
         self.places[lane].segment.as_ref()?.get(self.at(lane))
     }
 
-    /// Shows which event is in hand, until it is done with. Orders are to be looked at after this.
+    /// Shows which event is in hand. The caller must check its orders after this.
     pub(crate) fn show(&self) {
         if let Some(lane) = self.lane {
             self.cursor.hand.store(lane + 1, Ordering::Release);
         }
     }
 
-    /// Whether the last event of a stretch is the one it was replaced at.
+    /// Whether the reader was replaced at the last event of a stretch.
     pub(crate) fn lost_last(&self) -> bool {
         self.cursor.end.load(Ordering::Acquire) == self.at(NORMAL)
     }
 
-    /// The part that publishers see.
+    /// The part of the reader that publishers see.
     pub(crate) fn cursor(&self) -> &Arc<Cursor<V>> {
         &self.cursor
     }
@@ -158,7 +157,7 @@ impl<V> Reader<V> {
         self.stretch == 0
     }
 
-    /// Everything that was written is read.
+    /// Whether everything that was written is read.
     pub(crate) fn is_empty(&mut self) -> bool {
         self.lane.is_none() && {
             self.refresh();
@@ -172,12 +171,12 @@ impl<V> Reader<V> {
         self.lane.is_some() || self.gone || (0..LANES).any(new)
     }
 
-    /// How many read this log.
+    /// How many readers this log has.
     pub(crate) fn crowd(&self) -> usize {
         self.log.crowd()
     }
 
-    /// Goes to sleep unless there is something to read or the log is left. The caller has
+    /// Goes to sleep unless there is something to read or the reader left the log. The caller has
     /// registered its waker with the cursor's signal.
     pub(crate) fn sleep(&mut self) -> bool {
         if self.lane.is_some() || self.gone {
@@ -190,8 +189,8 @@ impl<V> Reader<V> {
         self.log.sleep(&self.cursor, std::array::from_fn(|lane| self.at(lane)))
     }
 
-    /// What is not read yet, after the log was left: the event in hand and all behind it, without
-    /// what others took while the subscriber did not come back.
+    /// Takes the unread events after the reader left the log: the event in hand and everything
+    /// after it. Events that others took from a hanging subscriber are not included.
     pub(crate) fn take_unread(&mut self) -> Vec<V>
     where
         V: Clone,
@@ -199,7 +198,7 @@ impl<V> Reader<V> {
         let mut rest = Vec::new();
         self.refresh();
         let Some(kept) = self.cursor.remainder.lock().take() else { return rest };
-        self.lane = None; // chosen anew, if it is still there
+        self.lane = None; // chosen again, if it is still there
         for lane in 0..LANES {
             self.places[lane].head = kept.end[lane].max(self.at(lane));
         }
@@ -232,8 +231,8 @@ impl<V> Reader<V> {
         self.turn.choose(waiting)
     }
 
-    /// How far may be read now? The heads first: what is written after the log was left is not
-    /// ours, and whoever sees its head sees that we left.
+    /// Updates how far the reader may read. Loads the heads first: events written after it left are
+    /// not for this reader, and if it sees such a head, it also sees that it left.
     fn refresh(&mut self) {
         if self.gone {
             return;
@@ -267,7 +266,7 @@ impl<V> Reader<V> {
         self.places[lane].segment = kept.and_then(|kept| kept.segment(lane, at)).cloned();
     }
 
-    /// Publishers that wait for this reader are woken once a quarter of its bound is free.
+    /// Wakes the publishers that wait for this reader, once a quarter of its bound is free.
     fn settle(&mut self) {
         fence(Ordering::SeqCst);
         if !self.cursor.wanted.load(Ordering::Relaxed) {
@@ -281,26 +280,27 @@ impl<V> Reader<V> {
     }
 }
 
-/// Some events of the usual lane, side by side.
+/// Some events of the normal lane, side by side.
 pub(crate) struct Stretch<'a, V> {
     pub(crate) slots: &'a [Slot<V>],
     start: u64,
-    /// Done with when it begins.
+    /// The bytes that are done when the stretch begins.
     pub(crate) bytes: u64,
-    /// Where the urgent lane was read up to, unless the log was left.
+    /// The log and the reader's position in the urgent lane, unless the reader left the log.
     urgent: Option<(&'a Log<V>, u64)>,
     cursor: &'a Cursor<V>,
 }
 
 impl<V> Stretch<'_, V> {
-    /// So many are done with: the next one is in hand. Orders are to be looked at after this.
+    /// Shows that `events` events are done; the next one is in hand. The caller must check its
+    /// orders after this.
     #[inline]
     pub(crate) fn show(&self, events: u64) {
         self.cursor.done[NORMAL].store(self.start + events, Ordering::Release);
     }
 
-    /// So many are done with, which makes so many bytes in all. `true` if somebody waits for that,
-    /// or something urgent came.
+    /// Shows that `events` events are done, and `bytes` in total. `true` if a publisher waits for
+    /// that, or an urgent event has arrived.
     #[inline]
     pub(crate) fn passed(&self, events: u64, bytes: u64) -> bool {
         self.show(events);

@@ -1,14 +1,15 @@
-//! [`Segment`]: some events of one lane of a log, side by side; [`Remainder`]: those that are kept for
+//! [`Segment`]: some events of one lane of a log, side by side. [`Remainder`]: the events kept for
 //! a reader that has left.
 
 use crate::sync::{Arc, AtomicU64, Ordering, Slot};
 use crate::wait::lane::LANES;
 
-/// A stretch of one lane.
+/// A part of one lane.
 #[derive(Debug)]
 pub(crate) struct Segment<V> {
     pub(crate) base: u64,
-    /// Where the next one begins: earlier than it might, if its events are heavy.
+    /// The position of the next segment. If its events are heavy, a segment ends before all slots
+    /// are used.
     pub(crate) end: AtomicU64,
     pub(crate) slots: Box<[Slot<V>]>,
 }
@@ -19,7 +20,7 @@ impl<V> Segment<V> {
         Arc::new(Segment { base, end, slots: (0..events).map(|_| Slot::new()).collect() })
     }
 
-    /// The slots from one place to before another.
+    /// The slots from one position up to another, exclusive.
     pub(crate) fn slots(&self, from: u64, to: u64) -> &[Slot<V>] {
         let end = to.min(self.end()).saturating_sub(self.base) as usize;
         let start = from.saturating_sub(self.base) as usize;
@@ -40,7 +41,7 @@ impl<V> Segment<V> {
     }
 }
 
-/// What is left for a reader that no longer takes part: its segments, and where each lane ends.
+/// The events for a reader that has left: its segments, and where each lane ends.
 #[derive(Debug)]
 pub(crate) struct Remainder<V> {
     pub(crate) segments: [Vec<Arc<Segment<V>>>; LANES],
@@ -56,7 +57,7 @@ impl<V> Remainder<V> {
         self.segment(lane, at)?.get(at)
     }
 
-    /// What is left of it if it ends earlier.
+    /// The part of it that ends earlier.
     pub(crate) fn before(&self, end: [u64; LANES], done: impl Fn(usize) -> u64) -> Remainder<V> {
         let segments = std::array::from_fn(|lane| {
             let left = |one: &&Arc<Segment<V>>| one.base < end[lane] && one.end() > done(lane);

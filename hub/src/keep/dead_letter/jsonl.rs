@@ -1,7 +1,7 @@
-//! Dead letters as lines of JSON: readable with any tool.
+//! Dead letters as lines of JSON, readable with any tool.
 //!
-//! **Invariant:** a line that is no letter is nobody's to remove: it stays where it is. One process
-//! at a time writes to a file.
+//! **Invariant:** a line that is not a dead letter is never removed. One process at a time writes
+//! to a file.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,20 +11,35 @@ use std::path::{Path, PathBuf};
 use super::{Letter, LetterError, LetterStore};
 use crate::keep::history::{Lines, lock};
 
-/// One file, one letter a line.
+/// Stores dead letters in one file, one line of JSON each.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, HandlerError, JsonLinesLetters, Topic};
+/// const ORDERS: Topic<u32> = Topic::json("orders");
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("letters.jsonl");
+/// let hub = EventHub::builder().dead_letters(JsonLinesLetters::open(&path)?).build()?;
+/// let billing = hub.subscribe(&ORDERS).name("billing");
+/// let _billing = billing.inline(|_: Delivery<'_, u32>| Err(HandlerError::skip("no price")))?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// assert_eq!(hub.dead_letters().count()?, 1); // waits until it is written
+/// assert!(std::fs::read_to_string(&path)?.contains("no price"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct JsonLinesLetters {
     path: PathBuf,
     added: Lines<File>,
     next: u64,
     count: usize,
-    /// Held for as long as it is open.
+    /// Held while the file is open.
     _lock: File,
 }
 
 impl JsonLinesLetters {
-    /// Opens the file, or makes it, unless another process has it open. A last line that was cut off
-    /// by a crash is left as it is.
+    /// Opens or creates the file. Fails if another process has it open. If a crash cut off the last
+    /// line, that line stays in the file.
     pub fn open(path: impl AsRef<Path>) -> Result<JsonLinesLetters, LetterError> {
         let path = path.as_ref().to_path_buf();
         let failed = |error: std::io::Error| {
@@ -47,12 +62,12 @@ impl JsonLinesLetters {
         file.split(b'\n').collect::<Result<_, _>>().map_err(failed)
     }
 
-    /// Everything anew, beside the old file, and then in its place.
+    /// Writes all lines to a new file, then replaces the old one.
     fn rewrite(&mut self, lines: &[Vec<u8>]) -> Result<(), LetterError> {
         let failed = |error: std::io::Error| LetterError::new("not rewritten", error);
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
-        // Opened before it takes the old one's place: what is added later must not go elsewhere.
+        // Opened before it replaces the old file: later lines must go to the new one.
         match std::fs::remove_file(&beside) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(failed(error));

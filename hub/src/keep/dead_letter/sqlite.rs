@@ -6,14 +6,28 @@ use rusqlite::{Connection, params};
 
 use super::{Letter, LetterError, LetterStore};
 
-/// One table, `letters`, in a file of its own or beside the archive's.
+/// Stores dead letters in the table `letters` of an SQLite file. An archive may use the same file.
+///
+/// ```
+/// use artel_hub::{Delivery, EventHub, HandlerError, LetterFilter, SqliteLetters, Topic};
+/// const ORDERS: Topic<u32> = Topic::json("orders");
+///
+/// let folder = tempfile::tempdir()?;
+/// let letters = SqliteLetters::open(folder.path().join("letters.db"))?;
+/// let hub = EventHub::builder().dead_letters(letters).build()?;
+/// let billing = hub.subscribe(&ORDERS).name("billing");
+/// let _billing = billing.inline(|_: Delivery<'_, u32>| Err(HandlerError::skip("no price")))?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// assert_eq!(hub.dead_letters().list(&LetterFilter::all())?[0].reason, "no price");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SqliteLetters {
     connection: Connection,
 }
 
 impl SqliteLetters {
-    /// Opens the file, or makes it.
+    /// Opens or creates the file.
     pub fn open(path: impl AsRef<Path>) -> Result<SqliteLetters, LetterError> {
         let path = path.as_ref();
         let failed = |error: rusqlite::Error| {
@@ -58,7 +72,7 @@ impl LetterStore for SqliteLetters {
         let mut letters = Vec::new();
         for row in rows {
             let (id, text) = row.map_err(failed)?;
-            // A row that is no letter stays, and hides no others.
+            // A row that is not a dead letter is skipped and stays.
             let Ok(mut letter) = serde_json::from_str::<Letter>(&text) else { continue };
             letter.id = id as u64;
             letters.push(letter);

@@ -1,4 +1,4 @@
-//! [`LetterWriter`]: letters in memory, or on their way to a disk.
+//! [`LetterWriter`]: keeps dead letters in memory, or passes them to a store.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::{Letter, LetterError, LetterFilter, LetterStore};
 
-/// How many letters are kept in memory, or wait for the disk, unless the builder says otherwise.
+/// Default for `EventHubBuilder::letters_max`.
 pub(crate) const LETTERS_MAX: usize = 4096;
-/// How long a disk that refused is left alone.
+/// The pause after the store refused dead letters.
 const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
@@ -20,18 +20,19 @@ struct Waiting {
     next: u64,
     ended: bool,
     redelivers: bool,
-    /// Written down and not yet in the store.
+    /// Dead letters taken by the writer thread and not yet in the store.
     writing: usize,
-    /// The clerk has ended.
+    /// The writer thread has ended.
     over: bool,
-    /// Nobody waited for the store to take what is being written: it is counted as lost.
+    /// The caller stopped waiting for the store: the dead letters being written are counted as
+    /// lost.
     given_up: bool,
     failure: Option<String>,
-    /// The failure was told.
+    /// The failure was reported.
     told: bool,
 }
 
-/// Where letters go.
+/// Where dead letters go.
 pub(crate) struct LetterWriter {
     most: usize,
     state: Mutex<Waiting>,
@@ -70,7 +71,8 @@ impl LetterWriter {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Takes letters. Without room the oldest go (memory) or the new ones (disk), counted.
+    /// Takes dead letters. If there is no room, it drops the oldest (in memory) or the new ones
+    /// (with a store), and counts them.
     pub(crate) fn keep(&self, letters: Vec<Letter>) -> Result<(), (u64, String)> {
         let mut gone = Vec::new();
         let mut state = lock(&self.state);
@@ -96,7 +98,7 @@ impl LetterWriter {
             return Ok(());
         }
         let many = gone.len() as u64;
-        drop(gone); // the user's payloads, without the lock
+        drop(gone); // payloads are user code: drop them without the lock
         self.lost.fetch_add(many, Ordering::Relaxed);
         Err((many, reason.unwrap_or_else(|| format!("more than {} are waiting", self.most))))
     }
@@ -118,7 +120,7 @@ impl LetterWriter {
         }
     }
 
-    /// The store, once all letters are in it.
+    /// The store, after all dead letters are written to it.
     fn written<'a>(
         &self,
         store: &'a Mutex<Box<dyn LetterStore>>,
@@ -152,14 +154,14 @@ impl LetterWriter {
         }
     }
 
-    /// Waits until all letters are in the store.
+    /// Waits until all dead letters are in the store. `false` after `time`.
     pub(crate) fn flush(&self, time: Duration) -> bool {
         let all = |state: &Waiting| state.letters.is_empty() && state.writing == 0;
         self.store.is_none() || self.wait(time, all)
     }
 
-    /// Writes what is left, for this long at most, and ends. What the store did not take is lost; so
-    /// is what a store that hangs was given, unless it comes back with it.
+    /// Writes the remaining dead letters, at most for `time`, and ends. Dead letters that the store
+    /// did not take are lost. So are those that a hanging store was given, unless it returns later.
     pub(crate) fn end(&self, time: Duration) {
         self.flush(time);
         let left = {
@@ -174,7 +176,7 @@ impl LetterWriter {
             self.lost.fetch_add((left.len() + writing) as u64, Ordering::Relaxed);
             left
         };
-        drop(left); // the user's payloads, without the lock
+        drop(left); // payloads are user code: drop them without the lock
         self.changed.notify_all();
         let clerk = lock(&self.writer).take();
         if let Some(clerk) = clerk.filter(|_| self.wait(PAUSE, |state| state.over)) {
@@ -182,7 +184,7 @@ impl LetterWriter {
         }
     }
 
-    /// Waits until it is so, for this long at most.
+    /// Waits for a condition, at most for `time`.
     fn wait(&self, time: Duration, is_so: impl Fn(&Waiting) -> bool) -> bool {
         let (due, mut state) = (Instant::now() + time, lock(&self.state));
         while !is_so(&state) {
@@ -196,7 +198,8 @@ impl LetterWriter {
         true
     }
 
-    /// How many letters wait for a store that refuses them, and why. LastSent once per trouble.
+    /// How many dead letters wait for a store that refuses them, and why. Returned once per
+    /// failure.
     pub(crate) fn trouble(&self) -> Option<(u64, String)> {
         let mut state = lock(&self.state);
         let reason = state.failure.clone().filter(|_| !state.told)?;
@@ -204,13 +207,13 @@ impl LetterWriter {
         Some(((state.letters.len() + state.writing) as u64, reason))
     }
 
-    /// Nobody waits, but the clerk writes what is left and ends.
+    /// Ends without waiting. The writer thread writes the remaining dead letters and ends.
     pub(crate) fn close(&self) {
         lock(&self.state).ended = true;
         self.changed.notify_all();
     }
 
-    /// Whether this one may deliver letters again now: one at a time.
+    /// Whether a redelivery may begin: there is at most one at a time.
     pub(crate) fn begin_redelivery(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).redelivers, true)
     }
@@ -219,7 +222,7 @@ impl LetterWriter {
         lock(&self.state).redelivers = false;
     }
 
-    /// The clerk: one thread, one batch after the other.
+    /// The writer thread: writes one batch after the other.
     fn write(&self) {
         while let Some(mut batch) = self.next_batch() {
             batch.iter_mut().for_each(Letter::encode);
@@ -238,7 +241,7 @@ impl LetterWriter {
         self.changed.notify_all();
     }
 
-    /// Waits for letters; `None` at the end.
+    /// Waits for dead letters. `None` at the end.
     fn next_batch(&self) -> Option<Vec<Letter>> {
         let mut state = lock(&self.state);
         while state.letters.is_empty() {
@@ -251,7 +254,7 @@ impl LetterWriter {
         Some(state.letters.drain(..).collect())
     }
 
-    /// Again and again until the store takes them, or all is ended.
+    /// Retries until the store takes the batch, or the writer is ended.
     fn write_batch(&self, batch: &mut [Letter]) -> bool {
         let Some(store) = &self.store else { return false };
         while let Err(error) = append(store, batch) {
@@ -268,7 +271,7 @@ impl LetterWriter {
     }
 }
 
-/// A store that panics is one that fails.
+/// Treats a panic of the store as a failure.
 fn append(store: &Mutex<Box<dyn LetterStore>>, batch: &mut [Letter]) -> Result<(), LetterError> {
     let append = AssertUnwindSafe(|| lock(store).append(batch));
     let failed = |_| LetterError::new("not written", "the store panicked");

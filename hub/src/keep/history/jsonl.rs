@@ -1,7 +1,7 @@
 //! An archive as lines of JSON, in files that are rotated by size.
 //!
-//! **Invariant:** what is written together is there as whole lines or not at all; where half a line
-//! cannot be taken back, nothing is ever added to it.
+//! **Invariant:** records that are written together are stored as whole lines or not at all. If
+//! half a line cannot be removed, nothing is ever appended to it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -10,10 +10,26 @@ use std::time::{Duration, Instant};
 
 use super::{ArchiveError, ArchiveStore, Query, Record};
 
-/// As many full files are kept at most.
+/// The maximum number of full files.
 const FILES_MAX: usize = 9_999;
 
-/// `history.jsonl`, and before it `history.1.jsonl`, `history.2.jsonl` … in one folder.
+/// An archive in one folder: `history.jsonl`, and the older files `history.1.jsonl`,
+/// `history.2.jsonl` …
+///
+/// ```
+/// use artel_hub::{EventHub, History, JsonLinesArchive, Keys, Topic};
+/// const ORDERS: Topic<u32> = Topic::json("orders");
+///
+/// let folder = tempfile::tempdir()?;
+/// let history = History::new(JsonLinesArchive::rotating(&folder, 64 << 20, 10)?);
+/// let hub = EventHub::new();
+/// let archive = hub.subscribe(Keys::any(["orders"])?).name("archive").archive(&history)?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// archive.blocking_stop(std::time::Duration::from_secs(5))?;
+/// let text = std::fs::read_to_string(folder.path().join("history.jsonl"))?;
+/// assert_eq!(text.lines().count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct JsonLinesArchive {
     folder: PathBuf,
@@ -21,14 +37,15 @@ pub struct JsonLinesArchive {
     bytes_max: u64,
     files_max: usize,
     next: u64,
-    /// Held for as long as it is open.
+    /// Held while the archive is open.
     _lock: File,
 }
 
 impl JsonLinesArchive {
-    /// Opens the folder, or makes it. A new file is begun before the last one would get longer than
-    /// this many bytes, and this many full ones are kept, 9,999 at most; 0 bytes or files count as 1. What is
-    /// written together is never split, so that a file may be longer by up to 256 events.
+    /// Opens or creates the folder. A new file is started before the current one would exceed
+    /// `bytes_max`. At most `files_max` full files are kept, and never more than 9,999. 0 counts as
+    /// 1 for both. A batch of up to 256 events is never split, so a file may be longer by one
+    /// batch.
     pub fn rotating(
         folder: impl AsRef<Path>,
         bytes_max: u64,
@@ -44,7 +61,7 @@ impl JsonLinesArchive {
             JsonLinesArchive { folder, lines, bytes_max, files_max, next: 0, _lock: lock };
         for surplus in (files_max + 1..).map(|age| path(&archive.folder, age)) {
             if std::fs::remove_file(surplus).is_err() {
-                break; // there were never more
+                break; // there were no more
             }
         }
         let newest = (0..=files_max).filter_map(|age| archive.last_id(age)).max();
@@ -62,8 +79,8 @@ impl JsonLinesArchive {
         last
     }
 
-    /// Safe to repeat after it failed: the new file is there before the old ones move, and they
-    /// move only while there is one in the first place.
+    /// Rotates the files. Can be repeated after a failure: the new file exists before the old ones
+    /// move, and they move only while there is a current file.
     fn rotate(&mut self) -> std::io::Result<()> {
         let new = self.folder.join("history.new.jsonl");
         let lines = Lines::open(&new)?;
@@ -87,10 +104,10 @@ fn path(folder: &Path, age: usize) -> PathBuf {
     }
 }
 
-/// Nobody else may write to the same files.
+/// Locks the files against other writers.
 pub(crate) fn lock(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-    // One that was just dropped may still be writing its last.
+    // An archive that was just dropped may still be writing.
     let due = Instant::now() + Duration::from_secs(1);
     while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() >= due {
@@ -101,10 +118,10 @@ pub(crate) fn lock(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// What lines are added to. A file; in tests one that fails.
+/// What lines are appended to: a file, or a failing one in tests.
 pub(crate) trait Appends {
     fn append(&mut self, text: &[u8]) -> std::io::Result<()>;
-    /// Takes back everything behind so many bytes.
+    /// Removes everything after this many bytes.
     fn cut(&mut self, bytes: u64) -> std::io::Result<()>;
     fn bytes(&mut self) -> std::io::Result<u64>;
 }
@@ -128,12 +145,13 @@ impl Appends for File {
 pub(crate) struct Lines<F> {
     pub(crate) file: F,
     bytes: u64,
-    /// There may be half a line behind these bytes.
+    /// There may be half a line after these bytes.
     torn: bool,
 }
 
 impl Lines<File> {
-    /// Opens a file to add to it. A line that a crash cut off is closed, so that only it is lost.
+    /// Opens a file for appending. If a crash cut off the last line, that line is terminated, so
+    /// that only this line is lost.
     pub(crate) fn open(path: &Path) -> std::io::Result<Lines<File>> {
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
         if file.metadata()?.len() > 0 {
@@ -150,10 +168,10 @@ impl Lines<File> {
 }
 
 impl<F: Appends> Lines<F> {
-    /// Adds whole lines, all or none.
+    /// Appends whole lines, all or none.
     pub(crate) fn add(&mut self, text: &[u8]) -> std::io::Result<()> {
         if self.torn && self.file.cut(self.bytes).is_err() {
-            // It is closed instead, and the bytes are counted anew.
+            // The half line is terminated instead, and the bytes are counted again.
             self.file.append(b"\n")?;
             self.bytes = self.file.bytes()?;
         }
@@ -170,12 +188,12 @@ impl<F: Appends> Lines<F> {
         }
     }
 
-    /// Takes back what was added behind the last whole line, now or before the next one.
+    /// Removes everything after the last whole line, now or before the next append.
     fn take_back(&mut self) {
         self.torn = self.file.cut(self.bytes).is_err();
     }
 
-    /// What was added since so many bytes is not to count.
+    /// Removes what was appended after this many bytes.
     pub(crate) fn undo(&mut self, bytes: u64) {
         self.bytes = bytes;
         self.take_back();
@@ -186,7 +204,7 @@ impl<F: Appends> Lines<F> {
     }
 }
 
-/// Gives every whole record of a file to `each`, until it says no.
+/// Passes every valid record of a file to `each`, until `each` returns `false`.
 fn read(path: &Path, mut each: impl FnMut(Record) -> bool) -> std::io::Result<()> {
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -243,7 +261,7 @@ impl ArchiveStore for JsonLinesArchive {
 mod tests {
     use super::*;
 
-    /// A disk that becomes full, and that may be unable to take anything back.
+    /// A disk that becomes full, and that may be unable to remove anything.
     struct BrokenFile {
         text: Vec<u8>,
         room: usize,
@@ -273,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Half a line that could not be taken back at once had the next record glued to it.
+    /// Regression: half a line could not be removed at once, and the next record was appended to
+    /// it.
     #[test]
     fn nothing_is_added_to_half_a_line() {
         for (cuts_later, expected) in

@@ -1,8 +1,8 @@
-//! History: an archive of chosen keys, on disk, to be asked later.
+//! History: an archive of selected keys on disk, for later queries.
 //!
-//! **Invariant:** an archive is a subscriber like any other, on a thread of its own. An event leaves
-//! its queue when it is committed, so that a crash or a full disk loses nothing that was committed
-//! and what was not is tried again; a queue that overflows meanwhile loses events by count.
+//! **Invariant:** an archive is a normal subscriber on its own thread. An event leaves its queue
+//! when it is committed. So a crash or a full disk loses no committed event, and uncommitted events
+//! are tried again. If the queue overflows in the meantime, the lost events are counted.
 
 mod jsonl;
 #[cfg(feature = "sqlite")]
@@ -35,26 +35,41 @@ use crate::run::subscription::Subscription;
 use crate::wait::lane::Priority;
 use crate::wait::overflow::{Overflow, Queue};
 
-/// Events per transaction, at most.
+/// The maximum number of events per transaction.
 const BATCH: usize = 256;
-/// Levels of JSON that can be read again from any store.
+/// The maximum nesting of JSON that can be read back from any store.
 const DEPTH_MAX: usize = 100;
-/// Events that may wait for the disk unless the subscriber says otherwise.
+/// How many events may wait for the disk by default.
 const WAITING: usize = 8192;
 
-/// One event of the archive.
+/// One event of an archive.
+///
+/// ```
+/// use artel_hub::{EventHub, History, JsonLinesArchive, Keys, Query, Topic};
+/// const ORDERS: Topic<u32> = Topic::json("orders");
+///
+/// let folder = tempfile::tempdir()?;
+/// let history = History::new(JsonLinesArchive::rotating(&folder, 1 << 20, 10)?);
+/// let hub = EventHub::new();
+/// let archive = hub.subscribe(Keys::any(["orders"])?).archive(&history)?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// archive.blocking_stop(std::time::Duration::from_secs(5))?;
+/// let record = history.query(&Query::all())?.remove(0);
+/// assert_eq!((record.id, &*record.key, record.sequence), (1, "orders", 1));
+/// assert_eq!(record.payload, Some(7.into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
-    /// Its number in the archive; grows with time.
+    /// Its number in the archive. Newer records have greater numbers.
     #[serde(default)]
     pub id: u64,
-    /// When it was published, in milliseconds since 1970, by a clock that may be some milliseconds
-    /// behind.
+    /// When it was published, in milliseconds since 1970. The clock may lag by some milliseconds.
     pub at_ms: u64,
     /// The key it was published under.
     pub key: String,
-    /// Its number under that key.
+    /// Its sequence number under that key.
     pub sequence: u64,
     /// How urgent it was.
     pub priority: Priority,
@@ -87,14 +102,31 @@ fn is_shallow(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// What panics when it is encoded, or is nested too deeply, is kept without its payload.
+/// The payload as JSON. `None` if encoding panics or the JSON is nested too deeply.
 pub(crate) fn encoded(event: &AnyEvent) -> Option<Value> {
     let json = std::panic::AssertUnwindSafe(|| event.json().cloned());
-    // What is deeper could be written and not be read again.
+    // Deeper JSON could be written but not read back.
     std::panic::catch_unwind(json).ok().flatten().filter(|value| is_shallow(value, DEPTH_MAX))
 }
 
-/// What is looked for in an archive. By default the first thousand events.
+/// Selects events of an archive. By default the first thousand.
+///
+/// ```
+/// use artel_hub::{EventHub, History, JsonLinesArchive, Keys, Query, Topic};
+/// const LINES: Topic<String> = Topic::json("lines/en");
+///
+/// # let folder = tempfile::tempdir()?;
+/// let history = History::new(JsonLinesArchive::rotating(&folder, 1 << 20, 10)?);
+/// # let hub = EventHub::new();
+/// let archive = hub.subscribe(Keys::any(["lines/*"])?).archive(&history)?;
+/// hub.publisher(&LINES)?.blocking_publish_batch(["brown fox", "red fox"].map(String::from))?;
+/// archive.blocking_stop(std::time::Duration::from_secs(5))?;
+/// let query = Query::all().key("lines/*")?.text("fox").limit(1);
+/// let first = history.query(&query)?;
+/// let second = history.query(&query.after(first[0].id))?; // the next page
+/// assert_eq!(second[0].payload, Some("red fox".into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Query {
     pub(crate) key: Option<Pattern>,
@@ -112,54 +144,55 @@ impl Default for Query {
 }
 
 impl Query {
-    /// Everything, a thousand at a time.
+    /// All events, at most a thousand per query.
     pub fn all() -> Query {
         Query::default()
     }
 
-    /// Events under keys like this.
+    /// Only events whose key matches this pattern.
     pub fn key(mut self, pattern: &str) -> Result<Query, KeyError> {
         self.key = Some(Pattern::new(pattern)?);
         Ok(self)
     }
 
-    /// Events published at this time or later, by a clock that may be some milliseconds behind.
+    /// Only events published at this time or later. The clock of the events may lag by some
+    /// milliseconds.
     pub fn from(mut self, at: SystemTime) -> Query {
         self.from_ms = millis(at);
         self
     }
 
-    /// Events published before this time.
+    /// Only events published before this time.
     pub fn until(mut self, at: SystemTime) -> Query {
         self.until_ms = millis(at);
         self
     }
 
-    /// Events whose payload, as JSON text without blanks between its parts, has these letters in it,
-    /// capitals as they are.
+    /// Only events whose payload contains this text. The payload is searched as JSON without spaces
+    /// between its parts. Upper and lower case matter.
     pub fn text(mut self, text: impl Into<String>) -> Query {
         self.text = Some(text.into());
         self
     }
 
-    /// Events after the one with this number: the next page.
+    /// Only events after the one with this number. Use it for the next page.
     pub fn after(mut self, id: u64) -> Query {
         self.after = id;
         self
     }
 
-    /// As many at most.
+    /// The maximum number of events. Default: 1000.
     pub fn limit(mut self, events: usize) -> Query {
         self.limit = events;
         self
     }
 
-    /// As many at most are asked for.
+    /// The maximum number of events, for your own stores.
     pub fn get_limit(&self) -> usize {
         self.limit
     }
 
-    /// Whether this is one of those asked for: for stores of your own.
+    /// Whether a record is selected, for your own stores. Does not check the limit.
     pub fn fits(&self, record: &Record) -> bool {
         record.id > self.after
             && (self.from_ms..self.until_ms).contains(&record.at_ms)
@@ -171,6 +204,18 @@ impl Query {
 }
 
 /// Why an archive could not be opened, written or read.
+///
+/// ```
+/// use artel_hub::{ArchiveError, JsonLinesArchive};
+///
+/// let file = tempfile::NamedTempFile::new()?;
+/// let error = JsonLinesArchive::rotating(file.path(), 1 << 20, 10).unwrap_err(); // not a folder
+/// assert!(error.to_string().contains(": not opened: "));
+/// // In a store of your own:
+/// let error = ArchiveError::new("/archive".as_ref(), "not written", "the disk is full");
+/// assert_eq!(error.to_string(), "archive /archive: not written: the disk is full");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("archive {path}: {what}: {reason}")]
 pub struct ArchiveError {
@@ -180,7 +225,7 @@ pub struct ArchiveError {
 }
 
 impl ArchiveError {
-    /// At this place, this did not happen, for this reason.
+    /// An error from the path, what was not done, for example `"not written"`, and the reason.
     pub fn new(
         path: &std::path::Path,
         what: &'static str,
@@ -190,34 +235,73 @@ impl ArchiveError {
     }
 }
 
-/// Somewhere to archive to.
+/// A store for archived events.
+///
+/// ```
+/// # use artel_hub::{ArchiveError, ArchiveStore, History, Query, Record};
+/// struct Memory(Vec<Record>);
+///
+/// impl ArchiveStore for Memory {
+///     fn append(&mut self, records: &[Record]) -> Result<(), ArchiveError> {
+///         self.0.extend_from_slice(records);
+///         (1..).zip(&mut self.0).for_each(|(id, record)| record.id = id); // numbers them
+///         Ok(())
+///     }
+///     fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
+///         Ok(self.0.iter().filter(|one| query.fits(one)).take(query.get_limit()).cloned().collect())
+///     }
+/// }
+/// let history = History::new(Memory(Vec::new()));
+/// assert!(history.query(&Query::all())?.is_empty());
+/// # let hub = artel_hub::EventHub::new();
+/// # let archive = hub.subscribe(artel_hub::Keys::any(["orders"])?).archive(&history)?;
+/// # hub.blocking_publish(&artel_hub::Topic::<u32>::new("orders"), 7)?;
+/// # archive.blocking_stop(std::time::Duration::from_secs(5))?;
+/// # assert_eq!(history.query(&Query::all())?[0].id, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait ArchiveStore: Send + 'static {
     /// Writes these events, all or none.
     fn append(&mut self, records: &[Record]) -> Result<(), ArchiveError>;
-    /// The events asked for, oldest first.
+    /// The selected events, oldest first.
     fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError>;
 }
 
-/// An archive that can be asked while it is written. Clones share it.
+/// An archive that can be queried while it is written. Clones share it.
+///
+/// ```
+/// use artel_hub::{EventHub, History, JsonLinesArchive, Keys, Query, Topic};
+/// const ORDERS: Topic<u32> = Topic::json("orders");
+///
+/// let folder = tempfile::tempdir()?;
+/// let history = History::new(JsonLinesArchive::rotating(&folder, 1 << 20, 10)?);
+/// let hub = EventHub::new();
+/// let archive = hub.subscribe(Keys::any(["orders"])?).name("archive").archive(&history)?;
+/// hub.publisher(&ORDERS)?.blocking_publish_batch([7, 8])?;
+/// archive.blocking_stop(std::time::Duration::from_secs(5))?; // writes what waits
+/// let mut lines = Vec::new();
+/// assert_eq!(history.export(&Query::all(), &mut lines)?, 2);
+/// assert_eq!(lines.split_inclusive(|byte| *byte == b'\n').count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct History {
     store: Arc<Mutex<dyn ArchiveStore>>,
 }
 
 impl History {
-    /// An archive in this store, to be asked, and to be given to
-    /// [`Subscribe::archive`].
+    /// An archive in this store. Pass it to [`Subscribe::archive`] to fill it.
     pub fn new(store: impl ArchiveStore) -> History {
         History { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// The events asked for, oldest first. Blocks while it reads.
+    /// The selected events, oldest first. Blocks while it reads.
     pub fn query(&self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).query(query)
     }
 
-    /// Writes the events asked for as lines of JSON, page by page, and says how many they were. The
-    /// query's limit is the size of a page. Blocks while it reads.
+    /// Writes all selected events as lines of JSON, page by page. Returns how many they were. The
+    /// limit of the query is the size of a page. Blocks while it reads.
     pub fn export(&self, query: &Query, to: &mut impl Write) -> Result<u64, ArchiveError> {
         let failed = |error: std::io::Error| {
             ArchiveError::new(std::path::Path::new("export"), "not written", error)
@@ -244,9 +328,10 @@ impl std::fmt::Debug for History {
 }
 
 impl Subscribe<AnyEvent> {
-    /// Subscribes an archive to [`Keys::any`](crate::Keys::any): on a thread of its own, with a queue of 8,192 events that drops the
-    /// newest when the disk cannot keep up, unless [`Subscribe::queue`] says otherwise. A write that
-    /// fails is tried again, with pauses, until it succeeds or the archive is stopped.
+    /// Subscribes an archive, for [`Keys::any`](crate::Keys::any). It runs on its own thread. By
+    /// default its queue has 8,192 events and drops the newest when the disk cannot keep up;
+    /// [`Subscribe::queue`] changes that. A write that fails is tried again, with pauses, until it
+    /// succeeds or the archive is stopped.
     pub fn archive(self, history: &History) -> Result<Subscription, SubscribeError> {
         let store = history.store.clone();
         let backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! An archive in an SQLite file: write-ahead log, one transaction per batch.
+//! An archive in an SQLite file, with a write-ahead log and one transaction per batch.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,24 +8,42 @@ use rusqlite::{Connection, params};
 use super::{ArchiveError, ArchiveStore, Query, Record};
 use crate::keep::dead_letter::millis;
 
-/// How many events are written, or how much time passes, between two looks at the bounds.
+/// The bounds are checked after this many events, or after this time.
 const LOOK_EVERY: usize = 1000;
 const LOOK_AFTER: Duration = Duration::from_secs(10);
-/// How many of the oldest go at a time while the file is too large.
+/// While the file is too large, one part in this many of the oldest events is removed at a time.
 const SHARE: i64 = 20;
 
-/// Opens a file the way everything of the hub does.
+/// Opens an SQLite file with the hub's settings.
 pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(5))?;
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    // A commit survives the death of the process; the last ones may not survive a power cut.
+    // A commit survives the death of the process. A power cut may lose the last commits.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     Ok(connection)
 }
 
-/// One table, `events`. The file may be read by anybody while it is written.
+/// An archive in the table `events` of an SQLite file. Other programs may read the file at the same
+/// time.
+///
+/// ```
+/// use artel_hub::{EventHub, History, Keys, Query, SqliteArchive, Topic};
+/// use std::time::Duration;
+/// const ORDERS: Topic<u32> = Topic::json("orders");
+///
+/// let folder = tempfile::tempdir()?;
+/// let store = SqliteArchive::open(folder.path().join("history.db"))?;
+/// let month = Duration::from_secs(30 * 86_400);
+/// let history = History::new(store.keep_for(month).keep_bytes(1 << 30));
+/// let hub = EventHub::new();
+/// let archive = hub.subscribe(Keys::any(["orders"])?).name("archive").archive(&history)?;
+/// hub.blocking_publish(&ORDERS, 7)?;
+/// archive.blocking_stop(Duration::from_secs(5))?;
+/// assert_eq!(history.query(&Query::all().key("orders")?)?.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SqliteArchive {
     path: PathBuf,
@@ -37,7 +55,7 @@ pub struct SqliteArchive {
 }
 
 impl SqliteArchive {
-    /// Opens the file, or makes it.
+    /// Opens or creates the file.
     pub fn open(path: impl AsRef<Path>) -> Result<SqliteArchive, ArchiveError> {
         let path = path.as_ref().to_path_buf();
         let failed = |error: rusqlite::Error| ArchiveError::new(&path, "not opened", error);
@@ -62,13 +80,13 @@ impl SqliteArchive {
         })
     }
 
-    /// Events older than this are no longer found, and forgotten with one of the next writes.
+    /// Events older than this are not found any more. They are removed during a later write.
     pub fn keep_for(mut self, age: Duration) -> SqliteArchive {
         self.age_max = Some(age);
         self
     }
 
-    /// The oldest events are forgotten while all take more than about this many bytes.
+    /// Removes the oldest events while all events together take more than about this many bytes.
     pub fn keep_bytes(mut self, bytes: u64) -> SqliteArchive {
         self.bytes_max = Some(bytes);
         self
@@ -104,14 +122,14 @@ impl SqliteArchive {
                 break;
             }
         }
-        // It frees a page per step, so it has to be stepped to its end.
+        // Each step frees one page, so it must be stepped to its end.
         let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum")?;
         let mut steps = vacuum.query([])?;
         while steps.next()?.is_some() {}
         Ok(())
     }
 
-    /// What the events take, without pages that are free again.
+    /// The bytes that the events take, without free pages.
     fn bytes(&self) -> rusqlite::Result<u64> {
         let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get(0));
         let (pages, free, size): (i64, i64, i64) =
@@ -120,12 +138,12 @@ impl SqliteArchive {
     }
 }
 
-/// When the oldest that is kept was published.
+/// The time of the oldest events that are kept, in milliseconds.
 fn oldest(age: Duration) -> u64 {
     millis(SystemTime::now()).saturating_sub(age.as_millis() as u64)
 }
 
-/// SQLite's integers have a sign.
+/// SQLite's integers are signed.
 fn small(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -145,7 +163,7 @@ impl ArchiveStore for SqliteArchive {
         if self.until_look == 0 || long_ago {
             self.until_look = LOOK_EVERY;
             self.looked = Some(Instant::now());
-            // What is written is written: forgetting can wait for the next time.
+            // The events are written. Removing old ones can wait for the next time.
             if let Err(error) = self.forget() {
                 tracing::warn!(target: "artel_hub", "archive {}: {error}", path.display());
             }
@@ -177,7 +195,7 @@ impl ArchiveStore for SqliteArchive {
     }
 }
 
-/// Two texts: SQLite uses an index only for what it knows to be asked for.
+/// Two statements: SQLite uses the index on keys only if the statement names a key.
 fn select(one_key: bool) -> &'static str {
     match one_key {
         true => {
@@ -210,7 +228,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Record> {
 mod tests {
     use super::*;
 
-    /// The index was there for questions about one key, and never used for them.
+    /// Regression: queries for one key did not use its index.
     #[test]
     fn a_question_about_one_key_uses_its_index() {
         let folder = tempfile::tempdir().expect("a folder");

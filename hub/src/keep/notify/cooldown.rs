@@ -1,14 +1,14 @@
-//! What is told, and what is held back because it was told a moment ago.
+//! Decides which alerts are sent and which are held back because a similar one was sent recently.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::run::handler::Severity;
 
-/// Troubles that are remembered; beyond them the one told longest ago is forgotten.
+/// How many kinds of trouble are remembered. Beyond that, the one sent longest ago is forgotten.
 const KEYS_MAX: usize = 1024;
 
-/// How bad it is, where, and which kind of trouble.
+/// The severity, the source and the kind of a trouble.
 pub(super) type Key = (Severity, String, &'static str);
 
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub(super) struct Cooldown {
     told: HashMap<Key, LastSent>,
 }
 
-/// What is to be done with an alert.
+/// What to do with an alert.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Tell it, and that the like happened so often since the last time.
+    /// Send it. `repeated` similar alerts were held back since the last one was sent.
     Tell { repeated: u64 },
-    /// It was told lately.
+    /// Hold it back: a similar one was sent recently.
     Hold,
 }
 
@@ -37,7 +37,8 @@ impl Cooldown {
         Cooldown { time, told: HashMap::new() }
     }
 
-    /// What is to be done with an alert; it cools down once it was [told](Cooldown::told).
+    /// What to do with an alert. Its cooldown starts when it is reported as sent with
+    /// [`Cooldown::told`].
     pub(super) fn decide(&mut self, key: &Key, now: Instant) -> Decision {
         let Some(told) = self.told.get_mut(key) else { return Decision::Tell { repeated: 0 } };
         if now.duration_since(told.at) < self.time {
@@ -47,7 +48,7 @@ impl Cooldown {
         Decision::Tell { repeated: told.held }
     }
 
-    /// Somebody has it.
+    /// Records that an alert was sent.
     pub(super) fn told(&mut self, key: &Key, now: Instant) {
         if self.told.len() >= KEYS_MAX && !self.told.contains_key(key) {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.at);
@@ -68,7 +69,7 @@ mod tests {
         let (mut cooldown, start) = (Cooldown::new(Duration::from_secs(60)), Instant::now());
         let key = (Severity::Critical, "billing".to_string(), "alert");
         assert_eq!(cooldown.decide(&key, start), Decision::Tell { repeated: 0 });
-        // Nobody could be told: the next one is not held back.
+        // It could not be sent: the next one is not held back.
         assert_eq!(cooldown.decide(&key, start), Decision::Tell { repeated: 0 });
         cooldown.told(&key, start);
         for second in 1..60 {

@@ -9,14 +9,23 @@ use lettre::{Message, SmtpTransport, Transport};
 
 use super::{Alert, Send, SendError};
 
-/// How long the server may take for one command.
+/// The time-out for one command of the server.
 const TIME_OUT: Duration = Duration::from_secs(5);
-/// The longest subject, in characters.
+/// The maximum length of a subject, in characters.
 const SUBJECT_MAX: usize = 120;
 
-/// Why no mailer was made.
+/// Why a [`Mail`] was not created.
+///
+/// ```
+/// use artel_hub::notify::Mail;
+///
+/// let server = "smtp://hub:secret@mail.example.org"; // without TLS
+/// let error = Mail::smtp(server, "hub@example.org", ["ops@example.org"]).unwrap_err();
+/// assert!(error.to_string().contains("not sent without TLS"));
+/// assert!(!error.to_string().contains("secret"));
+/// ```
 #[derive(Debug, thiserror::Error)]
-#[error("no mail: {reason}")]
+#[error("mail is not set up: {reason}")]
 pub struct MailError {
     reason: String,
 }
@@ -27,7 +36,19 @@ impl MailError {
     }
 }
 
-/// Mails every alert.
+/// Sends every alert by mail. Give it to [`Notifier::to`](super::Notifier::to).
+///
+/// ```
+/// use artel_hub::EventHub;
+/// use artel_hub::notify::{Mail, Notifier};
+///
+/// let server = "smtps://hub:secret@mail.example.org";
+/// let mail = Mail::smtp(server, "hub@example.org", ["ops@example.org"])?;
+/// let hub = EventHub::new();
+/// let alerts = Notifier::new().to(mail).start(&hub)?; // connects when there is an alert
+/// assert_eq!(alerts.name(), "artel-hub/notifier");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Mail {
     transport: SmtpTransport,
     from: Mailbox,
@@ -35,9 +56,14 @@ pub struct Mail {
 }
 
 impl Mail {
-    /// Sends by the server at this URL: `smtps://user:password@host` (TLS),
-    /// `smtp://host?tls=required` (STARTTLS), `smtp://host:25` (neither). A user and a password never
-    /// go without TLS: with them the last form is refused, and so is `?tls=opportunistic`.
+    /// Sends through the server at this URL:
+    ///
+    /// * `smtps://user:password@host`: TLS
+    /// * `smtp://host?tls=required`: STARTTLS
+    /// * `smtp://host:25`: no encryption
+    ///
+    /// A user and a password are never sent without TLS. With them, the last form and
+    /// `?tls=opportunistic` are refused.
     pub fn smtp<'a>(
         url: &str,
         from: &str,
@@ -46,7 +72,7 @@ impl Mail {
         Mail::new(url, None, from, to)
     }
 
-    /// The same server, with a user and a password that are not in the URL.
+    /// The same, with a user and a password that are not in the URL.
     pub fn smtp_as<'a>(
         url: &str,
         user: &str,
@@ -65,7 +91,7 @@ impl Mail {
         to: impl IntoIterator<Item = &'a str>,
     ) -> Result<Mail, MailError> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // The URL may hold a password, so it is not repeated.
+        // The URL may contain a password, so the error does not contain the URL.
         let bad = || MailError::new("the server's URL must begin with smtp:// or smtps://");
         let parsed = url::Url::parse(url).map_err(|_| bad())?;
         let mut transport = SmtpTransport::from_url(url).map_err(|_| bad())?;
@@ -84,14 +110,14 @@ impl Mail {
         };
         let to: Vec<Mailbox> = to.into_iter().map(mailbox).collect::<Result<_, _>>()?;
         if to.is_empty() {
-            return Err(MailError::new("nobody to send to was given"));
+            return Err(MailError::new("no recipient was given"));
         }
         let transport = transport.timeout(Some(TIME_OUT)).build();
         Ok(Mail { transport, from: mailbox(from)?, to })
     }
 }
 
-/// Whether nothing is said before the connection is encrypted.
+/// Whether the connection is encrypted before anything is sent.
 fn is_encrypted(url: &url::Url) -> bool {
     let tls = url.query_pairs().find(|(name, _)| name == "tls");
     url.scheme() == "smtps" || tls.is_some_and(|(_, value)| value == "required")

@@ -1,14 +1,14 @@
-//! Alerts: telling an administrator what went wrong, by webhook or by mail.
+//! Alerts: send problems to an administrator, by webhook or by mail.
 //!
-//! **Invariant:** alerts have a queue of their own that drops the newest, by count, and a thread of
-//! their own: whatever the network does, nobody else waits. One and the same trouble is told once
-//! per cooldown, the next time with how often it happened between.
+//! **Invariant:** alerts have their own thread and their own queue, which drops the newest and
+//! counts them. So nothing waits for the network. The same trouble is sent once per cooldown. The
+//! next alert says how often it was repeated in between.
 //!
 //! ```
 //! use artel_hub::notify::{ALERTS, Alert, Notifier, Send, SendError};
 //! use artel_hub::{EventHub, Severity};
 //!
-//! /// Anything can be told; webhooks and mail come with the features of these names.
+//! /// Your own way to send. For webhooks and mail there are the features `webhook` and `mail`.
 //! struct Screen(std::sync::mpsc::Sender<String>);
 //!
 //! impl Send for Screen {
@@ -17,13 +17,13 @@
 //!     }
 //! }
 //!
-//! let (tell, told) = std::sync::mpsc::channel();
+//! let (send, received) = std::sync::mpsc::channel();
 //! let hub = EventHub::new();
-//! let alerts = Notifier::new().at_least(Severity::Error).to(Screen(tell)).start(&hub)?;
+//! let alerts = Notifier::new().at_least(Severity::Error).to(Screen(send)).start(&hub)?;
 //!
-//! // The hub's own troubles are told without being asked; these are yours.
-//! hub.blocking_publish(&ALERTS, Alert::new(Severity::Critical, "billing", "the card is refused"))?;
-//! assert_eq!(told.recv()?, "critical: billing: the card is refused");
+//! // The hub's own notices are sent, too. This alert is yours.
+//! hub.blocking_publish(&ALERTS, Alert::new(Severity::Critical, "billing", "card refused"))?;
+//! assert_eq!(received.recv()?, "critical: billing: card refused");
 //! alerts.blocking_stop(std::time::Duration::from_secs(1))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -59,39 +59,59 @@ use crate::run::subscription::Subscription;
 use crate::topic::Topic;
 use crate::wait::overflow::{Overflow, Queue};
 
-/// Where your program publishes what an administrator should know.
+/// The topic on which your program publishes alerts for an administrator.
+///
+/// ```
+/// use artel_hub::notify::{ALERTS, Alert};
+/// use artel_hub::{EventHub, Severity};
+///
+/// let hub = EventHub::new();
+/// let alert = Alert::new(Severity::Critical, "billing", "the card is refused");
+/// let receipt = hub.try_publish(&ALERTS, alert)?;
+/// assert_eq!(receipt.matched, 0); // without a `Notifier` nothing is sent
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const ALERTS: Topic<Alert> = Topic::json("artel-hub/alerts");
 
-/// Alerts that may wait to be sent.
+/// How many alerts may wait by default.
 const WAITING: usize = 256;
-/// How often an alert is tried, over about half a minute, before it is a dead letter.
+/// How often an alert is tried before it becomes a dead letter. This takes about half a minute.
 const ATTEMPTS: u32 = 10;
-/// How long the same trouble is not told again, unless said otherwise.
+/// The default cooldown.
 const COOLDOWN: Duration = Duration::from_secs(300);
-/// The longest text that is sent, in characters.
+/// The maximum length of a text, in characters.
 const TEXT_MAX: usize = 2000;
-/// The longest source, in characters.
+/// The maximum length of a source, in characters.
 const SOURCE_MAX: usize = 200;
 
-/// Something an administrator should know.
+/// A message for an administrator.
+///
+/// ```
+/// use artel_hub::Severity;
+/// use artel_hub::notify::Alert;
+///
+/// let alert = Alert::new(Severity::Error, "billing", "the card is refused");
+/// assert_eq!(alert.to_string(), "error: billing: the card is refused");
+/// assert_eq!(alert.repeated, 0);
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Alert {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is about. One source's alerts of one severity are told once per cooldown.
+    /// What it is about. Alerts with the same source and severity are sent once per cooldown.
     pub source: String,
     /// What happened.
     pub text: String,
-    /// How often the like happened since it was last told.
+    /// How many similar alerts were held back since the last one was sent.
     #[serde(default)]
     pub repeated: u64,
-    /// When, in milliseconds since 1970.
+    /// When it happened, in milliseconds since 1970.
     pub at_ms: u64,
 }
 
 impl Alert {
-    /// Something that just happened.
+    /// An alert about something that just happened.
     pub fn new(severity: Severity, source: impl Into<String>, text: impl Into<String>) -> Alert {
         let at_ms = millis(SystemTime::now());
         Alert { severity, source: source.into(), text: text.into(), repeated: 0, at_ms }
@@ -126,7 +146,14 @@ impl std::fmt::Display for Alert {
     }
 }
 
-/// Why an alert did not get through. Never says where to: addresses may be secrets.
+/// Why an alert was not sent. Does not contain the address, which may be a secret.
+///
+/// ```
+/// use artel_hub::notify::SendError;
+///
+/// let error = SendError::new("the printer is out of paper");
+/// assert_eq!(error.to_string(), "not sent: the printer is out of paper");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("not sent: {reason}")]
 pub struct SendError {
@@ -134,20 +161,59 @@ pub struct SendError {
 }
 
 impl SendError {
-    /// For this reason.
+    /// An error with this reason.
     pub fn new(reason: impl std::fmt::Display) -> SendError {
         SendError { reason: reason.to_string() }
     }
 }
 
-/// A way to reach an administrator. It may block; it has a thread.
+/// A way to reach an administrator. It has its own thread, so it may block.
+///
+/// ```
+/// use artel_hub::Severity;
+/// use artel_hub::notify::{Alert, Send, SendError};
+///
+/// struct Log<W>(W);
+///
+/// impl<W: std::io::Write + std::marker::Send + 'static> Send for Log<W> {
+///     fn send(&mut self, alert: &Alert) -> Result<(), SendError> {
+///         writeln!(self.0, "{alert}").map_err(SendError::new)
+///     }
+/// }
+/// let mut log = Log(Vec::new()); // or a file
+/// log.send(&Alert::new(Severity::Critical, "billing", "no connection"))?;
+/// assert_eq!(log.0, b"critical: billing: no connection\n");
+/// # Ok::<(), SendError>(())
+/// ```
 pub trait Send: std::marker::Send + 'static {
-    /// Sends one alert. An error is tried again, a few times.
+    /// Sends one alert. After an error it is called again, a few times.
     fn send(&mut self, alert: &Alert) -> Result<(), SendError>;
 }
 
-/// Listens to the hub's notices and to [`ALERTS`], and tells.
-#[must_use = "nobody is told before `start`"]
+/// Sends alerts: the hub's notices, and what you publish on [`ALERTS`].
+///
+/// ```
+/// use artel_hub::notify::{ALERTS, Alert, Notifier};
+/// use artel_hub::{EventHub, Severity};
+/// # struct Screen(std::sync::mpsc::Sender<String>);
+/// # impl artel_hub::notify::Send for Screen {
+/// #     fn send(&mut self, alert: &Alert) -> Result<(), artel_hub::notify::SendError> {
+/// #         self.0.send(alert.to_string()).map_err(artel_hub::notify::SendError::new)
+/// #     }
+/// # }
+/// let hub = EventHub::new();
+/// let hour = std::time::Duration::from_secs(3600);
+/// # let (send, received) = std::sync::mpsc::channel();
+/// let alerts = Notifier::new().at_least(Severity::Error).cooldown(hour).to(Screen(send));
+/// let alerts = alerts.start(&hub)?;
+/// for text in ["no connection", "no connection"] {
+///     hub.blocking_publish(&ALERTS, Alert::new(Severity::Error, "billing", text))?;
+/// }
+/// alerts.blocking_stop(std::time::Duration::from_secs(5))?;
+/// assert_eq!(received.try_iter().count(), 1); // the second one was held back
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "alerts are not sent before `start`"]
 pub struct Notifier {
     at_least: Severity,
     cooldown: Duration,
@@ -162,46 +228,47 @@ impl Default for Notifier {
 }
 
 impl Notifier {
-    /// Tells nobody yet, of what is critical, every five minutes at most.
+    /// Sends critical alerts only, with a cooldown of five minutes. It has no recipient yet.
     pub fn new() -> Notifier {
         let channels = Vec::new();
         Notifier { at_least: Severity::Critical, cooldown: COOLDOWN, waiting: WAITING, channels }
     }
 
-    /// Only what is at least this bad.
+    /// Sends only alerts of at least this severity. Default: critical.
     pub fn at_least(mut self, severity: Severity) -> Notifier {
         self.at_least = severity;
         self
     }
 
-    /// How long the same source is not told again with the same severity.
+    /// How long alerts of the same source and severity are held back after one was sent. Default:
+    /// five minutes.
     pub fn cooldown(mut self, time: Duration) -> Notifier {
         self.cooldown = time;
         self
     }
 
-    /// Alerts that may wait to be sent, 256 unless said here; the newest are dropped, and counted in
-    /// the statistics of `artel-hub/notifier`.
+    /// How many alerts may wait to be sent. Default: 256. When the queue is full, the newest are
+    /// dropped and counted in the statistics of `artel-hub/notifier`.
     pub fn waiting(mut self, alerts: usize) -> Notifier {
         self.waiting = alerts;
         self
     }
 
-    /// Tells this one as well.
+    /// Adds a recipient.
     pub fn to(mut self, channel: impl Send) -> Notifier {
         self.channels.push(Box::new(channel));
         self
     }
 
-    /// Subscribes. A second one needs its own [name](Notifier::start_as).
+    /// Subscribes. A second notifier needs its own [name](Notifier::start_as).
     pub fn start(self, hub: &EventHub) -> Result<Subscription, SubscribeError> {
         self.start_as(hub, "artel-hub/notifier")
     }
 
-    /// Subscribes under a name of your own.
+    /// Subscribes under this name.
     pub fn start_as(self, hub: &EventHub, name: &str) -> Result<Subscription, SubscribeError> {
         let at_least = self.at_least;
-        // Which channels are there, and what they were told, outlives a handler.
+        // The channels and their state must outlive a handler.
         let state = Arc::new(Mutex::new(Sending {
             channels: self.channels,
             cooldown: Cooldown::new(self.cooldown),
@@ -232,7 +299,7 @@ impl std::fmt::Debug for Notifier {
 struct Sending {
     channels: Vec<Box<dyn Send>>,
     cooldown: Cooldown,
-    /// Which channels have the alert in hand, and how often the like of it was held back.
+    /// Which channels have sent the current alert, and how many similar ones were held back.
     told: Vec<bool>,
     repeated: u64,
 }
@@ -246,7 +313,7 @@ impl Handler<AnyEvent> for AlertSender {
         let Some(mut alert) = Alert::of(&event) else { return Ok(()) };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Sending { channels, cooldown, told, repeated } = &mut *state;
-        // Losing letters is another trouble than waiting to write them.
+        // Losing dead letters and waiting to write them are different troubles.
         let kind = event.payload::<HubNotice>().map_or("alert", HubNotice::kind);
         let key = (alert.severity, alert.source.clone(), kind);
         if event.attempt() == 1 {
@@ -259,7 +326,8 @@ impl Handler<AnyEvent> for AlertSender {
             }
         }
         alert.repeated += *repeated;
-        // One that fails keeps it from nobody, and those that have it are not told again.
+        // If a channel fails, the others still send. Channels that have sent the alert do not send
+        // it again.
         let mut failure = None;
         for (channel, told) in channels.iter_mut().zip(told.iter_mut()).filter(|(_, told)| !**told)
         {

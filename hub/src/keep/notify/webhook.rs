@@ -8,17 +8,36 @@ use serde_json::{Value, json};
 
 use super::{Alert, Send, SendError};
 
-/// How long one request may take.
+/// The time-out for one request.
 const TIME_OUT: Duration = Duration::from_secs(5);
 
-/// Why no webhook was made.
+/// Why a [`Webhook`] was not created.
+///
+/// ```
+/// use artel_hub::notify::Webhook;
+///
+/// let error = Webhook::json("ftp://example.org/alerts").unwrap_err();
+/// assert!(error.to_string().ends_with("the address must begin with http:// or https://"));
+/// ```
 #[derive(Debug, thiserror::Error)]
-#[error("no webhook: {reason}")]
+#[error("the webhook is not set up: {reason}")]
 pub struct WebhookError {
     reason: String,
 }
 
-/// Posts every alert to an address.
+/// Posts every alert to an HTTP address. Give it to [`Notifier::to`](super::Notifier::to).
+///
+/// ```
+/// use artel_hub::EventHub;
+/// use artel_hub::notify::{Notifier, Webhook};
+///
+/// let webhook = Webhook::slack("https://hooks.example.org/services/secret")?;
+/// assert!(!format!("{webhook:?}").contains("secret")); // the address may contain a token
+/// let hub = EventHub::new();
+/// let alerts = Notifier::new().to(webhook).start(&hub)?; // connects when there is an alert
+/// assert_eq!(alerts.name(), "artel-hub/notifier");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Webhook {
     url: Url,
     client: Option<Client>,
@@ -26,7 +45,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Posts alerts as JSON: `severity`, `source`, `text`, `repeated`, `at_ms`.
+    /// Posts alerts as JSON with the fields `severity`, `source`, `text`, `repeated` and `at_ms`.
     pub fn json(url: &str) -> Result<Webhook, WebhookError> {
         let failed = |reason: String| WebhookError { reason };
         let parsed = Url::parse(url);
@@ -38,7 +57,7 @@ impl Webhook {
         Ok(Webhook { url, client: None, slack: false })
     }
 
-    /// Posts alerts the way Slack and those like it read them.
+    /// Posts alerts in the format of Slack and compatible services.
     pub fn slack(url: &str) -> Result<Webhook, WebhookError> {
         Ok(Webhook { slack: true, ..Webhook::json(url)? })
     }
@@ -46,7 +65,7 @@ impl Webhook {
     fn body(&self, alert: &Alert) -> Result<Value, SendError> {
         match self.slack {
             true => {
-                // Nobody is to be called by what a payload says.
+                // Escaped, so that the text of a payload cannot mention anybody.
                 let text = alert.to_string();
                 let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
                 Ok(json!({ "text": text }))
@@ -59,13 +78,14 @@ impl Webhook {
 impl Send for Webhook {
     fn send(&mut self, alert: &Alert) -> Result<(), SendError> {
         let body = self.body(alert)?;
-        // Made here, on the notifier's thread: a blocking client must not be made in async code.
+        // Created here, on the notifier's thread: a blocking client must not be created in async
+        // code.
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
-                // Another part of the program may have chosen one; then that one it is.
+                // Another part of the program may have installed a provider. Then that one is used.
                 let _ = rustls::crypto::ring::default_provider().install_default();
-                // Where it leads elsewhere, nobody has read it.
+                // A redirect counts as a failure: the alert was not read there.
                 let nowhere = reqwest::redirect::Policy::none();
                 let client = Client::builder().timeout(TIME_OUT).redirect(nowhere).build();
                 self.client.insert(client.map_err(|error| hidden(&error))?).clone()
@@ -75,12 +95,12 @@ impl Send for Webhook {
         let answer = answer.map_err(|error| hidden(&error))?;
         match answer.status().is_success() {
             true => Ok(()),
-            false => Err(SendError::new(format_args!("the answer was {}", answer.status()))),
+            false => Err(SendError::new(format_args!("the server answered {}", answer.status()))),
         }
     }
 }
 
-/// The address may hold a token, so the error is told without it.
+/// The address may contain a token, so the error does not contain it.
 fn hidden(error: &reqwest::Error) -> SendError {
     let kind = match error {
         error if error.is_timeout() => "no answer in time",

@@ -1,8 +1,8 @@
-//! Inline: the publisher calls the handler itself.
+//! Inline subscribers: the publisher calls the handler itself.
 //!
-//! **Invariant:** a handler is never called from two threads at once, nor from within itself:
-//! events that inline handlers publish are handed to inline handlers after the one that runs has
-//! returned, first come first served.
+//! **Invariant:** a handler is never called from two threads at once, nor from within itself. If an
+//! inline handler publishes, inline handlers receive that event only after the running one has
+//! returned, in the order of the publishes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,25 +21,25 @@ use crate::run::restart::{AttemptRecord, Budget, Verdict};
 use crate::run::subscriber::{Intake, Subscriber};
 use crate::stats::count;
 
-/// How many events may wait on one thread for the inline handler that runs there.
+/// How many events may wait on one thread for the running inline handler.
 const DEFERRED_MAX: usize = 1024;
 
-/// Who is to be called with what.
+/// Calls to make: the subscriber and its event.
 type Calls = VecDeque<(Arc<Subscriber>, AnyEvent)>;
 
 thread_local! {
-    /// Events for inline handlers, while one runs on this thread.
+    /// Events for inline handlers that wait while one runs on this thread.
     static DEFERRED: RefCell<Option<Calls>> = const { RefCell::new(None) };
 }
 
-/// What an inline subscriber does. `false`: its budget is spent.
+/// Handles one event. `false` if the restart budget is spent.
 pub(crate) trait Work: Send {
     fn work(&mut self, me: &Arc<Subscriber>, event: &AnyEvent) -> bool;
 }
 
 struct Cell {
     worker: Option<Box<dyn Work>>,
-    /// On whose behalf it runs now.
+    /// The subscriber on whose behalf it runs now.
     runs_for: Option<u64>,
     closed: bool,
 }
@@ -64,7 +64,7 @@ impl Inline {
         u64::from(self.lock().runs_for.is_some())
     }
 
-    /// It is not called again. What it holds is dropped, by whoever runs it if somebody does.
+    /// Ends it: it is not called again. Its handler is dropped here, or by the thread that runs it.
     pub(crate) fn close(&self) {
         let worker = {
             let mut cell = self.lock();
@@ -75,18 +75,19 @@ impl Inline {
     }
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Called {
-    /// It was made, or will be as soon as the one that runs has returned.
+    /// It was made, or will be made when the running handler has returned.
     Yes,
-    /// It could not be made, and is counted.
+    /// It could not be made. The loss is counted.
     Lost,
     /// The subscriber has left.
     Gone,
 }
 
-/// Calls the handler, or has it called once the one that runs here has returned.
+/// Calls the handler, or defers the call until the inline handler running on this thread has
+/// returned.
 pub(crate) fn call(core: &HubCore, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> Called {
     let deferred = DEFERRED.with_borrow_mut(|deferred| match deferred {
         Some(line) if line.len() < DEFERRED_MAX => {
@@ -110,10 +111,10 @@ pub(crate) fn call(core: &HubCore, subscriber: &Arc<Subscriber>, event: &AnyEven
     let called = call_now(core, subscriber, event);
     while let Some((subscriber, event)) = next_deferred() {
         let Intake::Inline(inline) = &subscriber.intake else { continue };
-        // It may be another hub's.
+        // It may belong to another hub.
         let Some(core) = inline.core.upgrade() else { continue };
         if call_now(&core, &subscriber, &event) == Called::Gone {
-            // It was said to be delivered, and its subscriber has left meanwhile.
+            // Its delivery was confirmed, but the subscriber has left since.
             subscriber.keep_leftovers();
             core.leave_behind(&subscriber, vec![event], STOPPED);
         }
@@ -125,7 +126,7 @@ fn next_deferred() -> Option<(Arc<Subscriber>, AnyEvent)> {
     DEFERRED.with_borrow_mut(|deferred| deferred.as_mut().and_then(VecDeque::pop_front))
 }
 
-/// While it is there, inline calls on this thread are deferred.
+/// While it exists, inline calls on this thread are deferred.
 struct Turn;
 
 impl Drop for Turn {
@@ -144,8 +145,8 @@ fn call_now(core: &HubCore, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> C
             break worker;
         }
         let Some(other) = cell.runs_for.filter(|_| !cell.closed) else { return Called::Gone };
-        // Another thread runs it, and nothing there may block, so this is short; unless it waits
-        // for us.
+        // Another thread runs it. Inline handlers do not block, so the wait is short, unless that
+        // thread waits for us.
         let _waits = match outer {
             Some(at) => match core.waits.begin(at.subscriber, &[other]) {
                 Some(waits) => Some(waits),
@@ -162,7 +163,7 @@ fn call_now(core: &HubCore, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> C
     let behalf = outer.map_or(subscriber.id, |at| at.subscriber);
     cell.runs_for = Some(behalf);
     drop(cell);
-    // Every publisher waits for it, so that it must not wait for anybody.
+    // Every publisher waits for it, so it must not wait for anybody.
     let at = Current { hub: core.id(), subscriber: behalf, depth: event.depth, shared: true };
     let alive = within(at, || worker.work(subscriber, event));
     let mut cell = inline.lock();
@@ -182,7 +183,7 @@ fn call_now(core: &HubCore, subscriber: &Arc<Subscriber>, event: &AnyEvent) -> C
     Called::Yes
 }
 
-/// A handler that is called by publishers, with all that belongs to a subscriber.
+/// The handler of an inline subscriber, with its filters and its budget.
 pub(crate) struct Worker<T, H, F> {
     pub(crate) core: Weak<HubCore>,
     pub(crate) filters: Filters<T>,
@@ -205,13 +206,13 @@ where
             let Err(failure) = self.attempt(me, event) else { return true };
             if me.life.orders().stop() {
                 letter(&core, me, event, self.record.attempt(event.id()), &failure);
-                return true; // nobody wants to see it tried again
+                return true; // no retry after an order to stop
             }
             let (id, remedy, budget) = (event.id(), failure.remedy, &mut self.budget);
             let (verdict, _) = judge(&core, me, event, &failure, &mut self.record, |record| {
                 record.failed(id, remedy, budget, Instant::now(), rand::random())
             });
-            // A publisher is not kept waiting: what others do after a pause is done at once.
+            // A publisher must not be kept waiting, so there is no pause before a retry.
             match verdict {
                 Verdict::Again(_) => count(&me.counts.troubles().retries),
                 Verdict::Letter => return true,

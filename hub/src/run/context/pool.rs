@@ -1,7 +1,7 @@
 //! [`Pool`]: the hub's own threads, for subscribers that share them.
 //!
-//! **Invariant:** a job is in the line at most once and on one thread at most; woken while it runs,
-//! it runs once more. The line is never longer than there are subscribers.
+//! **Invariant:** a job is in the line at most once and runs on at most one thread. If it is woken
+//! while it runs, it runs once more. The line is never longer than the number of subscribers.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ const QUEUED: u8 = 1;
 const RUNNING: u8 = 2;
 const AGAIN: u8 = 3;
 
-/// How long threads that ought to be idle are waited for.
+/// How long to wait for threads that should be idle.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -65,8 +65,8 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// One thread more, in the place of one that hangs and [leaves](leave_this_thread) if it comes
-    /// back.
+    /// Adds a thread in place of one that hangs. The hanging one [leaves](leave_this_thread) if it
+    /// returns.
     pub(crate) fn replace_thread(&self) -> std::io::Result<()> {
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
@@ -87,7 +87,7 @@ impl Pool {
 }
 
 impl Pool {
-    /// The threads end once they are done with what they run.
+    /// Ends the threads after their current jobs.
     pub(crate) fn end(&self) {
         let jobs = {
             let mut line = lock(&self.shared.line);
@@ -100,8 +100,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// Ends the threads, and waits for them, for this long at most: one may be inside a handler
-    /// that does not return.
+    /// Ends the threads and waits for them, at most for this long: one may be inside a handler that
+    /// does not return.
     pub(crate) fn join(&self, time: Duration) {
         self.end();
         let (due, me) = (Instant::now() + time, std::thread::current().id());
@@ -161,11 +161,12 @@ impl Shared {
 }
 
 thread_local! {
-    /// Another thread works in the place of this one.
+    /// Another thread has replaced this one.
     static LEAVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The runner on this thread was replaced: if it is a thread of the pool, so was the thread.
+/// Called when the runner on this thread was replaced. If this is a thread of the pool, it was
+/// replaced, too.
 pub(crate) fn leave_this_thread() {
     LEAVES.set(true);
 }

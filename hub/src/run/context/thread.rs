@@ -1,4 +1,4 @@
-//! A thread of its own: a future that is polled there until it is ready, and parked between.
+//! Runs a future on a thread: polls it until it is ready, and parks in between.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// A wake-up is written down: what runs on the thread may take its token for itself.
+/// Records a wake-up. The park token alone is not enough, because code on the thread may consume
+/// it.
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
