@@ -1,4 +1,5 @@
-//! The built-in generator (random readable text) and handler (5 % found in error).
+//! The built-in generator (random readable text) and the built-in handler (fails 5 % of the
+//! messages).
 
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
@@ -82,7 +83,7 @@ impl FromStr for WorkTime {
     }
 }
 
-/// Finds a share of messages in error, after some simulated work.
+/// The built-in handler: simulates work, then fails a share of the messages.
 pub(crate) struct Inspector {
     rng: Mutex<StdRng>,
     error_rate: f64,

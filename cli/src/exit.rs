@@ -1,8 +1,8 @@
-//! The documented exit codes, and what is said when one of them is not 0.
+//! The documented exit codes, and the error and hint that belong to a code other than 0.
 
 use artel::{BadAddress, Unfit, Unreached};
 
-/// All went well; also after a clean drain on SIGTERM or Ctrl-C.
+/// Success; also after a clean drain on SIGTERM or Ctrl-C.
 pub(crate) const OK: u8 = 0;
 /// Something failed.
 pub(crate) const FAILURE: u8 = 1;
@@ -10,11 +10,12 @@ pub(crate) const FAILURE: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// Redis cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 3;
-/// It did not happen in the time that was given.
+/// It did not happen within the given time.
 pub(crate) const TIMED_OUT: u8 = 4;
-/// What was asked for is not there, not set or not held.
+/// It is not found, not set or not held.
 pub(crate) const NOT_FOUND: u8 = 5;
-/// The fleet does not do its work: nobody is here, leads or works, as far as somebody must.
+/// The fleet does not do its work: it has no members, or nobody leads or works although somebody
+/// should.
 pub(crate) const UNHEALTHY: u8 = 6;
 
 /// What did not happen, why, and what to try.
@@ -36,7 +37,7 @@ impl Failure {
     }
 }
 
-/// Something of this system's own refused.
+/// An error of the operating system.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         Failure::new(FAILURE, error.to_string())
@@ -87,12 +88,12 @@ impl From<artel::Error> for Failure {
                 })
             }
             Error::BeingRemoved { ref fleet } => Failure::new(FAILURE, text).hint(format!(
-                "wait until it is; if that was interrupted, `artel fleet remove {fleet}` finishes it"
+                "wait until it is removed; if the removal was interrupted, `artel fleet remove {fleet}` finishes it"
             )),
             Error::InDoubt { .. } => Failure::new(UNREACHABLE, text)
-                .hint("`artel show ID` says whether it is there, once Redis answers"),
+                .hint("`artel show ID` shows whether it was sent, once Redis answers again"),
             Error::Exhausted { .. } => Failure::new(FAILURE, text).hint(
-                "set Redis's clock right; if that is not enough, stop all members and lower the \
+                "correct Redis's clock; if that is not enough, stop all members and lower the \
                  number by hand (docs/operations.md, \"Clocks\")",
             ),
             Error::Unfit { ref why, .. } => Failure::new(FAILURE, text).hint(unfit_hint(why)),
@@ -100,13 +101,13 @@ impl From<artel::Error> for Failure {
                 Failure::new(NOT_FOUND, text).hint("`artel lock status` shows who holds it now")
             }
             Error::Full { .. } => Failure::new(FAILURE, text)
-                .hint("more workers, or more memory for Redis; `artel status` shows what waits"),
+                .hint("start more workers, or give Redis more memory; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),
         }
     }
 }
 
-/// A setting that is out of range, by the name that the user knows.
+/// A setting with an invalid value, by the name that the user knows.
 fn misconfigured(field: &str, problem: &str) -> Failure {
     let hint = match field {
         "fleet" => "try `--fleet orders`",
@@ -115,7 +116,7 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
         "event" => "try a name such as `new-prices`",
         "lock" => "try a name such as `nightly-report`",
         "reread_every" | "ttl" => "`artel event --help` shows what is allowed",
-        "id" => "`artel send` prints the id of each message that it is given as an argument",
+        "id" => "`artel send` prints the id of each message that is given as an argument",
         "timeout" => "try `--timeout 5s`",
         "cursor" => "`artel errors list` says where the next page begins",
         _ => "`artel run --help` shows the defaults",
@@ -124,7 +125,7 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
         // Arguments, not options.
         "event" | "lock" => format!("the name of the {field}"),
         "id" => "the id".to_owned(),
-        // As the command line spells it.
+        // Options with another name on the command line.
         "reread_every" => crate::layers::name_of("consumer-timeout"),
         "takeover_step" => crate::layers::name_of("takeover-timeout"),
         _ => crate::layers::name_of(&field.replace('_', "-")),
@@ -137,7 +138,7 @@ fn address_hint(why: &BadAddress) -> &'static str {
     match why {
         BadAddress::NotTls => "write rediss:// instead of redis://",
         BadAddress::Insecure => "pass the certificate to trust with `--tls-ca <FILE>`",
-        BadAddress::Hash => "`%23` stands for #",
+        BadAddress::Hash => "write `%23` for #",
         _ => "try `--redis redis://127.0.0.1:6379`",
     }
 }
@@ -166,11 +167,11 @@ fn unreachable_hint(why: Unreached) -> &'static str {
             "the server's certificate has expired: renew it (or is this machine's clock wrong?)"
         }
         Unreached::CertificateWanted => {
-            "the server asks for a certificate: pass ours with `--tls-cert <FILE> --tls-key <FILE>`"
+            "the server asks for a client certificate: pass one with `--tls-cert <FILE> --tls-key <FILE>`"
         }
         Unreached::CertificateRefused => {
-            "the server does not accept us: is our certificate (`--tls-cert`) signed by the authority \
-             that the server trusts?"
+            "the server refuses the TLS connection: is the client certificate (`--tls-cert`) signed by \
+             an authority that the server trusts?"
         }
         Unreached::NoTls => "write redis:// instead of rediss://, or give the port that speaks TLS",
         Unreached::OnlyTls => "write rediss:// instead of redis://",

@@ -1,7 +1,7 @@
-//! The file of settings: TOML, one key per option.
+//! The settings file: TOML, one key per option.
 //!
-//! **Invariant:** a key that is no setting is an error that names file, line, key and the nearest
-//! right key; nothing in a file is ignored silently.
+//! **Invariant:** a key that is not a setting is an error that names file, line, key and the
+//! nearest right key; nothing in a file is ignored silently.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,23 +14,23 @@ use toml::de::{DeTable, DeValue};
 
 use crate::exit::{Failure, USAGE};
 
-/// A value and the line it stands in.
+/// A value and its line number.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) value: String,
     pub(crate) line: usize,
 }
 
-/// What a file says, by the name of the option.
+/// The entries of a file, by the name of the option.
 pub(crate) type Entries = BTreeMap<String, Entry>;
 
-/// No file of ours has more than this.
+/// The largest file that is read.
 const BYTES_MAX: u64 = 1 << 20;
-/// How long whoever is at the other end of a pipe may take.
+/// How long the writer of a pipe may take.
 const PIPE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Reads a small file, or what comes out of a pipe. One that never ends, or never begins, is an
-/// error and not a hang.
+/// Reads a small file, or all of a pipe. If a pipe never ends, or never begins, that is an error
+/// and not a hang.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     contents(open(path)?)
 }
@@ -49,7 +49,7 @@ fn contents(mut file: File) -> io::Result<Vec<u8>> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if began.elapsed() > PIPE_PATIENCE {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing comes from it"));
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it sends no data"));
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -61,9 +61,9 @@ fn contents(mut file: File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file that was found, and not named; `None` if it is not there. It says which commands are
-/// run, so nobody but this user and root may have written it, or the link that leads to it. What was
-/// looked at is what is read.
+/// Reads a file that the user did not name; `None` if it does not exist. The file names commands to
+/// run, so only this user and root may own it, or the link to it. The checks are made on the open
+/// file, so the file that is checked is the file that is read.
 pub(crate) fn read_found(path: &Path) -> io::Result<Option<Result<Vec<u8>, String>>> {
     let file = match open(path) {
         Ok(file) => file,
@@ -83,7 +83,7 @@ pub(crate) fn read_found(path: &Path) -> io::Result<Option<Result<Vec<u8>, Strin
     }
 }
 
-/// Reads a file whose keys must be among `names`; `-` and `_` are the same.
+/// Parses a settings file. Its keys must be in `names`; `-` and `_` mean the same.
 pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries, Failure> {
     let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let place = |at: usize| format!("{}:{}", path.display(), line_of(at));
@@ -97,7 +97,7 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
         let at = key.span().start;
         let written = key.into_inner().into_owned();
         let name = match written.replace('_', "-") {
-            name if name == "redis-url" => "redis".to_owned(), // as the flag may be spelled
+            name if name == "redis-url" => "redis".to_owned(), // another name of the flag
             name => name,
         };
         if !names.contains(&name) {
@@ -129,7 +129,7 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
     Ok(entries)
 }
 
-/// The name that is most like this one, if any is like it at all.
+/// The most similar name, if any is similar enough.
 pub(crate) fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String> {
     let alike = |other: &String| strsim::jaro_winkler(name, other);
     let best = names.iter().max_by(|one, two| alike(one).total_cmp(&alike(two)))?;

@@ -1,9 +1,9 @@
-//! Texts of others, made harmless before people see them.
+//! Makes foreign text harmless before people see it.
 //!
-//! **Invariant:** nothing in them is obeyed by a terminal, reads in another order than it stands, or
-//! begins a line that looks like one of ours.
+//! **Invariant:** nothing in such a text is obeyed by a terminal, is shown in another order than it
+//! is written, or begins a line that looks like one of ours.
 
-/// What a terminal obeys, or what turns the order of a text around.
+/// Is this a character that a terminal obeys, or that changes the order of a text?
 fn is_harmful(c: char) -> bool {
     let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}');
@@ -11,12 +11,12 @@ fn is_harmful(c: char) -> bool {
     (c.is_control() && c != '\t') || turns || breaks
 }
 
-/// A text on one line, with what is harmful written in its other form.
+/// The text on one line, with harmful characters escaped.
 pub(crate) fn harmless(text: &str) -> String {
     without(text, is_harmful)
 }
 
-/// Lines that are made of ours and of what is harmless by itself: a last look.
+/// Like [`harmless`], but keeps line ends: for lines that we made ourselves, as a last check.
 pub(crate) fn harmless_lines(text: &str) -> String {
     without(text, |c| is_harmful(c) && c != '\n')
 }
@@ -32,7 +32,8 @@ fn without(text: &str, harmful: impl Fn(char) -> bool) -> String {
     harmless
 }
 
-/// A JSON document that means the same: in one, such characters only stand in texts.
+/// An equivalent JSON document with harmful characters escaped. In JSON they can only occur in
+/// strings.
 pub(crate) fn harmless_json(text: &str) -> String {
     let mut harmless = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,11 +1,12 @@
 //! Flag > environment > file > default, for every option alike.
 //!
-//! **Invariant:** the nearest place that names an option decides it, and every error says which
-//! place that was. What other commands need is not looked at: a wrong `ARTEL_INTERVAL` cannot break
-//! `artel status`.
+//! **Invariant:** the nearest place that names an option decides it, and every error names that
+//! place. Settings of other commands are not read: a wrong `ARTEL_INTERVAL` cannot break `artel
+//! status`.
 //!
-//! The command line is read once to see which command it is and what it names; what the environment
-//! and the file add is put behind it as further flags, and the whole is read again.
+//! The command line is parsed once, to find the command and the options it names. Then the options
+//! from the environment and from the file are appended as further flags, and the whole line is
+//! parsed again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,10 +22,10 @@ use crate::exit::{FAILURE, Failure, USAGE};
 use crate::file::{self, Entries};
 use crate::variables::{self, SHARED};
 
-/// The file that is read if none is named.
+/// The file that is read if no file is named.
 pub(crate) const FILE: &str = "artel.toml";
 
-/// Options that are asked for, not set: they make no sense in a file or in the environment.
+/// Options that are not settings: they make no sense in a file or in the environment.
 const NOT_SETTINGS: [&str; 9] =
     ["help", "version", "getErrors", "cleanTemp", "temp", "json", "yes", "tethered", "config"];
 
@@ -48,7 +49,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// An option that something other than the command line decided.
+/// An option whose value comes from the environment or from the file.
 struct Added {
     long: String,
     word: OsString,
@@ -56,7 +57,7 @@ struct Added {
     origin: Origin,
 }
 
-/// One setting, as it was decided.
+/// One setting with its final value.
 pub(crate) struct Setting {
     pub(crate) name: String,
     pub(crate) help: String,
@@ -64,7 +65,7 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
-/// Where the options came from that the command line did not name.
+/// The origin of each option that the command line does not name.
 static ORIGINS: Mutex<BTreeMap<String, Origin>> = Mutex::new(BTreeMap::new());
 
 /// The file that was read.
@@ -74,14 +75,14 @@ fn origins() -> MutexGuard<'static, BTreeMap<String, Origin>> {
     ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the command line with everything below it.
+/// Parses the command line, then adds the environment, the file and the defaults.
 pub(crate) fn read(words: &[OsString]) -> Result<Args, Failure> {
     let (matches, added) = resolve(words)?;
     *origins() = added.into_iter().map(|added| (added.long, added.origin)).collect();
     Args::from_arg_matches(&matches).map_err(|error| Failure::new(USAGE, error.to_string()))
 }
 
-/// How to speak of an option, `--interval` say: by the place its value came from.
+/// The name of an option (such as `--interval`) for messages, with the place its value came from.
 pub(crate) fn name_of(flag: &str) -> String {
     let long = flag.trim_start_matches('-');
     match origins().get(long) {
@@ -110,14 +111,14 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     let from_environment = |long: &str| {
         let mut name = variables::of_option(long);
         if long == "redis" && std::env::var_os(&name).is_none() {
-            name = "ARTEL_REDIS".to_owned(); // as one might guess
+            name = "ARTEL_REDIS".to_owned(); // a name that users may guess
         }
         let value = text(&name, std::env::var_os(&name)?);
-        // Where a service is called `artel`, Kubernetes says so in ARTEL_PORT.
+        // If a service is called `artel`, Kubernetes sets ARTEL_PORT to its URL.
         let foreign = name == "ARTEL_PORT" && value.as_ref().is_ok_and(|url| url.contains("://"));
         (!foreign).then(|| value.map(|value| (value, Origin::Variable(name))))
     };
-    // REDIS_URL is everybody's variable: it stands behind all of ours, and before the file.
+    // REDIS_URL belongs to every program: our own variables overrule it, and it overrules the file.
     let shared = |long: &str| {
         let value = std::env::var_os(SHARED).filter(|_| long == "redis")?;
         let origin = Origin::Variable(SHARED.to_owned());
@@ -149,7 +150,7 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     if added.is_empty() {
         return Ok((given, added));
     }
-    // Before `--`: what follows that is not for us.
+    // Insert before `--`: the words after it are not ours.
     let mut all = words.to_vec();
     let end = all.iter().position(|word| word == "--").unwrap_or(all.len());
     all.splice(end..end, added.iter().map(|added| added.word.clone()));
@@ -159,7 +160,7 @@ fn resolve(words: &[OsString]) -> Result<(ArgMatches, Vec<Added>), Failure> {
     }
 }
 
-/// The parser would have a misspelt option sent as a message.
+/// Removes the parser's advice for a misspelt option: to send it as a message.
 fn without_bad_advice(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {
         error.remove(ContextKind::Suggested);
@@ -172,15 +173,16 @@ fn is_flag_command(given: &ArgMatches) -> bool {
         && ["get_errors", "clean_temp"].iter().any(|id| given.get_one::<bool>(id) == Some(&true))
 }
 
-/// Commands that work on files of settings, or need none, must work beside a broken one.
+/// Is the settings file read? Commands that handle such files, or need none, must also work when
+/// the file is broken.
 fn reads_file(given: &ArgMatches) -> bool {
     !["config", "completions", "man"].contains(&given.subcommand_name().unwrap_or_default())
 }
 
-/// What belongs to `run` must stand after `run` if there is a command.
+/// Options of `run` must come after `run` if a command is given.
 fn check_order(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let args = Args::from_arg_matches(matches).map_err(|error| {
-        Failure::new(USAGE, error.to_string()) // the parser has accepted it before
+        Failure::new(USAGE, error.to_string()) // cannot happen: the parser has accepted it
     })?;
     let given =
         |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
@@ -200,7 +202,7 @@ fn is_setting(arg: &Arg) -> bool {
     arg.get_long().is_some_and(|long| !NOT_SETTINGS.contains(&long))
 }
 
-/// The command that is meant, and what was given for it.
+/// The innermost command, and its parsed arguments.
 fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
     let (mut command, mut matches) = (command, matches);
     while let Some((name, sub)) = matches.subcommand() {
@@ -228,7 +230,7 @@ fn text(name: &str, value: OsString) -> Result<String, Failure> {
         .map_err(|_| Failure::new(USAGE, format!("the variable {name} is not valid UTF-8")))
 }
 
-/// An option as it would stand on the command line; nothing for a flag that is off.
+/// An option in the form it has on the command line; `None` for a flag that is off.
 fn word(arg: &Arg, long: &str, value: String, origin: Origin) -> Result<Option<Added>, Failure> {
     let flag = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
     let word = match (flag, value.as_str()) {
@@ -244,7 +246,7 @@ fn word(arg: &Arg, long: &str, value: String, origin: Origin) -> Result<Option<A
     Ok(Some(Added { long: long.to_owned(), word: word.into(), value, origin }))
 }
 
-/// The parser speaks of flags; people want to know where the value stands.
+/// Turns the parser's error about a flag into an error that names the place of the value.
 fn explain(error: &clap::Error, added: &[Added]) -> Failure {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -253,13 +255,13 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
     let flag = context(ContextKind::InvalidArg).unwrap_or_default();
     let long = flag.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
     let Some(culprit) = added.iter().find(|added| added.long == long) else {
-        // Two places that do not go together.
+        // Options from two places that exclude each other.
         let text = error.to_string();
         let text = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         let places: Vec<String> =
             added.iter().map(|added| format!("{} ({})", added.long, added.origin)).collect();
         return Failure::new(USAGE, text.trim())
-            .hint(format!("beside the command line these count: {}", places.join(", ")));
+            .hint(format!("these settings are used in addition: {}", places.join(", ")));
     };
     let problem = match error.kind() {
         ErrorKind::ArgumentConflict => {
@@ -286,8 +288,8 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
         .hint(format!("`--{}` on the command line overrules it", culprit.long))
 }
 
-/// The file that counts, and what is in it: named by a flag or a variable, else the one in the
-/// working directory, if it is ours.
+/// The settings file in use, and its text. It is named by a flag or by a variable, or else it is
+/// the one in the working directory, if that is safe to read.
 pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, String)>, Failure> {
     let named = flag.cloned().or_else(|| variables::get("ARTEL_CONFIG").map(PathBuf::from));
     if let Some(path) = named {
@@ -304,7 +306,7 @@ pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, Str
     }
 }
 
-/// What a file says that was named.
+/// The text of a file that the user named.
 pub(crate) fn file_text(path: &Path) -> Result<String, Failure> {
     let bytes = file::read(path).map_err(|error| unread(path, &error))?;
     as_text(&path.display().to_string(), bytes)
@@ -323,13 +325,13 @@ fn unread(path: &Path, error: &std::io::Error) -> Failure {
 fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
     let Some((path, text)) = file_in_use(matches.get_one("config"))? else { return Ok(None) };
     let entries = file::parse(&path, &text, &names())?;
-    // One that says nothing is not worth a line.
+    // An empty file is not worth a log line.
     let read = Some(path.clone()).filter(|_| !entries.is_empty());
     *FILE_READ.lock().unwrap_or_else(PoisonError::into_inner) = read;
     Ok(Some((path, entries)))
 }
 
-/// Reads what a member would be told by this file alone.
+/// The settings of a member that reads this file and nothing else.
 pub(crate) fn read_file(path: &Path, text: &str) -> Result<Args, Failure> {
     let command = command();
     let run = command.find_subcommand("run").cloned().unwrap_or_default();
@@ -346,7 +348,7 @@ pub(crate) fn read_file(path: &Path, text: &str) -> Result<Args, Failure> {
         if owner.get_name() == "run" {
             added.extend(entry);
         } else if let Some(entry) = entry {
-            // A setting of another command: right by itself is all that can be asked.
+            // A setting of another command: only its own value can be checked.
             let words = ["artel".into(), owner.get_name().into(), entry.word.clone()];
             let parsed = command.clone().try_get_matches_from::<_, OsString>(words);
             parsed.map_err(|error| explain(&error, &[entry]))?;
@@ -359,7 +361,7 @@ pub(crate) fn read_file(path: &Path, text: &str) -> Result<Args, Failure> {
     Args::from_arg_matches(&matches).map_err(|error| Failure::new(USAGE, error.to_string()))
 }
 
-/// The settings of all commands, those of a member first.
+/// The names of the settings of all commands; those of a member come first.
 pub(crate) fn names() -> Vec<String> {
     let command = command();
     let mut names: Vec<String> = Vec::new();
@@ -378,14 +380,14 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
-/// What is to be said of where settings come from: the file, and variables that are none.
+/// What to log about settings: the file that was read, and a warning for each unknown variable.
 pub(crate) fn remarks() -> (Option<PathBuf>, Vec<String>) {
     let file = FILE_READ.lock().unwrap_or_else(PoisonError::into_inner).clone();
     (file, variables::unknown(&names()))
 }
 
-/// Every setting of a member that is told this beside variables and file, with its value and where
-/// that comes from. With `None` nothing but the defaults counts.
+/// Every setting of a member with its value and its origin. `told` are flags, which are used
+/// together with variables and the file. With `None` only the defaults are used.
 pub(crate) fn settings(told: Option<&[OsString]>) -> Result<Vec<Setting>, Failure> {
     let mut words = vec![OsString::from("artel"), OsString::from("run")];
     let (matches, added) = match told {
@@ -422,7 +424,7 @@ pub(crate) fn settings(told: Option<&[OsString]>) -> Result<Vec<Setting>, Failur
     Ok(run.get_arguments().filter(|arg| is_setting(arg)).map(setting).collect())
 }
 
-/// What the command line itself says about settings of a member, as flags.
+/// The settings of a member that the command line itself names, as flags.
 pub(crate) fn told(words: &[OsString]) -> Vec<OsString> {
     let command = command();
     let Ok(given) = command.clone().try_get_matches_from(words) else { return Vec::new() };
@@ -434,8 +436,8 @@ pub(crate) fn told(words: &[OsString]) -> Vec<OsString> {
     flags
 }
 
-/// What `up` was told and its members must know, as flags, wherever it came from: everything but
-/// what is `up`'s own or what it decides for each of them.
+/// The settings that `up` passes on to its members, as flags, from every origin. Settings of `up`
+/// itself, and settings that it chooses for each member, are left out.
 pub(crate) fn passed_on(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
     const ADDRESS: [&str; 8] =
         ["redis", "redis-url-file", "host", "port", "db", "tls-ca", "tls-cert", "tls-key"];

@@ -38,7 +38,7 @@ fn main() -> std::process::ExitCode {
         Err(error) => return printer::report(&Failure::new(exit::FAILURE, error.to_string())),
     };
     let result = runtime.block_on(perform(args, &words));
-    // Whatever still runs is not waited for: everything that matters was flushed before.
+    // Do not wait for tasks that still run: all important output is flushed already.
     runtime.shutdown_background();
     match result {
         Ok(code) => code.into(),
@@ -50,7 +50,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let global = args.global.clone();
     let look = || place(&global, Need::Nothing).map(|(place, _)| place);
     let action = args.action()?;
-    // What one process under test has to say, it writes into its history.
+    // A process of `verify` has no log: it writes everything into its history.
     if !matches!(action, Action::VerifyPart(_)) {
         let of_up = matches!(&action, Action::Run(run) if run.tethered);
         printer::start_log(&global, of_up);

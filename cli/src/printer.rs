@@ -20,8 +20,8 @@ use crate::exit::Failure;
 use crate::harmless::{harmless, harmless_json, harmless_lines};
 use crate::table::Screen;
 
-/// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`. A member of `up` also tells which
-/// messages are done that were sent.
+/// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`. A member of `up` also logs each
+/// sent message that is done.
 pub(crate) fn start_log(global: &Global, of_up: bool) {
     let _ = COLOUR.set(global.color);
     let level = match (global.quiet, global.verbose) {
@@ -58,7 +58,7 @@ impl Write for JsonLog {
     }
 }
 
-/// One field of a line of the log: the message by itself, everything else with its name.
+/// One field of a log line: the message without a name, every other field with its name.
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     let value = harmless(&format!("{value:?}"));
     match (field.name(), writer.has_ansi_escapes()) {
@@ -82,10 +82,10 @@ fn may_colour(when: Color, is_terminal: bool) -> bool {
     }
 }
 
-/// When to use colour, as this process was told.
+/// The value of `--color`.
 static COLOUR: OnceLock<Color> = OnceLock::new();
 
-/// The screen on which data is shown, if stdout is one.
+/// The screen that shows the data, if stdout is a terminal.
 pub(crate) fn screen() -> Screen {
     let stdout = io::stdout();
     let when = COLOUR.get().copied().unwrap_or(Color::Never);
@@ -95,17 +95,17 @@ pub(crate) fn screen() -> Screen {
     Screen { width, coloured: may_colour(when, stdout.is_terminal()) }
 }
 
-/// Data that is made for a screen: harmless already, and it may have colours of ours.
+/// Prints data for a screen. It is harmless already, and may contain our colours.
 pub(crate) fn shown(text: &str) -> io::Result<()> {
     write(text).map(|_| ())
 }
 
-/// Data: a text to stdout. A reader that went away is not an error of ours.
+/// Prints data to stdout. If the reader went away, that is not an error.
 pub(crate) fn data(text: &str) -> io::Result<()> {
     data_to_reader(text).map(|_| ())
 }
 
-/// Data: a text to stdout; false if its reader went away, which is not an error of ours.
+/// Prints data to stdout; false if the reader went away, which is not an error.
 pub(crate) fn data_to_reader(text: &str) -> io::Result<bool> {
     write(&harmless_lines(text))
 }
@@ -119,9 +119,9 @@ fn write(text: &str) -> io::Result<bool> {
     }
 }
 
-/// Data: lines to stdout; `out` counts those that are certainly out. Into a pipe a line counts only
-/// once its reader has taken it, so that a reader that goes away leaves the rest to the next one.
-/// On a terminal nothing is in them that it would obey.
+/// Prints lines to stdout; `out` counts the lines that are certainly written. In a pipe, a line
+/// counts only when the reader has read it: if the reader goes away, the other lines are left for
+/// the next reader. On a terminal, the lines are made harmless first.
 pub(crate) fn lines(lines: &[Vec<u8>], out: &AtomicUsize) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if stdout.is_terminal() {
@@ -146,7 +146,7 @@ pub(crate) fn lines(lines: &[Vec<u8>], out: &AtomicUsize) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until a pipe's reader has taken everything, or is gone.
+/// Waits until the reader of a pipe has read everything, or is gone.
 fn taken(pipe: BorrowedFd<'_>) -> io::Result<()> {
     let mut pause = Duration::from_micros(5);
     loop {
@@ -163,7 +163,7 @@ fn taken(pipe: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// A question to stderr, and whether the answer from stdin is yes; `None` if nobody answers.
+/// Prints a question to stderr. True if the answer from stdin is yes; `None` if nobody answers.
 pub(crate) fn confirm(question: &str) -> Option<bool> {
     let _ = write!(io::stderr().lock(), "{} [y/N] ", harmless_lines(question));
     let mut answer = String::new();
@@ -174,17 +174,17 @@ pub(crate) fn confirm(question: &str) -> Option<bool> {
     Some(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// A remark: a line to stderr.
+/// Prints a line to stderr.
 pub(crate) fn remark(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", harmless_lines(text));
 }
 
-/// A line that says who speaks in colour, and what was said, which is harmless already.
+/// Prints a line to stderr that is harmless already and may contain our colours.
 pub(crate) fn painted(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// An error, then a hint, to stderr; the exit code.
+/// Prints the error and its hint to stderr; returns the exit code.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
     let mut stderr = io::stderr().lock();
     let _ = writeln!(stderr, "error: {}", harmless_lines(&failure.error));
@@ -194,7 +194,7 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
-/// A bar for so many bytes, or a counter; on a terminal only.
+/// A progress bar if the number of bytes is known, else a counter; only on a terminal.
 pub(crate) fn progress(total_bytes: Option<u64>) -> indicatif::ProgressBar {
     use indicatif::{ProgressBar, ProgressStyle};
     let bar = match total_bytes {
@@ -211,11 +211,11 @@ pub(crate) fn progress(total_bytes: Option<u64>) -> indicatif::ProgressBar {
     }
 }
 
-/// Data made for a screen that replaces what was shown before, on a terminal; false if its reader went
-/// away.
+/// Prints data for a screen. On a terminal it replaces the page shown before. False if the reader
+/// went away.
 pub(crate) fn page(text: &str) -> io::Result<bool> {
     match io::stdout().is_terminal() {
-        // Home, the text with each line cleared behind it, and nothing below.
+        // Cursor to the top left; clear the rest of each line; clear everything below.
         true => write(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))),
         false => write(&format!("{text}\n")),
     }

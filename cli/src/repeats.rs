@@ -1,20 +1,21 @@
-//! Lines that repeat themselves: the first few are told one by one, the next are counted and told together.
+//! Log lines that repeat: the first few are logged one by one, the others are counted and logged
+//! together.
 //!
-//! **Invariant:** everything is told or counted, and what was counted is told within [`EVERY`]; a flood of
-//! one thing cannot hide another, unless there are more than [`KINDS_MAX`] of them.
+//! **Invariant:** every line is logged or counted, and a count is logged within [`EVERY`]; a flood
+//! of one kind of line cannot hide another kind, unless there are more than [`KINDS_MAX`] kinds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often what was counted is told.
+/// How often the counts are logged.
 pub(crate) const EVERY: Duration = Duration::from_secs(10);
-/// Things that are told apart at a time.
+/// How many kinds of lines are counted separately.
 const KINDS_MAX: usize = 32;
-/// What is compared of a line.
+/// Two lines are of the same kind if their first characters are the same: this many of them.
 const COMPARED_CHARS: usize = 100;
 
 pub(crate) struct Repeats {
-    /// How many of a thing are told one by one before the others are counted.
+    /// How many lines of a kind are logged one by one before the others are counted.
     singly: u64,
     known: BTreeMap<String, Repeat>,
 }
@@ -23,11 +24,11 @@ struct Repeat {
     since: Instant,
     told: u64,
     more: u64,
-    /// As it was said last.
+    /// The last line that was counted.
     last: String,
 }
 
-/// What was counted of one thing.
+/// The count of one kind of line.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) more: u64,
@@ -39,11 +40,11 @@ impl Repeats {
         Repeats { singly, known: BTreeMap::new() }
     }
 
-    /// Is this to be told by itself? Else it is counted.
+    /// Is this line to be logged by itself? Otherwise it is counted.
     pub(crate) fn is_new(&mut self, what: &str, now: Instant) -> bool {
         let mut key = same(what);
         if self.known.len() >= KINDS_MAX && !self.known.contains_key(&key) {
-            key = String::new(); // one for all the others
+            key = String::new(); // one kind for all the others
         }
         let repeat = self.known.entry(key).or_insert(Repeat {
             since: now,
@@ -60,7 +61,7 @@ impl Repeats {
         false
     }
 
-    /// What was counted and is due to be told. What has not come again is forgotten.
+    /// The counts that are due to be logged. A kind that did not come again is forgotten.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Counted> {
         let mut due = Vec::new();
         self.known.retain(|_, repeat| {
@@ -77,7 +78,7 @@ impl Repeats {
         due
     }
 
-    /// Everything that was counted and not told.
+    /// All counts that are not logged yet.
     pub(crate) fn rest(&mut self) -> Vec<Counted> {
         let known = std::mem::take(&mut self.known).into_values();
         let counted = known.filter(|repeat| repeat.more > 0);
@@ -85,7 +86,7 @@ impl Repeats {
     }
 }
 
-/// Numbers differ from line to line of the same thing.
+/// The key of a kind: the line without its numbers, which differ from line to line.
 fn same(what: &str) -> String {
     let mut text = String::new();
     for c in what.chars().take(COMPARED_CHARS) {

@@ -1,4 +1,4 @@
-//! Options → what the library wants, once.
+//! Turns options into the configuration of the library.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The fleet; nothing is connected to yet.
+    /// The fleet, without a connection.
     pub(crate) fn open(&self) -> Result<Fleet, artel::Error> {
         Fleet::open(&self.redis, &self.fleet)
     }
 
-    /// The fleet, on a Redis that was checked.
+    /// The fleet, connected to a Redis that was checked.
     pub(crate) async fn connect(&self) -> Result<Fleet, artel::Error> {
         Fleet::connect(&self.redis, &self.fleet).await
     }
@@ -33,18 +33,18 @@ impl Place {
 pub(crate) enum Need {
     /// Start the private server.
     Server,
-    /// Say so.
+    /// Report an error.
     Nothing,
 }
 
-/// The address that was given; else the private server if it answers, else localhost if it
-/// answers, else what `need` says. An address that was given is never replaced by another.
+/// The address that was given. If none was given: the private server if it answers, else localhost
+/// if it answers, else as `need` says. An address that was given is never replaced by another.
 ///
-/// While the hold is kept, the private server is not stopped for want of users.
+/// While the hold is kept, the private server is not stopped as unused.
 pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>), Failure> {
     let (url, hold) = match url(global)? {
         Some(url) => {
-            // The usual private server needs no address to be found.
+            // The private server is found without an address, so this one does not count as given.
             if !private(global).is_ok_and(|private| private.url() == url) {
                 variables::address_given();
             }
@@ -62,7 +62,7 @@ pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>)
     Ok((Place { redis, fleet: global.fleet.clone() }, hold))
 }
 
-/// The address that was given, if one was.
+/// The address that was given, if any.
 fn url(global: &Global) -> Result<Option<String>, Failure> {
     if let Some(url) = &global.redis {
         return Ok(Some(url.clone()));
@@ -95,7 +95,7 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
         return Err(Failure::new(USAGE, error).hint("pass `--redis <URL>`, or set ARTEL_REDIS_URL"));
     }
     let private = private(global)?;
-    // On a terminal once is enough.
+    // In a terminal session, each remark is printed once.
     let say = |text: &str| {
         if global.verbose > 0 || (!global.quiet && !private.was_said(text)) {
             printer::remark(text);
@@ -104,7 +104,7 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
     if private.is_there()? {
         let hold = match need {
             Need::Nothing => private.wait().map(|()| None)?,
-            // Under the lock, so that nobody who leaves stops it now.
+            // Under the lock, so that a process that leaves cannot stop it now.
             Need::Server => Some(private.ensure()?),
         };
         say(&format!("no Redis configured: using the private server, {}", private.url()));
@@ -141,7 +141,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// The settings of a member; without `make` it never leads.
+/// The configuration of a member; without `make` it never leads.
 pub(crate) fn config(make: Option<&MakeArgs>, args: &MemberArgs) -> Config {
     let mut config = Config::default();
     if let Some(make) = make {
@@ -183,7 +183,7 @@ mod tests {
         run: RunArgs,
     }
 
-    /// The help shows the program's defaults; they must be the library's.
+    /// The help shows the defaults of the program; they must be those of the library.
     #[test]
     fn the_defaults_are_the_library_s() {
         let run = Only::parse_from(["artel"]).run;

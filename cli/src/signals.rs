@@ -1,4 +1,5 @@
-//! The first SIGINT, SIGTERM or SIGHUP asks for a graceful stop, the second ends the process at once.
+//! The first SIGINT, SIGTERM or SIGHUP asks for a graceful stop. The second ends the process at
+//! once.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,18 +8,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{FAILURE, Failure};
 
-/// The signals, from now on ours.
+/// The signals that this process catches.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// None if whoever started us wants it to be ignored (`nohup`).
+    /// `None` if our parent set SIGHUP to be ignored (`nohup`).
     hang_up: Option<Signal>,
-    /// The last one, and when it came.
+    /// The exit code of the last signal, and when it came.
     last: Option<(u8, Instant)>,
 }
 
-/// The same signal again within this time is the same wish: `timeout` sends its own to the process and to its
-/// group.
+/// The same signal again within this time counts as one: `timeout` sends its signal to the process
+/// and to its group.
 const SAME: Duration = Duration::from_millis(50);
 
 impl Signals {
@@ -35,7 +36,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal; the exit code that stands for it.
+    /// Waits for a signal; returns its exit code.
     pub(crate) async fn next(&mut self) -> u8 {
         loop {
             let code = tokio::select! {
@@ -52,7 +53,7 @@ impl Signals {
         }
     }
 
-    /// Waits for `work`, unless a signal comes first; then its exit code.
+    /// Waits for `work`. If a signal comes first, returns the exit code of the signal.
     pub(crate) async fn unless<T>(&mut self, work: impl Future<Output = T>) -> Result<T, u8> {
         tokio::select! {
             done = work => Ok(done),
@@ -76,7 +77,7 @@ fn ignored(kind: SignalKind) -> bool {
     mask & (1 << (kind.as_raw_value() - 1)) != 0
 }
 
-/// Work that blocks its thread, done aside so that signals are heard meanwhile.
+/// Runs blocking work on another thread, so that signals are received meanwhile.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {

@@ -1,7 +1,8 @@
-//! Tables and lines for people, as wide as their screen; documents for programs.
+//! Tables and lines for people, as wide as their screen; JSON documents for programs.
 //!
-//! **Invariant:** what is put into a table is harmless on a screen. No line is wider than the screen as long
-//! as that has [`NARROWEST`] columns; what does not fit is left out or cut, and `--json` has all of it.
+//! **Invariant:** the cells of a table are harmless on a screen. No line is wider than the screen
+//! if the screen has at least [`NARROWEST`] columns. What does not fit is left out or cut; `--json`
+//! has all of it.
 
 use serde::Serialize;
 
@@ -16,16 +17,16 @@ const CELL_MIN: usize = 6;
 const TROUBLE: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// How the reader's screen is.
+/// The screen of the reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Screen {
-    /// Its columns; none if nobody looks.
+    /// Its columns; `None` if the output does not go to a terminal.
     pub(crate) width: Option<usize>,
     pub(crate) coloured: bool,
 }
 
 impl Screen {
-    /// Marks what is wrong. The words say the same.
+    /// Marks a problem by colour. The words must say the same.
     pub(crate) fn trouble(&self, text: &str) -> String {
         match self.coloured {
             true => format!("{TROUBLE}{text}{PLAIN}"),
@@ -33,7 +34,7 @@ impl Screen {
         }
     }
 
-    /// A name that is not too long for a line with other words.
+    /// Cuts a name to half the width, so that other words fit on the line.
     pub(crate) fn cut(&self, name: &str) -> String {
         let width = self.width.map_or(usize::MAX, |width| width.max(NARROWEST) / 2);
         match name.chars().count() > width {
@@ -42,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// Parts of a line with dots between them, on as many lines as it takes.
+    /// Joins parts with dots between them, on as many lines as needed.
     pub(crate) fn flow(&self, parts: &[String]) -> String {
         let width = self.width.map_or(usize::MAX, |width| width.max(NARROWEST));
         let (mut text, mut column) = (String::new(), 0);
@@ -62,8 +63,9 @@ impl Screen {
         text
     }
 
-    /// Rows under a head, each column as wide as its widest cell. If they do not fit, columns go, in the order
-    /// of `dispensable`; then the longest cells are cut. Rows of which `bad` is true are marked.
+    /// Rows under a head, each column as wide as its widest cell. If they do not fit, columns are
+    /// left out in the order of `dispensable`; then the longest cells are cut. Rows for which `bad`
+    /// is true are marked.
     pub(crate) fn columns<const N: usize>(
         &self,
         head: [&str; N],

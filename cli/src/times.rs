@@ -1,11 +1,11 @@
-//! Times as people write them.
+//! Times for people to read.
 //!
-//! **Invariant:** every time can be written, whoever made it.
+//! **Invariant:** every time can be written, wherever it comes from.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A span of time, in the two largest units that say something.
+/// A span of time, in its two largest units.
 pub(crate) fn span(time: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let (ms, seconds) = (time.as_millis() as u64, time.as_secs());
@@ -42,7 +42,7 @@ pub(crate) fn point_ago(time: SystemTime, now: SystemTime) -> String {
     format!("{} ({} ago)", point(time), span(now.duration_since(time).unwrap_or_default()))
 }
 
-/// A point in time as it stands in JSON.
+/// A point in time as it is written in JSON.
 pub(crate) fn since_1970_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

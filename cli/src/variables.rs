@@ -1,7 +1,7 @@
-//! The environment: which variables are ours, and what others get to see of them.
+//! The environment: which variables are ours, and which of them our child processes get.
 //!
-//! **Invariant:** a variable with our prefix that nobody reads is told of. What says where Redis is,
-//! or how to prove who one is, is not handed to handlers and generators.
+//! **Invariant:** a variable with our prefix that nobody reads is reported. Variables with the
+//! address of Redis or with credentials are not handed to handlers and generators.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -12,12 +12,12 @@ use crate::file::nearest;
 const PREFIX: &str = "ARTEL_";
 const EMBEDDED: &str = "ARTEL_EMBEDDED";
 pub(crate) const HTTP_TOKEN: &str = "ARTEL_HTTP_TOKEN";
-/// Everybody's variable for the address of Redis.
+/// The usual variable for the address of Redis; other programs use it, too.
 pub(crate) const SHARED: &str = "REDIS_URL";
 
-/// Read by us beside the settings.
+/// Variables that we read, and that are not settings.
 const OTHERS: [&str; 4] = ["ARTEL_LOG", "ARTEL_CONFIG", "ARTEL_REDIS", HTTP_TOKEN];
-/// Told by us to the commands we run, which may run us again.
+/// Variables that we set for the commands we run. Such a command may run us again.
 const TOLD: [&str; 11] = [
     "ARTEL_MESSAGE_ID",
     "ARTEL_MESSAGE_LANE",
@@ -31,7 +31,7 @@ const TOLD: [&str; 11] = [
     "ARTEL_LOCK_NAME",
     "ARTEL_LOCK_TOKEN",
 ];
-/// Where Redis is.
+/// Variables with the address of Redis.
 const ADDRESS: [&str; 7] = [
     "ARTEL_REDIS_URL",
     "ARTEL_REDIS",
@@ -41,7 +41,7 @@ const ADDRESS: [&str; 7] = [
     "ARTEL_DB",
     SHARED,
 ];
-/// How to prove who one is, or a file that may say so.
+/// Variables with credentials, or with the name of a file that may hold some.
 const SECRETS: [&str; 6] = [
     "ARTEL_TLS_CA",
     "ARTEL_TLS_CERT",
@@ -51,10 +51,11 @@ const SECRETS: [&str; 6] = [
     HTTP_TOKEN,
 ];
 
-/// An address was given, wherever.
+/// An address of Redis was given, by a flag, a variable or a file.
 static ADDRESS_GIVEN: AtomicBool = AtomicBool::new(false);
 
-/// This process was told where Redis is: what it runs is not to find another one by chance.
+/// Records that this process was given an address, so that the commands it runs do not find another
+/// Redis by chance.
 pub(crate) fn address_given() {
     ADDRESS_GIVEN.store(true, Ordering::Relaxed);
 }
@@ -67,13 +68,13 @@ pub(crate) fn of_option(long: &str) -> String {
     }
 }
 
-/// The variables that we read, given the settings there are.
+/// All variables that we read; `settings` are the names of all settings.
 pub(crate) fn all(settings: &[String]) -> Vec<String> {
     let settings = settings.iter().map(|long| of_option(long));
     settings.chain(OTHERS.map(str::to_owned)).collect()
 }
 
-/// A sentence for each variable of this process that looks like one of ours and is none.
+/// A warning for each variable of this process that has our prefix and is not ours.
 pub(crate) fn unknown(settings: &[String]) -> Vec<String> {
     let ours = all(settings);
     let mut names: Vec<String> =
@@ -97,13 +98,13 @@ fn say(name: &str, ours: &[String]) -> String {
     }
 }
 
-/// Where a service is called `artel`, Kubernetes says where it is.
+/// If a service is called `artel`, Kubernetes sets variables with its address.
 fn is_of_kubernetes(name: &str) -> bool {
     ["ARTEL_SERVICE_", "ARTEL_PORT_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Takes what a command of the user's is not to see from its environment. It may run us again: then
-/// no other Redis is to be found by chance.
+/// Removes addresses and credentials from the environment of a user's command. That command may run
+/// us again: if an address was given, it must not find another Redis by chance.
 pub(crate) fn withhold(command: &mut Command) {
     let address = ADDRESS_GIVEN.load(Ordering::Relaxed)
         || ADDRESS.iter().any(|name| std::env::var_os(name).is_some());

@@ -1,24 +1,25 @@
-//! [`Audit`]: finds gaps and doubles in a [`Snapshot`]. It trusts no counter of the fleet's own.
+//! [`Audit`]: finds gaps and duplicates in a [`Snapshot`]. It does not trust the fleet's own
+//! counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::Snapshot;
 
-/// What is known of failed messages that are stored no more.
+/// The failed messages that are no longer stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Taken<'a> {
-    /// These were printed by takers, or put back to work.
+    /// These ids were printed by takers, or put back to work.
     Ids(&'a [String]),
-    /// As many as the fleet has counted.
+    /// Only their number is known: as many as the fleet has counted.
     Counted,
 }
 
-/// What an auditor found.
+/// The result of an audit.
 #[derive(Debug, Default)]
 pub struct Audit {
-    /// Every violation, in words.
+    /// Every problem, in words.
     pub problems: Vec<String>,
-    /// Messages by term, seen anywhere.
+    /// All messages that were seen, by term.
     pub terms: BTreeMap<u64, BTreeSet<u64>>,
     /// Settled messages.
     pub settled: usize,
@@ -44,7 +45,7 @@ impl Audit {
         for (term, seqs) in &audit.terms {
             let last = seqs.last().copied().unwrap_or(0);
             for missing in (1..=last).filter(|seq| !seqs.contains(seq)) {
-                audit.problems.push(format!("{term}-{missing} is nowhere"));
+                audit.problems.push(format!("{term}-{missing} is missing"));
             }
         }
         audit.blocks(snapshot);
@@ -64,7 +65,7 @@ impl Audit {
         }
     }
 
-    /// Every block is on record, with as many messages as it has, and has an owner.
+    /// Every block is on record with the right number of messages, and has an owner.
     fn blocks(&mut self, snapshot: &Snapshot) {
         for (block, ids) in &snapshot.blocks {
             let (held, recorded) = (ids.len() as u64, snapshot.recorded.get(block));
@@ -75,7 +76,7 @@ impl Audit {
             let member = member.map_or("", |(member, _)| member);
             if !snapshot.members.iter().any(|id| id == member) && !snapshot.orphans.contains(member)
             {
-                self.problems.push(format!("{block} has no owner and is no orphan's"));
+                self.problems.push(format!("{block} belongs to neither a member nor an orphan"));
             }
         }
     }
@@ -106,7 +107,9 @@ impl Audit {
             let counted: i64 =
                 ["taken", "requeued", "dropped"].iter().map(|name| snapshot.count(name)).sum();
             if gone != counted {
-                let what = format!("{gone} failed messages are stored no more, counted {counted}");
+                let what = format!(
+                    "{gone} failed messages are no longer stored, but {counted} were counted"
+                );
                 self.problems.push(what);
             }
         }
@@ -126,12 +129,12 @@ impl Audit {
         let added = snapshot.count("generated") + snapshot.count("sent");
         let there = (snapshot.unsettled() + snapshot.ledger.len()) as i64;
         if added != there {
-            self.problems.push(format!("{added} were generated or sent, {there} are there"));
+            self.problems.push(format!("{added} were generated or sent, but {there} exist"));
         }
         for (name, fact) in facts {
             if snapshot.count(name) != fact as i64 {
                 let count = snapshot.count(name);
-                self.problems.push(format!("counter {name} is {count}, in fact it is {fact}"));
+                self.problems.push(format!("counter {name} is {count}, but should be {fact}"));
             }
         }
         if snapshot.wakes > 1 {
@@ -139,7 +142,7 @@ impl Audit {
         }
     }
 
-    /// Panics unless nothing is wrong.
+    /// Panics if there is any problem.
     #[track_caller]
     pub fn assert_clean(&self) {
         let shown = self.problems.iter().take(20).cloned().collect::<Vec<_>>().join("\n");

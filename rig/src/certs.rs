@@ -1,4 +1,5 @@
-//! Certificates for tests: an authority, what it signed, and what nobody should trust.
+//! Certificates for tests: an authority, certificates that it signed, and some that must not be
+//! trusted.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +16,8 @@ pub struct Certs {
 }
 
 impl Certs {
-    /// Makes `ca`, `server` (for localhost and 127.0.0.1), `client`, `expired` and `elsewhere` (for
-    /// another name), all signed by `ca`; and `stranger`, an authority of its own.
+    /// Creates `ca`, `server` (for localhost and 127.0.0.1), `client`, `expired` and `elsewhere`
+    /// (for another name), all signed by `ca`; and `stranger`, another authority.
     pub fn new() -> Certs {
         let dir = tempfile::Builder::new().prefix("artel-certs-").tempdir().expect("a temp dir");
         let certs = Certs { dir };
@@ -31,12 +32,12 @@ impl Certs {
         certs
     }
 
-    /// The certificate of this name.
+    /// The file of the certificate with this name.
     pub fn cert(&self, name: &str) -> PathBuf {
         self.dir.path().join(format!("{name}.pem"))
     }
 
-    /// Its key.
+    /// The file of its key.
     pub fn key(&self, name: &str) -> PathBuf {
         self.dir.path().join(format!("{name}.key"))
     }

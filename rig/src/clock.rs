@@ -1,32 +1,34 @@
 //! [`Clock`]: the wall clock of one process, which can be set to another time while it runs.
 //!
-//! It is libfaketime, loaded into the process, that lies about the time; no other clock is touched. Where it is
-//! not installed no clock can be set, and a run says so.
+//! The library libfaketime is loaded into the process and gives it a wrong time; no other clock is
+//! changed. Where it is not installed, no clock can be set, and a run reports that.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Where packages put it; also one folder further down.
+/// Where packages install it: in these folders, or one folder further down.
 const FOLDERS: [&str; 4] = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"];
 const LIBRARY: &str = "faketime/libfaketime.so.1";
-/// The library looks again after more than so many whole seconds: always would cost a server half its speed.
+/// The library reads its file again after more than this many seconds. To read it every time would
+/// cost a server half its speed.
 const LOOKS_EVERY: &str = "1";
-/// So long after it was set a clock is wrong at the latest.
+/// A new clock setting takes effect within this time.
 pub const TAKES_EFFECT: Duration = Duration::from_secs(2);
-/// A clock is wrong by at least so much, and at most.
+/// How far a clock goes wrong at least, ms.
 const OFF_MIN: i64 = 1000;
 /// How far a clock goes wrong at most, ms.
 pub const OFF_MAX: i64 = 3 * 3_600_000;
-/// It keeps something of every process here, and cannot remove it when that is killed.
+/// The library keeps files of every process here, and cannot remove them when the process is
+/// killed.
 const LEFTOVERS: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"];
 
 /// A wall clock that can be set.
 #[derive(Clone, Debug)]
 pub struct Clock {
     library: PathBuf,
-    /// It says by how much the clock is off.
+    /// The file that says how far the clock is off.
     file: PathBuf,
 }
 
@@ -42,9 +44,9 @@ impl Clock {
         all.map(|folder| folder.join(LIBRARY)).find(|path| path.exists())
     }
 
-    /// Does it do what it should, on this machine?
+    /// Does the library work on this machine?
     pub fn works(library: &Path, dir: &Path) -> bool {
-        // Names of libraries are told apart by these.
+        // These characters separate the names of libraries.
         if library.to_string_lossy().contains([' ', ':']) {
             return false;
         }
@@ -61,17 +63,17 @@ impl Clock {
         right.zip(wrong).is_some_and(|(right, wrong)| (3500..=3600).contains(&(right - wrong)))
     }
 
-    /// A clock that is right, for now.
+    /// A clock that is right until it is set.
     pub fn new(library: &Path, file: PathBuf) -> io::Result<Clock> {
         let clock = Clock { library: library.to_owned(), file };
         clock.set(0)?;
         Ok(clock)
     }
 
-    /// The process that is started by this goes by this clock.
+    /// Makes the process of this command use this clock.
     pub fn give(&self, command: &mut Command) {
-        // An allocator that asks for the time before the library is ready would never get on: the
-        // usual one comes before it.
+        // An allocator that reads the time before the library is ready would hang. So libc, with
+        // the usual allocator, is loaded before others.
         let mut libraries = self.library.clone().into_os_string();
         libraries.push(" libc.so.6");
         command
@@ -82,14 +84,14 @@ impl Clock {
             .env("NO_FAKE_STAT", "1");
     }
 
-    /// A moment from now it is off by so many milliseconds.
+    /// Sets the clock off by this many milliseconds; it takes effect within [`TAKES_EFFECT`].
     pub fn set(&self, off_ms: i64) -> io::Result<()> {
         let new = self.file.with_extension("new");
         std::fs::write(&new, format!("{:+.3}\n", off_ms as f64 / 1000.0))?;
         std::fs::rename(new, &self.file)
     }
 
-    /// Removes what the library could not, of a process that was killed.
+    /// Removes the files that the library has left of a killed process.
     pub fn clean(pid: u32) {
         for start in LEFTOVERS {
             let _ = std::fs::remove_file(format!("{start}{pid}"));
@@ -97,8 +99,8 @@ impl Clock {
     }
 }
 
-/// By how much a clock is off, as a number decides: by up to two leases, or by up to three hours, longer than
-/// anything is remembered of a sender.
+/// How far a clock is set off; the number `which` decides. It is up to two leases, or up to three
+/// hours, which is longer than Redis remembers a sender.
 pub fn off_ms(which: u32, lease: Duration) -> i64 {
     let most = if which.is_multiple_of(4) { OFF_MAX } else { 2 * lease.as_millis() as i64 };
     let off = i64::from(which / 4) % (2 * most + 1) - most;

@@ -1,8 +1,9 @@
-//! What `artel verify`, the tests and the benchmarks share: private servers, a proxy that misbehaves on command, wall
-//! clocks that can be set, and snapshots of all that a fleet has in Redis. It knows nothing of the library.
+//! Tools that `artel verify`, the tests and the benchmarks share: private servers, a proxy that
+//! injects faults, wall clocks that can be set, and snapshots of all data of a fleet in Redis. This
+//! crate knows nothing of the library.
 //!
-//! With the feature `tests` also: handles on real processes, certificates, waiting for conditions, and an auditor that
-//! finds gaps and doubles without trusting any counter.
+//! The feature `tests` adds: handles to real processes, certificates, waiting for conditions, and
+//! an auditor that finds gaps and duplicates without trusting any counter.
 
 mod clock;
 mod private_server;

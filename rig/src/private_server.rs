@@ -1,7 +1,9 @@
-//! [`PrivateServer`]: a private Redis or Valkey on a free loopback port, to be killed and started again.
+//! [`PrivateServer`]: a private Redis or Valkey on a free loopback port, which can be killed and
+//! started again.
 //!
-//! **Invariant:** it is gone when this is dropped; its data stay in the folder it was given. What answers at its
-//! port is the process that was started, and nobody else's server that took the port first.
+//! **Invariant:** the server is ended when this is dropped; its data stay in its folder. The server
+//! that answers on its port is the process that was started, and not another server that took the
+//! port first.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,12 +16,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::Clock;
 
-/// How long it may say nothing, on a machine with much else to do.
+/// How long it may take to answer, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
-/// How long it may take to read its data.
+/// How long it may take to load its data.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where ports are looked for, and how often.
+/// The range in which a free port is searched, and the number of tries.
 const PORTS: std::ops::Range<u16> = 15_000..32_000;
 const TRIES: u32 = 100;
 
@@ -30,9 +32,9 @@ pub struct PrivateServer {
     dir: PathBuf,
     args: Vec<String>,
     port: u16,
-    /// What it goes by, if not by the time of the machine.
+    /// Its own wall clock; without one it uses the clock of the machine.
     clock: Option<Clock>,
-    /// What is typed at our terminal does not reach it.
+    /// Signals from our terminal do not reach it.
     apart: bool,
     child: Option<Child>,
 }
@@ -55,7 +57,7 @@ impl PrivateServer {
         let (program, dir) = (program.to_owned(), dir.to_owned());
         let mut server = PrivateServer { program, dir, args, port: 0, clock, apart, child: None };
         let mut last = None;
-        // Between finding a free port and using it somebody else may take it: try another.
+        // Another process may take the port before the server does: try another port.
         for _ in 0..20 {
             server.port = free_port()?;
             match server.launch().and_then(|()| server.comes_up()) {
@@ -64,7 +66,7 @@ impl PrivateServer {
             }
             server.kill();
         }
-        Err(last.unwrap_or_else(|| io::Error::other("it does not come up")))
+        Err(last.unwrap_or_else(|| io::Error::other("the server does not start")))
     }
 
     fn launch(&mut self) -> io::Result<()> {
@@ -121,14 +123,14 @@ impl PrivateServer {
         Err(io::Error::new(io::ErrorKind::TimedOut, what))
     }
 
-    /// Does it read its data? `None` if it does not answer.
+    /// Does it still load its data? `None` if it does not answer.
     fn is_loading(&self) -> Option<bool> {
         let client = redis::Client::open(self.url()).ok()?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
         connection.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
         let info: String = redis::cmd("INFO").query(&mut connection).ok()?;
         let says = |what: &str| info.lines().any(|line| line == what);
-        // Another server may have taken the port while ours was about to: ours ends then.
+        // Another server may have taken the port first. Then ours ends.
         let ours = format!("process_id:{}", self.child.as_ref()?.id());
         says(&ours).then(|| !says("loading:0"))
     }
@@ -164,16 +166,17 @@ impl PrivateServer {
         self.clock.as_ref()
     }
 
-    /// Starts it again on the same port and data. Says whether its append-only file was torn: killed in the
-    /// middle of writing a script's commands, servers up to Redis 8 and Valkey 9 leave those in the file that
-    /// are whole, and carry them out at the start after the next (valkey-io/valkey#4342). So a torn file is
-    /// written anew.
+    /// Starts it again on the same port and data. Returns whether its append-only file was torn.
+    ///
+    /// A server up to Redis 8 or Valkey 9 that is killed while it writes the commands of a script
+    /// leaves the complete ones in the file, and runs them at the start after the next
+    /// (valkey-io/valkey#4342). So a torn file is rewritten.
     pub fn restart(&mut self) -> io::Result<bool> {
         self.kill();
         let begun = Instant::now();
         let said = std::fs::metadata(self.log()).map_or(0, |log| log.len());
         loop {
-            // Somebody may hold its port for a moment.
+            // Another process may use its port for a moment.
             match self.launch().and_then(|()| self.comes_up()) {
                 Err(_) if begun.elapsed() < START_MAX => {
                     self.kill();
@@ -194,7 +197,7 @@ impl PrivateServer {
         Ok(torn)
     }
 
-    /// Has it write its append-only file anew, and waits until that is done.
+    /// Makes it rewrite its append-only file, and waits until that is done.
     fn rewrite(&self) -> io::Result<()> {
         let ask = |words: &[&str]| -> redis::RedisResult<String> {
             let client = redis::Client::open(self.url())?;
@@ -211,7 +214,10 @@ impl PrivateServer {
             }
             std::thread::sleep(PAUSE);
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "it does not write its file anew"))
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the server does not rewrite its append-only file",
+        ))
     }
 
     /// `SIGSTOP`.
@@ -237,8 +243,8 @@ impl Drop for PrivateServer {
     }
 }
 
-/// A port nobody listens on at this moment. Not one of those that the system gives to whoever connects: a server that
-/// is started again needs the one it had.
+/// A port on which nobody listens at this moment. It is not in the range that the system uses for
+/// outgoing connections, because a server that is started again needs the same port.
 pub(crate) fn free_port() -> io::Result<u16> {
     for _ in 0..TRIES {
         let port = rand::random_range(PORTS);

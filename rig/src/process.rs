@@ -1,4 +1,4 @@
-//! A real process of the program under test, and real signals to it.
+//! Starts the program under test as a real process, and sends it real signals.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::server::tools;
 use crate::wait::{DEADLINE, wait_for};
 
-/// A running program whose output is read as it comes.
+/// A running program. Its output is read all the time.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -24,14 +24,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `program` with these arguments and nothing of this process's `ARTEL_*` settings.
+    /// Starts `program` with these arguments, and without the `ARTEL_*` variables of this process.
     pub fn start<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Program {
         let mut command = clean_command(program, args);
         command.stdin(Stdio::null());
         Program::spawn(command)
     }
 
-    /// Starts a command that was made by [`clean_command`] and changed since.
+    /// Starts a command, usually one from [`clean_command`].
     pub fn spawn(mut command: Command) -> Program {
         let mut child = command
             .stdout(Stdio::piped())
@@ -56,12 +56,12 @@ impl Program {
         self.child.id()
     }
 
-    /// Sends it a signal; the process must still be there.
+    /// Sends it a signal; the process must still exist.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("the process is there");
     }
 
-    /// `kill -9`, and waits for its end.
+    /// `kill -9`, and waits until it has ended.
     pub fn kill(&mut self) {
         if self.status.is_none() {
             let _ = self.child.kill();
@@ -79,11 +79,11 @@ impl Program {
         self.signal(Signal::SIGINT);
     }
 
-    /// Sends a signal again and again until the process has ended; its exit code.
+    /// Sends a signal again and again until the process has ended; returns its exit code.
     #[track_caller]
     pub fn insist(&mut self, signal: Signal) -> Option<i32> {
         let pid = Pid::from_raw(self.child.id() as i32);
-        wait_for("a process that is told to end at once", || {
+        wait_for("a process to end at once", || {
             let alive = self.is_alive();
             if alive {
                 let _ = kill(pid, signal);
@@ -93,18 +93,19 @@ impl Program {
         self.exit_code()
     }
 
-    /// As when Ctrl-C is typed at the terminal of a program that leads its process group.
+    /// Sends SIGINT to its process group, like Ctrl-C in a terminal. It must lead that group.
     pub fn type_interrupt(&self) {
         let group = Pid::from_raw(-(self.child.id() as i32));
         kill(group, Signal::SIGINT).expect("the group is there");
     }
 
-    /// `SIGSTOP`, and waits until every thread of it stands still: on a busy machine that takes a while.
+    /// `SIGSTOP`, and waits until all its threads are stopped: on a busy machine that takes a
+    /// while.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
         let stopped = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
-            // A thread that has ended meanwhile does nothing any more, either.
+            // A thread that has ended meanwhile counts as stopped.
             stat.map_or(true, |stat| {
                 stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
             })
@@ -120,7 +121,7 @@ impl Program {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Has it not ended?
+    /// Is it still running?
     pub fn is_alive(&mut self) -> bool {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -128,7 +129,7 @@ impl Program {
         self.status.is_none()
     }
 
-    /// Waits for its end and returns its exit code.
+    /// Waits until it has ended, and returns its exit code.
     #[track_caller]
     pub fn exit_code(&mut self) -> Option<i32> {
         let what = format!("process {} to end; it said:\n{}", self.id(), self.stderr());
@@ -163,7 +164,7 @@ impl Program {
     }
 }
 
-/// A command with nothing of this process's `ARTEL_*` settings.
+/// A command without the `ARTEL_*` variables and the `REDIS_URL` of this process.
 pub fn clean_command<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Command {
     let mut command = Command::new(program.as_ref());
     command.args(args.iter().map(AsRef::as_ref));
@@ -176,8 +177,8 @@ pub fn clean_command<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Co
     command
 }
 
-/// Runs a Python script that uses the usual Redis client: the system's, or the one that `./dev test`
-/// has installed where no other program sees it.
+/// Runs a Python script that uses the usual Redis client: the one of the system, or the one that
+/// `./dev test` has installed in its own folder.
 pub fn python(script: impl AsRef<Path>, args: &[&str]) -> Program {
     let mut command = clean_command("python3", &[script.as_ref().display().to_string()]);
     command.args(args).stdin(Stdio::null());
@@ -189,7 +190,7 @@ pub fn python(script: impl AsRef<Path>, args: &[&str]) -> Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A frozen process must be able to die.
+        // SIGKILL also ends a frozen process.
         self.kill();
     }
 }

@@ -1,4 +1,5 @@
-//! A TCP proxy that cuts, stalls, delays, goes deaf in one direction, or swallows exactly one reply.
+//! A TCP proxy that can cut, stall or delay connections, block one direction, or swallow exactly
+//! one reply.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -16,24 +17,26 @@ pub enum Fault {
     Cut,
     /// Keeps connections open and passes nothing, in either direction.
     Stall,
-    /// Lets connections work that are there, and keeps new ones waiting.
+    /// Existing connections work; new ones have to wait.
     HoldNew,
     /// Passes requests and no replies.
     DropReplies,
     /// Passes replies and no requests.
     DropRequests,
-    /// Passes replies, and keeps requests until it is over: they come late, all of them.
+    /// Passes replies, and holds requests back until the fault is over: then all of them arrive,
+    /// late.
     HoldRequests,
-    /// Passes requests, and keeps replies until it is over.
+    /// Passes requests, and holds replies back until the fault is over.
     HoldReplies,
-    /// Holds every chunk back for so long.
+    /// Delays every chunk by this time.
     Delay(Duration),
-    /// Holds every chunk back for some time up to this.
+    /// Delays every chunk by a random time up to this.
     Jitter(Duration),
-    /// Passes so many bytes a second.
+    /// Passes this many bytes per second.
     Slow(u64),
-    /// Passes the next request that contains these bytes, swallows what the server answers, and
-    /// breaks that connection: the request took effect, its sender cannot know. Then passes.
+    /// Passes the next request that contains these bytes, swallows its reply, and breaks that
+    /// connection: the request took effect, but its sender cannot know that. After that everything
+    /// passes.
     DropReplyTo(Vec<u8>),
 }
 
@@ -98,17 +101,17 @@ impl Proxy {
         Ok(Proxy { port, state })
     }
 
-    /// The address of whatever is behind it.
+    /// The address of the server behind it, through the proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Where it listens.
+    /// The port on which it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on, this happens.
+    /// Sets the fault from now on.
     pub fn set(&self, fault: Fault) {
         let cut = fault == Fault::Cut;
         *self.state.fault.lock().expect("never poisoned") = fault;
@@ -118,12 +121,12 @@ impl Proxy {
         }
     }
 
-    /// New connections go to another port from now on; the old ones stay where they are.
+    /// From now on, new connections go to another port. Existing ones are kept.
     pub fn retarget(&self, port: u16) {
         self.state.target.store(port, Ordering::Release);
     }
 
-    /// How many replies were swallowed one by one.
+    /// How many replies [`Fault::DropReplyTo`] has swallowed.
     pub fn swallowed(&self) -> u64 {
         *self.state.swallowed.lock().expect("never poisoned")
     }
@@ -149,7 +152,7 @@ impl State {
         }
     }
 
-    /// This connection is over.
+    /// Forgets a connection that is closed.
     fn forget(&self, number: u64) {
         self.streams.lock().expect("never poisoned").remove(&number);
     }
@@ -163,9 +166,9 @@ impl State {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         self.streams.lock().expect("never poisoned").insert(number, [c1, s1]);
         if self.fault() == Fault::Cut {
-            self.break_all(); // everything was cut before this one was there
+            self.break_all(); // the cut came before this connection was in the list
         }
-        // Set by the request side, obeyed by the reply side of the same connection.
+        // Set by the request side, used by the reply side of the same connection.
         let swallow = Arc::new(AtomicBool::new(false));
         let (state, flag) = (self.clone(), swallow.clone());
         std::thread::spawn(move || {
@@ -179,7 +182,7 @@ impl State {
         });
     }
 
-    /// Waits while nothing may pass; false when the proxy is over.
+    /// Waits while nothing may pass; false when the proxy is dropped.
     fn hold(&self, blocked: impl Fn(&Fault) -> bool) -> bool {
         let mut fault = self.fault.lock().expect("never poisoned");
         while blocked(&fault) && !self.over.load(Ordering::Acquire) {
@@ -200,7 +203,7 @@ impl State {
                 Fault::DropReplyTo(pattern) => {
                     tail.extend_from_slice(&buffer[..n]);
                     if tail.windows(pattern.len()).any(|window| window == pattern) {
-                        // One connection only, even if two carry such a request at once.
+                        // Only one connection, even if two carry such a request at once.
                         let mut fault = self.fault.lock().expect("never poisoned");
                         if *fault == Fault::DropReplyTo(pattern.clone()) {
                             *fault = Fault::Pass;
@@ -243,7 +246,7 @@ impl State {
     }
 }
 
-/// How long so many bytes are held back.
+/// How long this many bytes are held back.
 fn pause(fault: &Fault, bytes: usize) -> Duration {
     match fault {
         Fault::Delay(by) => *by,
@@ -257,7 +260,7 @@ fn pause(fault: &Fault, bytes: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// A run of an hour makes tens of thousands of connections.
+    /// A run of an hour opens tens of thousands of connections.
     #[test]
     fn a_connection_that_is_over_is_forgotten() {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,4 +1,4 @@
-//! The library's scripts, as Redis gets them.
+//! The scripts of the library, in the form in which Redis gets them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[path = "../../src/store/prelude.rs"]
 mod prelude;
 
-/// What is put before scripts, and is none.
+/// Files that are put before scripts, and are not scripts themselves.
 const SHARED: [&str; 2] = ["prelude", "control"];
 
 /// Every script by its name.
@@ -28,7 +28,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// What a call of this script begins with: for [`Fault::DropReplyTo`](crate::Fault::DropReplyTo).
+/// The bytes that a call of this script contains: for
+/// [`Fault::DropReplyTo`](crate::Fault::DropReplyTo).
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! A private Redis or Valkey, on a free loopback port, gone when dropped.
+//! A private Redis or Valkey on a free loopback port, which is ended when it is dropped.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ impl Kind {
     }
 }
 
-/// Where `./dev install` puts what the system does not have.
+/// The folder where `./dev install` puts tools that the system does not have.
 pub(crate) fn tools() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
@@ -47,13 +47,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server that a kill costs nothing: every write is in its append-only file before it is answered.
-    /// (With `everysec` it answers for up to two seconds before it writes, while a sync is slow.)
+    /// Starts a server that loses nothing when it is killed: every write is in its append-only file
+    /// before it is answered. (With `everysec` and a slow sync, it may answer up to two seconds
+    /// before it writes.)
     pub fn start(kind: Kind) -> Server {
         Server::with(kind, &["--appendonly", "yes", "--appendfsync", "no"])
     }
 
-    /// Starts whichever server is there.
+    /// Starts any server that is installed.
     pub fn any() -> Server {
         let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
         Server::start(kind)
@@ -85,7 +86,7 @@ impl Server {
         client.get_connection().expect("a connection")
     }
 
-    /// One command whose answer does not matter.
+    /// Sends a command whose answer does not matter.
     pub fn say(&self, words: &[&str]) {
         let mut command = redis::cmd(words[0]);
         for word in &words[1..] {
@@ -94,7 +95,7 @@ impl Server {
         command.query::<redis::Value>(&mut self.connect()).expect("the server answers");
     }
 
-    /// A folder that goes with it.
+    /// Its data folder, which is removed with it.
     pub fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
@@ -120,16 +121,16 @@ impl Server {
     }
 }
 
-/// A port nobody listens on at this moment.
+/// A port on which nobody listens at this moment.
 pub fn free_port() -> u16 {
     crate::private_server::free_port().expect("a free port")
 }
 
-/// Runs a test with every kind of server there is.
+/// Runs a test with every kind of server that is installed.
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If no server is installed.
 pub fn each_server(mut test: impl FnMut(Kind)) {
     let kinds = [Kind::Redis, Kind::Valkey].into_iter().filter(|kind| kind.program().is_some());
     assert!(
@@ -138,7 +139,7 @@ pub fn each_server(mut test: impl FnMut(Kind)) {
     );
 }
 
-/// The same promise as a test on each kind of server.
+/// Turns each function into a test module that tests the same promise on each kind of server.
 #[macro_export]
 macro_rules! on_each_server {
     ($($(#[$meta:meta])* fn $name:ident($kind:ident) $body:block)*) => {
@@ -168,7 +169,7 @@ macro_rules! on_each_server {
     };
 }
 
-/// Is this the long run?
+/// Is this a long run (`ARTEL_SOAK`)?
 pub fn soak() -> bool {
     std::env::var_os("ARTEL_SOAK").is_some()
 }

@@ -1,41 +1,42 @@
-//! [`Snapshot`]: everything a fleet has in Redis, as of one moment.
+//! [`Snapshot`]: all data of a fleet in Redis at one moment.
 //!
-//! **Invariant:** it is read in one piece, and no counter of the fleet is trusted: what is there is counted by itself.
+//! **Invariant:** it is read in one piece, and no counter of the fleet is trusted: the messages
+//! themselves are counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use redis::{Connection, RedisResult, Value};
 
-/// Everything a fleet has in Redis, as of one moment.
+/// All data of a fleet in Redis at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Ids by the lane they wait in.
+    /// Ids of waiting messages, by lane.
     pub lanes: BTreeMap<String, Vec<String>>,
-    /// Ids by the block they are claimed in, `block:<member>:<n>`.
+    /// Ids of claimed messages, by block (`block:<member>:<n>`).
     pub blocks: BTreeMap<String, Vec<String>>,
-    /// How many messages each block has by the fleet's own record.
+    /// How many messages each block has according to the fleet's own record.
     pub recorded: BTreeMap<String, u64>,
-    /// Settled messages, in order; empty if the ledger was not asked for.
+    /// Settled messages, in order; empty if it was read without the ledger.
     pub ledger: Vec<Settled>,
     /// Entries ever added to the ledger.
     pub settled: u64,
     /// Ids in the error store and in drains.
     pub errors: Vec<String>,
-    /// Failed messages that messages in lanes and blocks say they were.
+    /// The origins of messages in lanes and blocks: the failed messages that were put back to work.
     pub origins: Vec<String>,
     /// The fleet's own counters.
     pub counts: HashMap<String, i64>,
-    /// Members in the order of their deadlines.
+    /// Members, by deadline.
     pub members: Vec<String>,
     /// Dead members.
     pub orphans: BTreeSet<String>,
-    /// `member|term`, if somebody valid leads.
+    /// `member|term`, if the holder of the lease is a member.
     pub lease: Option<String>,
-    /// What generators keep.
+    /// The state that generators keep.
     pub state: Option<String>,
     /// Wake tokens.
     pub wakes: u64,
-    /// Hashes that effects wrote, by name. Other data has no fields.
+    /// Data that effects wrote, by name: the fields of hashes. Other types have no fields here.
     pub data: BTreeMap<String, HashMap<String, String>>,
 }
 
@@ -46,9 +47,9 @@ pub struct Settled {
     pub id: String,
     /// `done` or `failed`.
     pub outcome: String,
-    /// Who settled it.
+    /// The member that settled it.
     pub member: String,
-    /// In which attempt.
+    /// The attempt that settled it.
     pub attempt: u32,
 }
 
@@ -107,7 +108,7 @@ type Raw = (
     Vec<Value>,
 );
 
-/// The bytes of a message that is there.
+/// The bytes of a message; `None` for a removed one.
 fn message(envelope: &Value) -> Option<&[u8]> {
     match envelope {
         Value::BulkString(bytes) if !bytes.is_empty() && bytes != b"-" => Some(bytes),
@@ -120,7 +121,7 @@ fn id_of(envelope: &Value) -> Option<String> {
     parts.next().map(|id| String::from_utf8_lossy(id).into_owned())
 }
 
-/// The failed message that this one was, if it says so.
+/// The id of the failed message from which this one was made, if it has an origin.
 fn origin_of(envelope: &Value) -> Option<String> {
     let bytes = message(envelope)?;
     let headers = String::from_utf8_lossy(bytes.get(..bytes.len().min(1024))?).into_owned();
@@ -139,7 +140,7 @@ impl Snapshot {
         Snapshot::try_read(connection, fleet, true).expect("the server answers")
     }
 
-    /// Reads a fleet; its ledger only if that is asked for.
+    /// Reads a fleet; with its ledger only if `with_ledger`.
     pub fn try_read(
         connection: &mut Connection,
         fleet: &str,
@@ -185,7 +186,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Who leads, if anybody valid does.
+    /// The member that leads, if any.
     pub fn leader(&self) -> Option<&str> {
         self.lease.as_deref().and_then(|lease| lease.split('|').next())
     }
@@ -205,7 +206,7 @@ impl Snapshot {
         self.waiting() + self.claimed()
     }
 
-    /// A counter of the fleet's own.
+    /// One of the fleet's own counters.
     pub fn count(&self, name: &str) -> i64 {
         self.counts.get(name).copied().unwrap_or(0)
     }

@@ -1,11 +1,11 @@
-//! Waiting for a condition, never for time.
+//! Waits for a condition, never for a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for anything before it fails. Generous on purpose.
+/// How long a test waits for a condition before it fails. It is long on purpose.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Asks until the answer is `Some`; panics with `what` after [`DEADLINE`].
+/// Calls `ask` until it returns `Some`; panics with `what` after [`DEADLINE`].
 #[track_caller]
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -18,7 +18,7 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Asks until it is true; panics with `what` after [`DEADLINE`].
+/// Calls `ask` until it returns true; panics with `what` after [`DEADLINE`].
 #[track_caller]
 pub fn eventually(what: &str, mut ask: impl FnMut() -> bool) {
     wait_for(what, || ask().then_some(()));

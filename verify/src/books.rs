@@ -1,4 +1,4 @@
-//! What is in Redis, read in one piece and without trusting any counter.
+//! The data in Redis, read in one piece and without trusting any counter.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use crate::member::{EFFECTS, FLEET, PULSE, REFUSED};
 
 /// How long one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Entries of the ledger read at once.
+/// Entries of the ledger that are read at once.
 const PAGE: usize = 5_000;
 
 const BEAT: &str = r"
 local t = redis.call('TIME')
--- By the clock, so that it grows even if Redis forgot where it was.
+-- From the clock, so that it grows even if Redis lost the last value.
 local gen = math.max(tonumber(redis.call('HGET', KEYS[1], 'gen') or 0) + 1, t[1] * 1000 + math.floor(t[2] / 1000))
 redis.call('HSET', KEYS[1], 'gen', string.format('%.0f', gen), 'flag', '1')
 redis.call('SPUBLISH', KEYS[2], 'set')
@@ -27,24 +27,25 @@ fn key(name: &str) -> String {
     format!("artel:{{{FLEET}}}:{name}")
 }
 
-/// Everything there is, as of one moment.
+/// Everything that is in Redis at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) waiting: u64,
     pub(crate) held: u64,
     /// Entries ever added to the ledger.
     pub(crate) settled: u64,
-    /// In the error store and in the hands of takers.
+    /// Messages in the error store and in drains.
     pub(crate) errors: Vec<Id>,
     pub(crate) counts: HashMap<String, i64>,
     pub(crate) members: u64,
     /// The term of a valid lease.
     pub(crate) leads: Option<u64>,
-    /// What effects wrote: per term or sender how many, and the sum of their numbers.
+    /// What effects wrote, per term or sender: the number of messages, and the sum of their
+    /// numbers.
     pub(crate) effects: HashMap<Source, (i64, i64)>,
-    /// Effects that had to be refused left something.
+    /// Effects that had to be refused have written something.
     pub(crate) refused: bool,
-    /// What the generators keep: how many messages they have made in all.
+    /// The state that the generators keep: how many messages they have made in total.
     pub(crate) state: i64,
 }
 
@@ -59,17 +60,17 @@ impl Snapshot {
 pub(crate) struct Settled {
     pub(crate) id: Id,
     pub(crate) failed: bool,
-    /// In which attempt.
+    /// The attempt that settled it.
     pub(crate) attempt: u32,
 }
 
-/// A connection past every proxy.
+/// A connection to Redis without a proxy.
 pub(crate) struct Books {
     url: String,
     connection: Option<Connection>,
     /// When Redis last answered.
     pub(crate) answered: Instant,
-    /// The last entry of the ledger that was read, and the one before the last page.
+    /// The last entry of the ledger that was read, and the last entry of the page before.
     read: String,
     before: String,
 }
@@ -80,7 +81,7 @@ impl Books {
         Books { url, connection: None, answered, read: "0".into(), before: "0".into() }
     }
 
-    /// Everything is gone, the ledger too: it begins anew.
+    /// Redis lost all its data: reads the ledger from its beginning again.
     pub(crate) fn forget(&mut self) {
         (self.connection, self.read, self.before) = (None, "0".into(), "0".into());
     }
@@ -104,7 +105,7 @@ impl Books {
         answer
     }
 
-    /// One command whose answer does not matter.
+    /// Sends a command whose answer does not matter.
     pub(crate) fn say(&mut self, words: &[&str]) -> RedisResult<()> {
         self.with(|connection| {
             let mut command = redis::cmd(words[0]);
@@ -119,18 +120,18 @@ impl Books {
         self.with(|connection| redis::cmd("DBSIZE").query(connection))
     }
 
-    /// Removes everything the fleet left.
+    /// Removes all keys of the fleet.
     pub(crate) fn clear(&mut self) -> RedisResult<()> {
         let own = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end";
         self.say(&["EVAL", own, "0", &format!("{}*", key(""))])
     }
 
-    /// Hands of takers that are not empty.
+    /// The number of drains.
     pub(crate) fn drains(&mut self) -> RedisResult<u64> {
         self.with(|connection| redis::cmd("HLEN").arg(key("drains")).query(connection))
     }
 
-    /// Sets the event and clears it in one piece; says how often it was set.
+    /// Sets the event and clears it in one step; returns its generation.
     pub(crate) fn beat(&mut self) -> RedisResult<u64> {
         let (event, channel) = (format!("event:{PULSE}"), format!("@0:event:{PULSE}"));
         let mut beat = redis::cmd("EVAL");
@@ -138,7 +139,7 @@ impl Books {
         self.with(|connection| beat.query(connection))
     }
 
-    /// By how many milliseconds the wall clock of Redis is ahead of ours.
+    /// How many milliseconds the wall clock of Redis is ahead of ours.
     pub(crate) fn clock_off(&mut self) -> RedisResult<i64> {
         let (seconds, micros): (i64, i64) =
             self.with(|connection| redis::cmd("TIME").query(connection))?;
@@ -146,12 +147,12 @@ impl Books {
         Ok(seconds * 1000 + micros / 1000 - ours.unwrap_or_default().as_millis() as i64)
     }
 
-    /// Nobody sends a message under this key any more.
+    /// Removes a key under which nobody sends a message any more.
     pub(crate) fn drop_key(&mut self, number: u64) -> RedisResult<()> {
         self.say(&["DEL", &key(&format!("dedup:{number}"))])
     }
 
-    /// Nobody waits for this event any more.
+    /// Removes an event for which nobody waits any more.
     pub(crate) fn drop_event(&mut self, name: &str) -> RedisResult<()> {
         self.say(&["DEL", &key(&format!("event:{name}"))])
     }
@@ -182,7 +183,7 @@ impl Books {
         })
     }
 
-    /// The last message of a generator that was accepted: its term and its number.
+    /// The last accepted message of any generator: its term and its number.
     pub(crate) fn last(&mut self) -> RedisResult<Option<(u64, u64)>> {
         let get = |connection: &mut Connection| {
             redis::cmd("GET").arg(key("last")).query::<Option<String>>(connection)
@@ -194,7 +195,8 @@ impl Books {
         }))
     }
 
-    /// The next entries of the ledger. What was read before them is removed, so that it stays small.
+    /// The next entries of the ledger. Entries that were read before are removed, so that the
+    /// ledger stays small.
     pub(crate) fn ledger(&mut self) -> RedisResult<Vec<Settled>> {
         let (from, old) = (format!("({}", self.read), self.before.clone());
         type Raw = Vec<(String, Vec<(String, String)>)>;

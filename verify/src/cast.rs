@@ -1,4 +1,4 @@
-//! [`Actor`]: one place in the cast. A process plays it until it is killed; then another does.
+//! [`Actor`]: one role in the cast. A process plays it until it is killed; then a new process does.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use crate::member::{LEAVE, Part};
 use artel_rig::Clock;
 use artel_rig::{Fault, Proxy};
 
-/// A process, the proxy between it and Redis, and what it writes.
+/// A process, the proxy between it and Redis, and its history.
 pub(crate) struct Actor {
     /// `m3`, `taker` or `sender`.
     role: String,
@@ -24,23 +24,23 @@ pub(crate) struct Actor {
     /// Its wall clock, if that can be set.
     pub(crate) clock: Option<Clock>,
     tail: Tail,
-    /// What earlier lives may still have written.
+    /// Histories of earlier lives that may have unread lines.
     old: Vec<Tail>,
-    /// Something is being done to it.
+    /// It has a fault now.
     pub(crate) hurt: bool,
-    /// When something was last done to it, or ended.
+    /// When a fault of it last began or ended.
     pub(crate) touched: u64,
-    /// Messages it has begun with, in its present life, and not finished.
+    /// Messages that its present life has begun and not finished.
     pub(crate) busy: u64,
-    /// It was told to leave.
+    /// It was asked to leave.
     leaving: bool,
-    /// Its present life takes part, as far as it knows.
+    /// Its present life has reported that it joined.
     pub(crate) joined: bool,
     /// The last generation of the event that its present life has seen.
     pub(crate) woken: u64,
 }
 
-/// This address, by way of another port.
+/// The address with the port of the proxy instead.
 fn through(url: &str, port: u16, proxy: u16) -> String {
     match url.rsplit_once(&format!(":{port}")) {
         Some((before, after)) => format!("{before}:{proxy}{after}"),
@@ -48,10 +48,10 @@ fn through(url: &str, port: u16, proxy: u16) -> String {
     }
 }
 
-/// How it ended, if nobody killed it.
+/// How a process ended that nobody killed.
 pub(crate) enum Ended {
     NoHistory,
-    /// As it was told to.
+    /// It was asked to leave.
     Left,
     Otherwise(String),
 }
@@ -108,7 +108,7 @@ impl Actor {
                 command.env_remove(name);
             }
         }
-        // Not among the words everybody can see: it may have a password.
+        // Not as an argument, which every user can see: the address may contain a password.
         command.env("ARTEL_REDIS_URL", &part.url);
         command.arg("verify-part").args(["--name", &part.name]);
         command.arg("--dir").arg(&part.dir);
@@ -118,7 +118,7 @@ impl Actor {
         if let Some(clock) = &self.clock {
             clock.give(&mut command);
         }
-        command.process_group(0); // what is typed at our terminal is not for it
+        command.process_group(0); // signals from our terminal must not reach it
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
         self.child = Some(child);
         let next = Tail::new(part.name.clone(), part.history());
@@ -145,13 +145,13 @@ impl Actor {
         }
     }
 
-    /// Tells it to finish what it has begun, and to leave.
+    /// Asks it to finish its work and to leave.
     pub(crate) fn leave(&mut self) {
         (self.leaving, self.hurt) = (true, true);
         self.tell(LEAVE);
     }
 
-    /// Tells it to do something.
+    /// Sends it an order over its stdin.
     pub(crate) fn tell(&mut self, what: &str) {
         let stdin = self.child.as_mut().and_then(|child| child.stdin.as_mut());
         if let Some(stdin) = stdin {
@@ -159,7 +159,7 @@ impl Actor {
         }
     }
 
-    /// It ended by itself, which it should not.
+    /// How it ended, if it ended by itself.
     pub(crate) fn ended(&mut self) -> Option<Ended> {
         let child = self.child.as_mut()?;
         let (status, pid) = (child.try_wait().ok().flatten()?, child.id());
@@ -191,12 +191,12 @@ impl Actor {
         self.proxy.set(fault);
     }
 
-    /// How many requests took effect without their sender learning of it.
+    /// How many requests took effect, but their answer was swallowed.
     pub(crate) fn swallowed(&self) -> u64 {
         self.proxy.swallowed()
     }
 
-    /// What it and its earlier lives wrote since, with the name of the life.
+    /// The new entries of it and its earlier lives, each with the name of the life.
     pub(crate) fn read(&mut self) -> Vec<(String, u64, Entry)> {
         let mut lines = Vec::new();
         for mut tail in self.old.drain(..) {

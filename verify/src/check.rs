@@ -1,7 +1,7 @@
-//! [`Checker`]: what must hold, by name, and whether it did. Pure: it is fed what happened.
+//! [`Checker`]: checks whether the promises held. It is pure: it only gets what happened.
 //!
-//! **Invariant:** it accuses nobody of what was not promised: a step whose end is unknown may have
-//! happened or not, and what Redis lost with its data is counted, not blamed on the fleet.
+//! **Invariant:** it reports no violation of anything that was not promised: a step whose end is unknown
+//! may have happened or not, and what Redis lost with its data is counted, not blamed on the fleet.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::member::{ATTEMPTS_MAX, has_effects, is_failed};
 use crate::promise::{Invariant, Seen, Violation};
 use crate::sent::Sendings;
 
-/// More of them teach nobody anything.
+/// More violations than this are not useful.
 const VIOLATIONS_MAX: usize = 50;
 
 /// A set of small numbers.
@@ -19,7 +19,7 @@ const VIOLATIONS_MAX: usize = 50;
 struct Numbers(Vec<u64>);
 
 impl Numbers {
-    /// `false` if it was there.
+    /// Adds a number; `false` if it was in the set already.
     fn put(&mut self, number: u64) -> bool {
         let (word, bit) = (number as usize / 64, 1 << (number % 64));
         if self.0.len() <= word {
@@ -39,31 +39,31 @@ impl Numbers {
     }
 }
 
-/// What is known of the messages that one generator numbered in its term, or one sender.
+/// The messages that one generator numbered in its term, or one sender.
 #[derive(Debug, Default)]
 struct Series {
     maker: Option<String>,
-    /// When its accepted messages were made.
+    /// When the first and the last of its accepted messages were made.
     first_made: Option<u64>,
     last_made: (u64, u64),
-    /// Redis has accepted all up to here.
+    /// Redis has accepted all messages up to this number.
     accepted: u64,
-    /// Its generator tried to push up to here.
+    /// Its generator tried to push messages up to this number.
     tried: u64,
-    /// Seen anywhere; and which, of a sender, who was told so or not.
+    /// The highest number that was seen anywhere, and all numbers that were.
     highest: u64,
     known: Numbers,
     first_attempts: Numbers,
-    /// At which the handler returned in its first attempt.
+    /// Messages whose handler returned in the first attempt.
     handled: Numbers,
     settled: Numbers,
-    /// Of which a worker was told that its outcome is recorded.
+    /// Messages whose outcome Redis confirmed to a worker.
     recorded: Numbers,
     done: i64,
     sum: i64,
 }
 
-/// Everything that happened, so far as it matters.
+/// Everything that happened, as far as it matters.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     all: BTreeMap<Source, Series>,
@@ -75,19 +75,19 @@ pub(crate) struct Checker {
     /// The latest term of which Redis has accepted a message.
     latest: u64,
     failed: HashSet<Id>,
-    /// Those of them whose handler would not have said so.
+    /// Failed messages that the handler would not have failed.
     given_up: HashSet<Id>,
     taken: HashMap<Id, u32>,
     removed: HashSet<Id>,
     sendings: Sendings,
-    /// Terms up to this one may have lost anything: Redis forgot.
+    /// Redis may have lost messages of terms up to this one.
     lossy: u64,
     pub(crate) violations: Vec<Violation>,
     pub(crate) seen: Seen,
 }
 
 impl Checker {
-    /// Somebody's next line.
+    /// The next entry of a process's history.
     pub(crate) fn history(&mut self, who: &str, entry: &Entry) {
         match entry {
             Entry::Make { term, seq, many } => {
@@ -166,7 +166,7 @@ impl Checker {
         }
     }
 
-    /// This message came of something that another one came of, too, if there is one.
+    /// Reports a violation if `other`, too, was made from the same key or the same failed message.
     fn added(&mut self, id: Id, maker: &str, other: Option<Id>) {
         if let Some(other) = other.filter(|_| self.keeps()) {
             let names = [id, other].map(id_text);
@@ -175,11 +175,11 @@ impl Checker {
         }
     }
 
-    /// Did Redis forget what it knew of these?
+    /// Did Redis lose what it knew of these messages?
     fn forgot(&self, source: Source) -> bool {
         match source {
             Source::Term(term) => term <= self.lossy,
-            // They have no order: any of them may have been there.
+            // Senders have no order: each may be from before the loss.
             Source::Sender(_) => !self.keeps(),
         }
     }
@@ -189,19 +189,20 @@ impl Checker {
         self.seen.losses == 0
     }
 
-    /// A worker was told that this outcome is recorded. Nobody else may be told so.
+    /// Redis confirmed to a worker that this outcome is recorded. It may confirm only one per
+    /// message.
     fn recorded(&mut self, id: Id, attempt: u32) {
         let new = self.all.entry(id.0).or_default().recorded.put(id.1);
         if attempt != 1 {
             self.recorded_again.insert(id, attempt);
         }
         if !new && !self.forgot(id.0) {
-            let what = format!("two outcomes of {} were said to be recorded", id_text(id));
+            let what = format!("two outcomes of {} were confirmed as recorded", id_text(id));
             self.blame(Invariant::AnswersTrue, what, vec![id_text(id)]);
         }
     }
 
-    /// Redis says that this is the last message it accepted. Terms never go back.
+    /// The last message that Redis accepted. Terms never go back.
     pub(crate) fn accepted(&mut self, (term, seq): (u64, u64)) {
         let latest = self.latest.max(term);
         if term < latest && latest > self.lossy {
@@ -242,17 +243,17 @@ impl Checker {
             book.done += 1;
             book.sum += seq as i64;
         }
-        // Its last worker died over it.
+        // Its last worker died while it held it.
         let given_up = settled.failed && settled.attempt == ATTEMPTS_MAX && !is_failed(settled.id);
         if given_up {
             self.given_up.insert(settled.id);
         } else if settled.failed != is_failed(settled.id) {
-            let what = format!("{name} has another outcome than its handler gave");
+            let what = format!("{name} has another outcome than its handler returned");
             self.blame(Invariant::NothingInvented, what, vec![name]);
         }
     }
 
-    /// Everything in Redis is gone: what was accepted before may be lost.
+    /// Redis came back without all of its data: messages accepted before may be lost.
     pub(crate) fn data_lost(&mut self) {
         self.seen.losses += 1;
         let last = self.all.keys().rfind(|source| matches!(source, Source::Term(_)));
@@ -268,7 +269,7 @@ impl Checker {
         }
     }
 
-    /// Nothing is broken at this moment: counters and facts agree.
+    /// Nothing is broken at this moment: checks that counters and facts agree.
     pub(crate) fn quiet(&mut self, now: &Snapshot) {
         let added = now.count("generated") + now.count("sent");
         let there = (now.waiting + now.held + now.settled) as i64;
@@ -281,7 +282,8 @@ impl Checker {
         }
         if now.state != now.count("generated") {
             let (state, made) = (now.state, now.count("generated"));
-            let what = format!("{state} messages are kept as made, and {made} were generated");
+            let what =
+                format!("the generators' state counts {state} messages, and {made} were generated");
             self.blame(Invariant::StateKept, what, Vec::new());
         }
         let settled = now.count("done") + now.count("failed");
@@ -291,12 +293,12 @@ impl Checker {
 
     fn compare(&mut self, name: &str, count: i64, fact: i64) {
         if count != fact {
-            let what = format!("counter {name} is {count}, in fact it is {fact}");
+            let what = format!("counter {name} is {count}, but should be {fact}");
             self.blame(Invariant::BooksBalance, what, Vec::new());
         }
     }
 
-    /// Every counter equals what the ledger and the stores say.
+    /// Checks that every counter agrees with the ledger and the stores.
     fn count(&mut self, now: &Snapshot) {
         let Seen { settled, failed, sent, .. } = self.seen;
         let (settled, failed, sent) = (settled as i64, failed as i64, sent as i64);
@@ -309,7 +311,7 @@ impl Checker {
         self.compare("taken", now.count("taken"), failed - again - now.errors.len() as i64);
     }
 
-    /// Everything is over, the queue is empty and the ledger is read.
+    /// The last check: the queue is empty and the ledger is read.
     pub(crate) fn finish(&mut self, now: &Snapshot) {
         self.quiet(now);
         if self.keeps() {
@@ -344,7 +346,7 @@ impl Checker {
             self.seen.terms += u64::from(book.highest > 0);
         }
         if now.refused {
-            let what = "effects happened that had to be refused".to_owned();
+            let what = "effects that had to be refused happened".to_owned();
             found.push((Invariant::EffectsEqualOutcomes, what, Vec::new()));
         }
         self.seen.given_up = self.given_up.len() as u64;
@@ -352,7 +354,7 @@ impl Checker {
             !self.forgot(id.0) && self.all.get(&id.0).is_some_and(|book| book.recorded.has(id.1))
         };
         for id in self.given_up.iter().filter(told).take(5) {
-            let what = format!("{} failed, and its handler did not say so", id_text(*id));
+            let what = format!("{} failed, but its handler did not return a failure", id_text(*id));
             found.push((Invariant::NothingInvented, what, vec![id_text(*id)]));
         }
         self.terms(&mut found);
@@ -362,7 +364,7 @@ impl Checker {
         }
     }
 
-    /// What became of the messages of one term, or of one sender.
+    /// Checks the outcomes of the messages of one term, or of one sender.
     fn outcomes(&self, source: Source, book: &Series, found: &mut Vec<Found>) {
         let name = |seq: u64| id_text((source, seq));
         let mut few = |invariant: Invariant, seqs: &mut dyn Iterator<Item = u64>, what: &str| {
@@ -382,7 +384,7 @@ impl Checker {
         few(
             Invariant::DenseSequences,
             &mut book.missing(source, book.highest).filter(|seq| *seq > upto),
-            "is nowhere, and later ones are there",
+            "is missing, although later ones exist",
         );
         let attempt =
             |seq: &u64, again: &HashMap<Id, u32>| again.get(&(source, *seq)).copied().unwrap_or(1);
@@ -390,7 +392,7 @@ impl Checker {
             let id = (source, *seq);
             let handled = match attempt(seq, &self.settled_again) {
                 1 => book.handled.has(*seq),
-                // Or its last worker died over it, and somebody else has recorded that.
+                // Its last worker died while it held it, and another member has recorded that.
                 ATTEMPTS_MAX if self.failed.contains(&id) && !book.recorded.has(*seq) => true,
                 again => self.handled_again.contains(&(id, again)),
             };
@@ -408,11 +410,11 @@ impl Checker {
         few(
             Invariant::AnswersTrue,
             &mut (1..=book.highest).filter(untrue),
-            "has not the outcome that its worker was told is recorded",
+            "does not have the outcome that was confirmed to its worker",
         );
     }
 
-    /// No message of a term was made after a later one had begun to make its own.
+    /// Checks that no message of a term was made after a later term had begun to make its own.
     fn terms(&self, found: &mut Vec<Found>) {
         let mut before: Option<(u64, u64, u64)> = None;
         for (source, book) in &self.all {
@@ -431,7 +433,7 @@ impl Checker {
         }
     }
 
-    /// What failed was taken, was put back to work, or is still there; and nothing else.
+    /// Checks that exactly the failed messages were taken, put back to work, or are still stored.
     fn errors(&self, now: &Snapshot, found: &mut Vec<Found>) {
         let again: HashSet<Id> = self.sendings.origins().collect();
         let stored = now.errors.iter();
@@ -445,23 +447,23 @@ impl Checker {
         };
         say(&mut self.failed.difference(&kept), "failed and was not kept");
         say(&mut kept.difference(&self.failed), "was kept and did not fail");
-        say(&mut now.errors.iter().filter(gone), "was taken or put back, and is still there");
+        say(&mut now.errors.iter().filter(gone), "was taken or put back, and is still stored");
         say(&mut self.removed.intersection(&again), "was taken and put back");
     }
 }
 
-/// What is wrong, how, and the words to look for.
+/// The broken promise, how it is broken, and the words to look for in the history.
 type Found = (Invariant, String, Vec<String>);
 
 impl Series {
-    /// It is there, whoever says so.
+    /// Records that this message exists.
     fn know(&mut self, seq: u64) {
         self.highest = self.highest.max(seq);
         self.known.put(seq);
     }
 
-    /// Those up to there that have no outcome. A sender uses up a number with what it had sent before, so of its
-    /// numbers only those count that were seen.
+    /// The messages up to this number that have no outcome. A sender also uses up numbers without
+    /// adding a message, so of a sender only messages that were seen count.
     fn missing(&self, source: Source, upto: u64) -> impl Iterator<Item = u64> {
         let is_there = move |seq: &u64| matches!(source, Source::Term(_)) || self.known.has(*seq);
         (1..=upto).filter(is_there).filter(|seq| !self.settled.has(*seq))

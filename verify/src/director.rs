@@ -1,7 +1,7 @@
-//! [`run`]: starts the cast, lets faults happen by the plan, and watches.
+//! [`run`]: starts the cast, injects faults by the plan, and watches.
 //!
-//! **Invariant:** whatever was begun is ended before anything is judged: nobody is frozen, no link is
-//! broken and Redis runs at every quiet point. Nothing outlives the run.
+//! **Invariant:** every fault is ended before anything is judged: at every quiet point nobody is
+//! frozen, no link is broken and Redis runs. Nothing outlives the run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -24,9 +24,9 @@ use artel_rig::Clock;
 
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
-/// Between two moments at which everything is whole again and the books are looked at.
+/// Time between two quiet points: there everything is repaired, and the books are checked.
 const QUIET_EVERY: Duration = Duration::from_secs(20);
-/// How long Redis is asked that does not answer, on a machine with much else to do.
+/// How long to repeat a call that Redis does not answer, because the machine may be busy.
 const ASKED_MAX: Duration = Duration::from_secs(120);
 /// Lines of the history shown with one violation.
 const EXCERPT: usize = 40;
@@ -34,42 +34,42 @@ const EXCERPT: usize = 40;
 pub(crate) struct Director<'a> {
     pub(crate) options: &'a Options,
     stop: &'a Stop,
-    /// When the first fault came.
+    /// When the faults began.
     begun: Instant,
-    /// What is broken and mended.
+    /// The things that are broken and repaired.
     pub(crate) stage: Stage,
-    /// What was seen, and what follows from it.
+    /// What was seen of the fleet, and the conclusions.
     pub(crate) watch: Watch,
-    /// Why a kind of fault cannot happen here.
+    /// Which faults are not possible here, and why.
     missing: Vec<String>,
 }
 
-/// What was seen of the fleet, and what follows from it.
+/// What was seen of the fleet, and the conclusions.
 pub(crate) struct Watch {
     pub(crate) checker: Checker,
     pub(crate) trusts: Trusts,
     pub(crate) wakes: Wakes,
     pub(crate) counts: BTreeMap<Kind, u64>,
-    /// The highest term, and who has it.
+    /// The highest term, and the process that leads under it.
     pub(crate) leader: (u64, String),
     pub(crate) outages: Outages,
     pub(crate) paths: Paths,
     pub(crate) drained: bool,
     pub(crate) heals: Vec<Duration>,
-    /// Redis itself may lose what it acknowledged.
+    /// Redis itself may lose acknowledged writes.
     pub(crate) lossy: bool,
     /// Entries of the ledger that the last look found.
     pub(crate) read: usize,
-    /// Whose requests are held up, the term it had, and until when at most.
+    /// A generator whose requests are held up, its term, and the latest time until which they are.
     pub(crate) held_up: Option<(usize, u64, Instant)>,
-    /// Generators that are silent: who, its term, and since when.
+    /// Silent generators: which process, its term, and since when.
     pub(crate) silenced: Vec<(usize, u64, Instant)>,
-    /// When somebody last made messages, and when somebody last began with one.
+    /// When a generator last made messages, and when a worker last began with one.
     pub(crate) made: u64,
     pub(crate) begun_with: u64,
-    /// Lives that have seen that it is time to rest.
+    /// Lives of processes that have seen that it is time to rest.
     pub(crate) rested: HashSet<String>,
-    /// When it last looked.
+    /// The time of the last look.
     pub(crate) looked: Instant,
 }
 
@@ -97,7 +97,7 @@ impl Watch {
     }
 }
 
-/// Runs, breaks, mends, checks. `stop` ends the faults early.
+/// Runs a fleet, breaks it, repairs it, checks it. `stop` ends the faults early.
 pub fn run(
     options: &Options,
     stop: &Stop,
@@ -131,7 +131,7 @@ impl Director<'_> {
         self.begun = begun;
         let mut schedule = Schedule::new(self.options, begun);
         let (mut look, mut quiet) = (begun, begun + QUIET_EVERY);
-        // What comes after the first violation only hides it.
+        // Stop at the first violation: later events would only hide it.
         while begun.elapsed() < self.options.time
             && !self.stop.is_early()
             && self.watch.checker.violations.is_empty()
@@ -148,7 +148,7 @@ impl Director<'_> {
                     schedule.aim(kind, now);
                 }
             }
-            // More often than a generator pushes: a stale push would stand there only until the next.
+            // Read more often than a generator pushes: the next push hides a stale one.
             if !self.stage.redis_hurt
                 && let Ok(Some(last)) = self.stage.books.last()
             {
@@ -168,7 +168,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Does a fault and writes it down; false if there was nobody to hit.
+    /// Begins a fault and records it; false if there was no process to hit.
     fn do_fault(&mut self, step: &Step) -> Result<bool, Trouble> {
         let Some(whom) = self.strike(step)? else { return Ok(false) };
         if step.kind.is_felt_by_all() {
@@ -186,7 +186,8 @@ impl Director<'_> {
         self.stage.actors.iter().map(Actor::swallowed).sum()
     }
 
-    /// A kind of fault that has not come yet, or not led to what it is there for: in turn, if there are several.
+    /// A kind of fault that has not come yet, or has not had the effect it is meant for. If there
+    /// are several, they take turns.
     fn missed(&self, turn: u32) -> Option<Kind> {
         let paths = [
             (Kind::OneWayOut, self.watch.paths.stale_requests == 0),
@@ -208,13 +209,13 @@ impl Director<'_> {
         Progress { elapsed, faults, settled, terms: self.watch.outages.terms, violations, doing }
     }
 
-    /// Whoever leads now, if it is well.
+    /// The process that leads now, if it has no fault.
     pub(crate) fn generator(&self) -> Option<usize> {
         let at = self.members().position(|actor| actor.name() == self.watch.leader.1)?;
         (self.stage.actors[at].is_alive() && !self.stage.actors[at].hurt).then_some(at)
     }
 
-    /// Something was done to it just now.
+    /// Records that a fault of this process, or of Redis, began now.
     fn touch(&mut self, whom: &str) {
         match self.stage.actors.iter_mut().find(|actor| actor.name() == whom) {
             Some(actor) => actor.touched = history::now(),
@@ -222,7 +223,8 @@ impl Director<'_> {
         }
     }
 
-    /// Since when nothing is in its way, if nothing is. After two leases connections are whole again.
+    /// Since when nothing disturbs this process; `None` if something does. Connections need two
+    /// leases to recover.
     fn well_since(&self, at: usize) -> Option<u64> {
         let broken = self.stage.redis_hurt || self.touches_redis();
         let last = self.stage.actors[at].touched.max(self.stage.touched);
@@ -230,7 +232,7 @@ impl Director<'_> {
         (!broken && !self.stage.actors[at].hurt).then_some(last + peace)
     }
 
-    /// Is anything done to Redis that has not ended?
+    /// Does Redis have a fault that has not ended?
     fn touches_redis(&self) -> bool {
         self.stage
             .agenda
@@ -242,7 +244,7 @@ impl Director<'_> {
         self.stage.actors[..self.options.members].iter()
     }
 
-    /// Asks Redis until it answers.
+    /// Repeats a call until Redis answers.
     pub(crate) fn again<T>(
         &mut self,
         mut ask: impl FnMut(&mut Books) -> redis::RedisResult<T>,
@@ -260,7 +262,7 @@ impl Director<'_> {
         }
     }
 
-    /// Reads what was written since.
+    /// Reads everything that was written since the last look.
     pub(crate) fn look(&mut self) -> Result<(), Trouble> {
         if self.stop.is_now() {
             return Err(Trouble::Ended);
@@ -297,7 +299,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Takes note of one entry of a history.
+    /// Processes one entry of a history.
     fn see(&mut self, at: usize, who: String, time: u64, entry: Entry) {
         self.watch.checker.history(&who, &entry);
         self.watch.outages.history(time, &entry);
@@ -310,7 +312,7 @@ impl Director<'_> {
         match entry {
             Entry::Make { .. } => self.watch.made = self.watch.made.max(time),
             Entry::Rests => drop(self.watch.rested.insert(who)),
-            // Nobody sends it again, and an hour of keys makes every snapshot slow.
+            // Nobody sends it again, and the keys of a whole hour would make every snapshot slow.
             Entry::Sent { number, .. } if !self.stage.redis_hurt => {
                 let _ = self.stage.books.drop_key(number);
             }
@@ -320,11 +322,11 @@ impl Director<'_> {
         }
     }
 
-    /// Does it say what cannot be?
+    /// Checks whether an entry reports something that cannot be.
     fn doubt(&mut self, at: usize, who: &str, time: u64, entry: &Entry) {
         match entry {
             Entry::DataLoss(what) if !self.watch.lossy => {
-                let what = format!("{who} said that Redis had lost {what}, and it had not");
+                let what = format!("{who} reported that Redis had lost {what}, and it had not");
                 self.watch.checker.blame(
                     Invariant::NoLossInvented,
                     what,
@@ -344,7 +346,7 @@ impl Director<'_> {
         }
     }
 
-    /// Ends everybody; what was ours on a Redis that was given goes.
+    /// Ends all processes, and removes our keys from a given Redis.
     fn clear(&mut self) {
         self.stage.actors.clear();
         if self.stage.server.is_none() {

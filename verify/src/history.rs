@@ -1,8 +1,8 @@
-//! The history: what every process did, a line each, written with one system call before and after
-//! every step, so that a `kill -9` loses nothing that happened.
+//! The history: what every process did, one line per event. A line is written with one system call
+//! before and after every step, so that `kill -9` loses nothing that happened.
 //!
-//! **Invariant:** the line of a step that begins is in the file before the step; the line of one that
-//! ended is there after it. A step without its second line has an unknown end.
+//! **Invariant:** the line for the begin of a step is in the file before the step begins; the line
+//! for its end is written after it. A step without its second line has an unknown end.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) enum Source {
     /// A generator, in its term.
     Term(u64),
-    /// Somebody who sent it or put it back, under this name.
+    /// A sender, or a process that put it back to work, under this name.
     Sender(u64),
 }
 
@@ -37,10 +37,10 @@ impl Source {
     }
 }
 
-/// A message's name: who numbered it, and the number.
+/// The id of a message: who numbered it, and the number.
 pub(crate) type Id = (Source, u64);
 
-/// One thing that happened.
+/// One event of the history.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Entry {
     /// A generator is about to push messages of its term, numbered from `seq`.
@@ -49,8 +49,8 @@ pub(crate) enum Entry {
         seq: u64,
         many: u64,
     },
-    /// A worker begins with a message. Who made it (a process, `key:17` if it was sent, `of:7-3` if that one was
-    /// put back), and when.
+    /// A worker begins with a message. `maker` is a process, `key:17` if the message was sent, or
+    /// `of:7-3` if message 7-3 was put back to work. `made` is when.
     Start {
         id: Id,
         attempt: u32,
@@ -63,16 +63,16 @@ pub(crate) enum Entry {
         attempt: u32,
         failed: bool,
     },
-    /// What a worker did was not recorded: the message was no longer its own.
+    /// The outcome of a worker was not recorded, because it had lost the message.
     ClaimLost(Id),
-    /// A worker was told that this outcome is recorded.
+    /// Redis confirmed to a worker that this outcome is recorded.
     Recorded {
         id: Id,
         attempt: u32,
     },
-    /// A sender is about to send its message of this number, once more or for the first time.
+    /// A sender is about to send its message with this number, for the first time or again.
     Sends(u64),
-    /// It was told that this is the message's name.
+    /// The sender got this id as the answer.
     Sent {
         number: u64,
         id: Id,
@@ -88,52 +88,53 @@ pub(crate) enum Entry {
     },
     DataLoss(String),
     Full,
-    /// A taker of errors has printed one.
+    /// A taker has printed this error.
     Took(Id),
-    /// It was told that this one is removed.
+    /// Redis confirmed to the taker that this error is removed.
     Removed(Id),
-    /// Whoever takes or puts back errors has seen that this one came of that one.
+    /// The taker has seen that `id` was made when `of` was put back to work.
     Came {
         id: Id,
         of: Id,
     },
-    /// Nothing is made or sent any more: whoever writes it has seen that it is time to rest.
+    /// This process has seen that it is time to rest: it makes or sends nothing any more.
     Rests,
-    /// A waiter returned: the event was set this often.
+    /// A waiter returned: the event has this generation.
     Woken(u64),
-    /// A member is about to wait for the event of this name, which is set once.
+    /// A member is about to wait for the event with this name, which is set once.
     Waits(String),
-    /// Somebody has set it.
+    /// A process has set that event.
     Set(String),
-    /// The wait returned.
+    /// The wait for it returned.
     Woke(String),
-    /// A call to Redis is about to be made: a script or a command, under a number of its own.
+    /// A process is about to make this call to Redis, a script or a command. Each call has its own
+    /// number.
     Call {
         number: u64,
         call: String,
     },
-    /// Redis answered it; what, if it was a script of ours.
+    /// Redis answered the call. For one of our scripts, `tag` is its answer.
     Answer {
         number: u64,
         tag: String,
     },
-    /// Nobody knows what became of it.
+    /// The call got no answer: nobody knows whether it took effect.
     Unanswered(u64),
-    /// A process trusts its session until then.
+    /// A process trusts its session until this time.
     Trusts(u64),
-    /// Something is done to a process or to Redis, for so long.
+    /// A fault of a process or of Redis begins, and lasts this long.
     Fault {
         kind: String,
         whom: String,
         ms: u64,
     },
-    /// Something that was done to it is over.
+    /// A fault of this process, or of Redis, is over.
     Over(String),
     Disconnected,
     Reconnected,
 }
 
-/// Microseconds on the clock that all processes of this machine share and nobody sets.
+/// Microseconds on a clock that all processes of this machine share and that nobody can set.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
@@ -251,7 +252,7 @@ impl Entry {
     }
 }
 
-/// Where one process writes.
+/// The file to which one process writes its history.
 #[derive(Debug)]
 pub(crate) struct Book {
     file: File,
@@ -262,8 +263,8 @@ impl Book {
         Ok(Book { file: File::options().create(true).append(true).open(path)? })
     }
 
-    /// Writes one line. A process that cannot write its history must not go on: what it did then would
-    /// look like a fault of the fleet.
+    /// Writes one line. A process that cannot write its history must end: what it does without a
+    /// line would look like a fault of the fleet.
     pub(crate) fn put(&self, entry: &Entry) {
         if self.write(entry).is_err() {
             std::process::exit(NO_HISTORY);
@@ -276,10 +277,10 @@ impl Book {
     }
 }
 
-/// How a process ends that cannot write its history.
+/// The exit code of a process that cannot write its history.
 pub(crate) const NO_HISTORY: i32 = 74;
 
-/// Reads what one life of a process writes, as it grows.
+/// Reads the history of one life of a process, while it grows.
 #[derive(Debug)]
 pub(crate) struct Tail {
     /// `m3.12`: process 3 in its 12th life.
@@ -294,7 +295,7 @@ impl Tail {
         Tail { who, path, file: None, rest: Vec::new() }
     }
 
-    /// What was written since.
+    /// The entries that were written since the last call.
     pub(crate) fn read(&mut self) -> Vec<(u64, Entry)> {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
@@ -307,7 +308,7 @@ impl Tail {
     }
 }
 
-/// Every line of the history, of all processes, that speaks of one of these words; by time.
+/// The lines of all histories that contain one of these words, sorted by time; at most `most`.
 pub(crate) fn excerpt(dir: &Path, words: &[String], most: usize) -> Vec<String> {
     let mut found = Vec::new();
     for file in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -368,7 +369,7 @@ mod tests {
         entries.iter().for_each(|entry| book.put(entry));
         let read: Vec<Entry> = tail.read().into_iter().map(|(_, entry)| entry).collect();
         assert_eq!(read, entries);
-        // A line that is still being written is read when it is whole.
+        // A line that is still being written is read when it is complete.
         let mut file = File::options().append(true).open(&path).expect("a file");
         file.write_all(b"5 lea").expect("written");
         assert_eq!(tail.read(), []);

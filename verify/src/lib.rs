@@ -1,12 +1,16 @@
 //! Breaks a private fleet in every way it can think of, checks its books, and prints the verdict.
 //!
-//! **Invariant:** nothing is believed that the fleet says of itself: the verdict comes from a history
-//! that every process writes with one system call before and after each step, from the ledger, and from
-//! what is in Redis at the end.
+//! **Invariant:** nothing that the fleet reports about itself is believed. The verdict comes from a
+//! history that every process writes with one system call before and after each step, from the
+//! ledger, and from the data in Redis at the end.
 //!
-//! [`run`] starts the cast (members, a taker of errors and a sender, real processes, each behind a proxy of its
-//! own), lets faults happen by a plan that a seed decides, mends everything every twenty seconds to look
-//! at the books, and judges at the end.
+//! [`run`] does four things:
+//!
+//! * It starts the cast: members, a taker of errors and a sender. All are real processes, each
+//!   behind a proxy of its own.
+//! * It injects faults. A seed decides the plan.
+//! * Every twenty seconds it repairs everything and checks the books.
+//! * At the end it judges.
 
 mod books;
 mod cast;

@@ -1,7 +1,7 @@
-//! What the processes under test run: a member that leads or works, a taker of errors, and a sender.
+//! The processes under test: a member that leads or works, a taker of errors, and a sender.
 //!
-//! **Invariant:** whoever started them holds the other end of their stdin; when that is gone, so are
-//! they. Each writes its own history.
+//! **Invariant:** the director holds the other end of their stdin; when it is closed, they end.
+//! Each writes its own history.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,56 +20,58 @@ use crate::scribe::Scribe;
 use crate::sent::{KEY, OF};
 use artel_rig::Clock;
 
-/// The fleet that is broken.
+/// The fleet under test.
 pub(crate) const FLEET: &str = "verify";
 /// The event its members wait for.
 pub(crate) const PULSE: &str = "pulse";
 /// The hash in which effects count, two fields per term or sender.
 pub(crate) const EFFECTS: &str = "effects";
-/// A key that only effects would write that are refused.
+/// A key that only refused effects would write.
 pub(crate) const REFUSED: &str = "refused";
 /// Messages a worker handles at once.
 pub(crate) const CONCURRENCY: usize = 8;
-/// In the folder of the history: nothing is generated any more.
+/// If this file is in the folder of the history, nothing is generated or sent any more.
 pub(crate) const REST: &str = "rest";
-/// Of a hundred messages, how many are found in error, and how many have effects that cannot be applied.
+/// Of a hundred messages, how many fail, and how many have effects that cannot be applied.
 const FAILED_OF_100: u64 = 5;
 const REFUSED_OF_100: u64 = 1;
-/// When so many workers have died over a message, it is kept as an error.
+/// When this many workers have died while they held a message, it is kept as an error.
 pub(crate) const ATTEMPTS_MAX: u32 = 2;
-/// Bytes of payload that a worker takes at once, unless it is one message: a large one is put back then.
+/// Bytes of payload that a worker takes at once. A large message does not fit beside others: it is
+/// put back, and taken alone.
 const BLOCK_BYTES: usize = 16 << 10;
 const LARGE_BYTES: usize = 32 << 10;
-/// How long a sender repeats what is not answered.
+/// How long a sender repeats a call that is not answered.
 const SENDS_WITHIN: Duration = Duration::from_secs(60);
-/// Every so many messages, a sender sends a large one.
+/// Every such message of a sender is large.
 const LARGE_EVERY: u64 = 20;
 const BETWEEN_SENDS: Duration = Duration::from_millis(50);
-/// A message without an answer is sent under another name after this time, with the same key. The library would go on
-/// for a minute, in vain if the clock of Redis is set meanwhile.
+/// After this time without an answer, a message is sent under another name with the same key. The
+/// library would repeat it for a minute, in vain if the clock of Redis is set meanwhile.
 const SEND_MAX: Duration = Duration::from_secs(5);
-/// Errors that are put back to work at once, and how often that is done instead of taking them.
+/// How many errors are put back to work at once, and in which rounds that is done instead of taking
+/// them.
 const PUT_BACK: usize = 20;
 const PUT_BACK_EVERY: u64 = 4;
 
-/// What a member is told that is to leave.
+/// The order to leave.
 pub(crate) const LEAVE: &str = "leave";
-/// How long it may take to finish what it has begun.
+/// How long a member that leaves may take to finish its work.
 const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(50);
-/// An event is set some time up to this after somebody began to wait for it.
+/// An event is set at a random time up to this after the order to set it.
 const SET_WITHIN: Duration = Duration::from_millis(300);
 const BETWEEN_WAITS: Duration = Duration::from_millis(100);
-/// The longest time between two reads of an event that there can be.
+/// The longest possible time between two reads of an event.
 const TIMER: Duration = Duration::from_secs(3600);
 
-/// What one process under test is told.
+/// The settings of one process under test.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Where Redis is, as this process sees it.
+    /// The address of Redis for this process: that of its proxy.
     pub url: String,
-    /// Its name, `m3.12`: the third member in its twelfth life. By it, it knows what to do.
+    /// Its name, `m3.12`: the third member in its twelfth life. The name decides its role.
     pub name: String,
     /// The folder it writes its history to.
     pub dir: PathBuf,
@@ -81,11 +83,11 @@ pub struct Part {
     pub lease: Duration,
 }
 
-/// The name of those who take errors, and put some of them back to work.
+/// The role that takes errors, and puts some of them back to work.
 pub(crate) const TAKER: &str = "taker";
-/// The name of those who send messages.
+/// The role that sends messages.
 pub(crate) const SENDER: &str = "sender";
-/// The name of a fleet of the same name in the next database: it must be heard of nowhere.
+/// The role of a fleet with the same name in the next database. No other process may notice it.
 pub(crate) const NEXT_DOOR: &str = "next-door";
 
 /// `m3`, in any of its lives.
@@ -98,12 +100,12 @@ impl Part {
         self.dir.join(format!("{}.history", self.name))
     }
 
-    /// Plays it until stdin ends.
+    /// Runs the process until stdin ends.
     pub async fn play(self) -> Result<(), Error> {
         let Ok(book) = Book::open(&self.history()).map(Arc::new) else {
             std::process::exit(crate::history::NO_HISTORY);
         };
-        // Frozen when whoever started it is gone, it would stay for ever.
+        // If it is frozen when its parent dies, it must continue, or it would stay forever.
         let _ = set_parent_process_death_signal(Some(Signal::CONT));
         if role(&self.name) != NEXT_DOOR {
             let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
@@ -127,7 +129,7 @@ impl Part {
     }
 }
 
-/// Sets events when told to, until whoever tells is gone.
+/// Obeys orders from stdin, to set events or to leave, until stdin ends.
 async fn obey(fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
     let mut told = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = told.next_line().await {
@@ -138,7 +140,7 @@ async fn obey(fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
         let Ok(event) = fleet.event(&name) else { continue };
         let book = book.clone();
         tokio::spawn(async move {
-            // Before, while and after the other one begins to wait.
+            // This may be before, while or after the waiter begins to wait.
             tokio::time::sleep(SET_WITHIN.mul_f64(rand::random())).await;
             while event.set().await.is_err() {
                 tokio::time::sleep(RETRY).await;
@@ -148,13 +150,13 @@ async fn obey(fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
     }
 }
 
-/// Whoever started the server is gone, and it would run for ever.
+/// Ends the server when the director is gone: it would run forever.
 fn end_server(dir: &Path) {
     let dir = dir.join("server");
     let pid = std::fs::read_to_string(dir.join("server.pid")).ok();
     let pid = pid.and_then(|pid| pid.trim().parse().ok()).and_then(Pid::from_raw);
     let Some(pid) = pid else { return };
-    // Another process may have its number by now.
+    // Another process may have the same process id by now.
     let place = std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()));
     if place.is_ok_and(|place| std::fs::canonicalize(&dir).is_ok_and(|dir| dir == place)) {
         let _ = kill_process(pid, Signal::KILL);
@@ -162,7 +164,7 @@ fn end_server(dir: &Path) {
     }
 }
 
-/// Of a hundred numbers, the one for this message.
+/// A number below 100 for this message, derived from its id.
 fn fate((source, seq): Id) -> u64 {
     let (Source::Term(from) | Source::Sender(from)) = source;
     let mut mixed =
@@ -171,17 +173,17 @@ fn fate((source, seq): Id) -> u64 {
     mixed % 100
 }
 
-/// Whether a message is to be kept as an error: decided by its name alone, so that every attempt agrees.
+/// Must this message be kept as an error? Its id alone decides, so that every attempt agrees.
 pub(crate) fn is_failed(id: Id) -> bool {
     fate(id) < FAILED_OF_100 + REFUSED_OF_100
 }
 
-/// Whether that is so because Redis refuses its effects.
+/// Is that because Redis refuses its effects?
 fn is_refused(id: Id) -> bool {
     is_failed(id) && fate(id) >= FAILED_OF_100
 }
 
-/// Whether a message that is done leaves effects, decided in the same way: both kinds must be tried.
+/// Does a message that is done have effects? Its id decides: both kinds must be tried.
 pub(crate) fn has_effects((_, seq): Id) -> bool {
     seq / 3 % 2 == 0
 }
@@ -200,8 +202,8 @@ fn config_of(part: &Part) -> Config {
     config
 }
 
-/// What one tick makes; it is written down before anything is pushed. Ticks that were missed are caught up with,
-/// several in one push.
+/// The messages of one tick. They are recorded in the history before anything is pushed. Missed
+/// ticks are made up for, several in one push.
 fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
     let many = if part.dir.join(REST).exists() { 0 } else { part.batch };
     book.put(&match many {
@@ -213,7 +215,7 @@ fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
         std::str::from_utf8(tick.state()).ok().and_then(|text| text.parse().ok());
     let after = before.unwrap_or(0) + many;
     let batch = Batch::new((0..many).map(|_| payload.as_str()));
-    // Now and then nothing is made, and the state is kept all the same.
+    // Now and then the state is kept although no message is made.
     let keeps = many > 0 || tick.count.is_multiple_of(5);
     if keeps { batch.with_state(after.to_string()) } else { batch }
 }
@@ -229,7 +231,7 @@ async fn work(part: &Part, fleet: &Fleet, book: &Arc<Book>, leave: &Notify) -> R
         let book = worked.clone();
         async move { handle(&book, &message, &context).await }
     };
-    // Over connections of its own: who waits must not be helped by what the member does.
+    // With connections of its own: the calls of the member must not help the waiters.
     let own = Fleet::open(part.url.as_str(), FLEET)?;
     let mut member = loop {
         let joining = own.join().config(config_of(part));
@@ -256,7 +258,7 @@ async fn work(part: &Part, fleet: &Fleet, book: &Arc<Book>, leave: &Notify) -> R
     }
 }
 
-/// What a notice is in the history.
+/// The entry of the history for a notice.
 fn entry_of(notice: Notice, is_member: bool) -> Option<Entry> {
     Some(match notice {
         Notice::Joined { .. } => Entry::Joined,
@@ -271,7 +273,7 @@ fn entry_of(notice: Notice, is_member: bool) -> Option<Entry> {
         Notice::Full { .. } => Entry::Full,
         Notice::Disconnected { .. } => Entry::Disconnected,
         Notice::Reconnected { .. } => Entry::Reconnected,
-        // What matters most may be among what was missed.
+        // The most important notice may be among the missed ones.
         Notice::Missed { .. } if is_member => Entry::Joined,
         _ => return None,
     })
@@ -289,7 +291,8 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     let Some(id) = id_of(&context.id.to_string()) else { return Outcome::failed("a strange name") };
     let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
     book.put(&Entry::Start { id, attempt, maker, made });
-    // So that some are always in work, and now and then somebody dies over a message for the last time.
+    // Takes some time, so that some messages are always in work, and now and then a worker dies in
+    // the last attempt.
     let long = if attempt == ATTEMPTS_MAX { 2 } else { 1 };
     tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8 * long)).await;
     let failed = is_failed(id);
@@ -300,19 +303,20 @@ async fn handle(book: &Book, message: &Message, context: &Context) -> Outcome {
     if !failed && !has_effects(id) {
         return Outcome::done();
     }
-    // Two numbers per term or sender: how many, and the sum of their numbers.
+    // Two fields per term or sender: the number of messages, and the sum of their numbers.
     let (source, seq) = (id.0, id.1 as i64);
     let done = Outcome::done().with(Effect::hincr_by(EFFECTS, format!("{source}:n"), 1));
     let done = done.with(Effect::hincr_by(EFFECTS, format!("{source}:sum"), seq));
     match failed {
-        // A text is no hash: Redis must refuse the last one, and then nothing of it may happen.
+        // A text is not a hash: Redis must refuse the last effect, and then none of them may
+        // happen.
         true => done.with(Effect::set(REFUSED, "text")).with(Effect::hincr_by(REFUSED, "n", 1)),
         false => done,
     }
 }
 
-/// A fleet of one, which elects, generates and hears in its own database. Should it hear of the others, or they of
-/// it, somebody takes that for lost data.
+/// A fleet with one member, which is elected and generates in its own database. If it received
+/// messages of the other fleet, or the other way round, a member would report that as lost data.
 async fn live_next_door(part: &Part, book: &Book) -> Result<(), Error> {
     let mut config = Config::default();
     config.lease = Some(part.lease);
@@ -345,7 +349,7 @@ async fn wait(fleet: Fleet, book: Arc<Book>) -> Result<(), Error> {
             }
             Ok(_) => {}
             Err(_) => {
-                // After a loss of data the count begins anew.
+                // After a loss of data the generation begins again.
                 seen = 0;
                 tokio::time::sleep(RETRY).await;
             }
@@ -353,11 +357,11 @@ async fn wait(fleet: Fleet, book: Arc<Book>) -> Result<(), Error> {
     }
 }
 
-/// Waits for one event after the other, each of which is set once.
+/// Waits for one event after the other. Each is set once.
 async fn wait_for_each(fleet: Fleet, who: String, book: Arc<Book>) -> Result<(), Error> {
     for number in 1_u64.. {
         let name = format!("{who}:{number}");
-        // Nobody is helped by a timer here.
+        // No timer may help the waiter.
         let event = fleet.event(&name)?.reread_every(TIMER)?;
         book.put(&Entry::Waits(name.clone()));
         while event.wait().await.is_err() {
@@ -369,7 +373,8 @@ async fn wait_for_each(fleet: Fleet, who: String, book: Arc<Book>) -> Result<(),
     Ok(())
 }
 
-/// Takes what failed, prints it to the history, and only then has it removed; or puts it back to work.
+/// Takes errors: prints them to the history, and only then confirms them. In some rounds it puts
+/// errors back to work instead.
 async fn take(part: &Part, book: &Book) -> Result<(), Error> {
     let rest = part.dir.join(REST);
     for round in 1_u64.. {
@@ -385,7 +390,7 @@ async fn take(part: &Part, book: &Book) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether this message of a sender is sent under a key.
+/// Is this message of a sender sent under a key?
 fn has_key(number: u64) -> bool {
     (number / 2).is_multiple_of(2)
 }
@@ -401,14 +406,14 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
         note_origins(&page, book);
         let ids: Vec<Id> = page.iter().filter_map(|record| id_of(record.id.as_str())).collect();
         ids.iter().for_each(|id| book.put(&Entry::Took(*id)));
-        tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die with them in hand
+        tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die while it holds them
         if taker.confirm(&page).await? {
             ids.iter().for_each(|id| book.put(&Entry::Removed(*id)));
         }
     }
 }
 
-/// Each of these becomes a new message, which names the old one as its origin.
+/// Puts errors back to work. Each becomes a new message, with the id of the old one as its origin.
 async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
     let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
     let page = store.page(&mut Cursor::default(), PUT_BACK).await?;
@@ -417,7 +422,8 @@ async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
     Ok(())
 }
 
-/// One that was put back and never begun with, because its workers died, is known from here alone.
+/// Records the origins of these errors. If a requeued message was never begun, because its workers
+/// died, its origin is recorded only here.
 fn note_origins(page: &[ErrorRecord], book: &Book) {
     for record in page {
         let of = record.origin.as_ref().and_then(|id| id_of(id.as_str()));
@@ -427,8 +433,9 @@ fn note_origins(page: &[ErrorRecord], book: &Book) {
     }
 }
 
-/// Sends one message after the other, two under keys and two without. One whose answer never came is sent again by
-/// the next life, under its key; without one nobody knows whether it was added, and it is left alone.
+/// Sends one message after the other, two with keys and two without. If the answer never came, the
+/// next life sends the message again with its key. Without a key nobody knows whether it was added,
+/// so it is not sent again.
 async fn send(part: &Part, book: &Book) -> Result<(), Error> {
     let (mut begun, mut sent) = (0, 0);
     for file in std::fs::read_dir(&part.dir).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! What a run is told, what it tells while it runs, and why there may be no verdict.
+//! The options of a run, its progress, and why there may be no verdict.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use crate::plan::Kind;
 /// Where Redis is.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A server of our own, started from this program.
+    /// A private server, started from this program.
     Private(PathBuf),
-    /// This one, which must be empty unless `anyway`.
+    /// This server, which must be empty unless `anyway`.
     Given {
         /// Its address.
         url: String,
@@ -21,39 +21,40 @@ pub enum Target {
     },
 }
 
-/// What is to be done.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program whose `verify-part` plays the parts.
+    /// The program to start as `verify-part` for each process under test.
     pub program: PathBuf,
     /// Where Redis is.
     pub target: Target,
-    /// libfaketime, if it is elsewhere than packages put it.
+    /// libfaketime, if it is not where packages install it.
     pub faketime: Option<PathBuf>,
     /// Where the history goes.
     pub dir: PathBuf,
-    /// For how long faults happen.
+    /// How long to inject faults.
     pub time: Duration,
     /// Members of the fleet.
     pub members: usize,
-    /// Messages a second.
+    /// Messages per second.
     pub rate: u64,
     /// How long a session lasts without a refresh.
     pub lease: Duration,
-    /// What decides which fault comes when.
+    /// The seed that decides which fault comes when.
     pub seed: u64,
-    /// The faults that happen.
+    /// The faults to inject.
     pub kinds: Vec<Kind>,
 }
 
 impl Options {
-    /// More messages a second than this are too many for these members, half of whom are broken at times.
+    /// The highest rate, in messages per second, that these members can handle. Half of them are
+    /// broken at times.
     pub fn rate_max(members: usize) -> u64 {
         150 * (members as u64).saturating_sub(1)
     }
 }
 
-/// How a run is ended before its time.
+/// Ends a run before its time.
 #[derive(Debug, Default)]
 pub struct Stop {
     early: AtomicBool,
@@ -61,7 +62,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// No more faults: mend everything and judge.
+    /// No more faults: repair everything and judge.
     pub fn early(&self) {
         self.early.store(true, Ordering::Relaxed);
     }
@@ -80,20 +81,20 @@ impl Stop {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// Since when faults happen.
+    /// Time since the first fault.
     pub elapsed: Duration,
-    /// How many there were.
+    /// Number of faults so far.
     pub faults: u64,
     /// Messages with an outcome.
     pub settled: u64,
     /// Terms so far.
     pub terms: u64,
-    /// What must not be, so far.
+    /// Violations so far.
     pub violations: usize,
-    /// What it is doing.
+    /// The current phase.
     pub doing: &'static str,
 }
 
@@ -105,17 +106,17 @@ pub enum Trouble {
         /// How many keys it has.
         keys: u64,
     },
-    /// The history cannot be written: the disk is full, most likely.
+    /// The history cannot be written, most likely because the disk is full.
     NoHistory,
-    /// No wall clock can be set here, and nothing else was asked for.
+    /// No wall clock can be set on this machine, and no other faults were selected.
     NoClocks(&'static str),
-    /// Somebody ended it at once.
+    /// The user ended it at once.
     Ended,
-    /// On the Redis that was given, the fleet did not even begin.
+    /// The fleet did not start on the given Redis.
     NotStarted(String),
-    /// The server that was started is not there in time.
+    /// The private server did not answer in time.
     Server(String),
-    /// It cannot be done like this.
+    /// The options do not fit together.
     Usage(String),
     /// Something could not be started or reached.
     Io(String),
@@ -127,13 +128,13 @@ impl std::fmt::Display for Trouble {
             Trouble::NotEmpty { keys } => {
                 write!(
                     f,
-                    "this Redis is not empty: it has {keys} keys, and they might be somebody's"
+                    "this Redis is not empty: it has {keys} keys, and they may belong to somebody"
                 )
             }
             Trouble::NoHistory => f.write_str("the history cannot be written: is the disk full?"),
             Trouble::NoClocks(why) => write!(f, "no wall clock can be set on this machine: {why}"),
             Trouble::Ended => f.write_str("ended without a verdict"),
-            Trouble::NotStarted(what) => write!(f, "the fleet did not get going: {what}"),
+            Trouble::NotStarted(what) => write!(f, "the fleet did not start: {what}"),
             Trouble::Server(what) | Trouble::Usage(what) | Trouble::Io(what) => f.write_str(what),
         }
     }

@@ -1,4 +1,5 @@
-//! [`Plan`]: which fault comes when, whom it hits and how long it lasts. Decided by the seed alone.
+//! [`Plan`]: which fault comes when, which process it hits and how long it lasts. The seed alone
+//! decides.
 //!
 //! **Invariant:** the same seed, kinds and lease make the same plan, whatever the fleet does.
 
@@ -8,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-/// What can be done to a fleet.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -20,7 +21,7 @@ pub enum Kind {
     KillTaker,
     /// `kill -9` of the process that sends messages.
     KillSender,
-    /// A generator or worker is told to stop, finishes what it has begun, and leaves.
+    /// A generator or worker is stopped gracefully: it finishes its work and leaves.
     Leave,
     /// A generator or worker is frozen for less than its lease.
     FreezeShort,
@@ -28,29 +29,31 @@ pub enum Kind {
     FreezeLong,
     /// A member's connections break, and new ones are refused.
     Cut,
-    /// What a member says does not arrive until it is over.
+    /// Requests of a member do not arrive until the fault is over.
     OneWayOut,
-    /// What Redis answers a member does not arrive until it is over.
+    /// Answers to a member do not arrive until the fault is over.
     OneWayIn,
     /// A member's connections stay open, and nothing passes.
     HalfOpen,
-    /// Everything between a member and Redis comes late.
+    /// Everything between a member and Redis is delayed.
     Delay,
     /// … by varying times.
     Jitter,
     /// … a few bytes at a time.
     Slow,
-    /// A request takes effect, and its connection breaks before the answer.
+    /// A request takes effect, and the connection breaks before the answer.
     Reset,
     /// The wall clock of a member is set to another time.
     ClockMember,
-    /// `kill -9` of Redis whose append-only file is synced with every write: all it acknowledged is there.
+    /// `kill -9` of a Redis whose append-only file is synced with every write: it keeps all
+    /// acknowledged writes.
     RedisKill,
-    /// `kill -9` of Redis whose append-only file is synced every second: what it acknowledged last may be gone.
+    /// `kill -9` of a Redis whose append-only file is synced every second: it may lose the last
+    /// acknowledged writes.
     RedisEverysec,
-    /// `kill -9` of Redis without any file: everything is gone.
+    /// `kill -9` of a Redis without any file: it loses everything.
     RedisLoss,
-    /// Redis stands still.
+    /// Redis is frozen.
     RedisFreeze,
     /// `CLIENT KILL` of every connection.
     ClientKill,
@@ -60,7 +63,7 @@ pub enum Kind {
     ScriptFlush,
     /// Redis is out of memory for a while.
     MaxMemory,
-    /// Somebody else's 300,000 keys that expire, in the same Redis.
+    /// 300,000 expiring keys of another user in the same Redis.
     Neighbour,
     /// The wall clock of Redis is set to another time.
     ClockRedis,
@@ -140,22 +143,22 @@ impl Kind {
             Kind::KillWorker => "kill -9 of a worker",
             Kind::KillTaker => "kill -9 of the taker of errors",
             Kind::KillSender => "kill -9 of a sender",
-            Kind::Leave => "a member stopped as it should be, and started again",
+            Kind::Leave => "a member stopped gracefully, and started again",
             Kind::FreezeShort => "a member frozen for less than its lease",
             Kind::FreezeLong => "a member frozen for longer than its lease",
             Kind::Cut => "a member cut off: connections break, new ones are refused",
-            Kind::OneWayOut => "what a member asks is held up, answers pass",
-            Kind::OneWayIn => "answers to a member are held up, what it asks passes",
+            Kind::OneWayOut => "requests of a member are held up, answers pass",
+            Kind::OneWayIn => "answers to a member are held up, requests pass",
             Kind::HalfOpen => "a member's connections stay open, nothing passes",
-            Kind::Delay => "a member's network late",
-            Kind::Jitter => "a member's network late by varying times",
+            Kind::Delay => "a member's network delayed",
+            Kind::Jitter => "a member's network delayed by varying times",
             Kind::Slow => "a member's network slow",
             Kind::Reset => "a connection reset between request and answer",
             Kind::RedisKill => "kill -9 of Redis (appendfsync always)",
             Kind::RedisEverysec => "kill -9 of Redis (appendfsync everysec)",
             Kind::RedisLoss => "kill -9 of Redis (no append-only file)",
             Kind::RedisFreeze => "Redis frozen",
-            Kind::ClientKill => "CLIENT KILL of everybody",
+            Kind::ClientKill => "CLIENT KILL of all clients",
             Kind::ClientPause => "CLIENT PAUSE",
             Kind::ScriptFlush => "SCRIPT FLUSH",
             Kind::MaxMemory => "Redis out of memory",
@@ -166,7 +169,8 @@ impl Kind {
         }
     }
 
-    /// The kinds of this name: one, or a family (`kill`, `freeze`, `network`, `redis`, `clock`, `all`).
+    /// The kinds with this name: one kind, or a family (`kill`, `freeze`, `network`, `redis`,
+    /// `clock`, `all`).
     pub fn named(name: &str) -> Option<Vec<Kind>> {
         let all = || Kind::ALL.into_iter();
         let some: Vec<Kind> = match name {
@@ -184,28 +188,28 @@ impl Kind {
         (!some.is_empty()).then_some(some)
     }
 
-    /// Does Redis itself lose what it acknowledged? Then no fleet on it can keep everything.
+    /// Does Redis itself lose acknowledged writes? Then no fleet on it can keep everything.
     pub fn loses_data(self) -> bool {
         matches!(self, Kind::RedisEverysec | Kind::RedisLoss)
     }
 
-    /// Is it a wall clock that is set?
+    /// Does it set a wall clock?
     pub(crate) fn is_clock(self) -> bool {
         matches!(self, Kind::ClockMember | Kind::ClockRedis | Kind::ClockSender)
     }
 
-    /// Is nothing heard of whom it hits?
+    /// Is the process that it hits cut off from Redis, so that nothing is received from it?
     pub(crate) fn is_silent(self) -> bool {
         use Kind::{Cut, FreezeLong, HalfOpen, OneWayIn, OneWayOut};
         matches!(self, FreezeLong | Cut | HalfOpen | OneWayOut | OneWayIn)
     }
 
-    /// Does it hit takers of errors and senders, too?
+    /// Can it also hit takers of errors and senders?
     pub(crate) fn hits_all(self) -> bool {
         self.is_network() || matches!(self, Kind::FreezeShort | Kind::FreezeLong)
     }
 
-    /// Is it done to Redis, so that everything takes longer, and is no outage of its own?
+    /// Does it hit Redis in a way that slows everything down, but is not an outage?
     pub(crate) fn is_felt_by_all(self) -> bool {
         self > Kind::RedisLoss
     }
@@ -214,12 +218,12 @@ impl Kind {
         (Kind::Cut..=Kind::Reset).contains(&self)
     }
 
-    /// Does it need a server of our own? What is done to Redis would hurt others who use it.
+    /// Does it need a private server? Faults of Redis would hurt other users of a given one.
     pub fn needs_private(self) -> bool {
         self >= Kind::RedisKill && self != Kind::ScriptFlush
     }
 
-    /// How often it comes, beside the others.
+    /// How often it comes, relative to the others.
     fn weight(self) -> u32 {
         match self {
             Kind::KillWorker => 1000,
@@ -239,34 +243,35 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Step {
     pub(crate) kind: Kind,
-    /// Whom it hits: the generator, or that one of the workers.
+    /// Hit the generator; otherwise a worker, selected by `which`.
     pub(crate) generator: bool,
-    /// And nobody else: no worker instead of the generator, no taker or sender instead of a worker.
+    /// Hit no substitute: no worker instead of the generator, no taker or sender instead of a
+    /// worker.
     pub(crate) only: bool,
     pub(crate) which: u32,
     pub(crate) lasts: Duration,
-    /// How long it is quiet after it began.
+    /// Time from its begin to the next fault.
     pub(crate) next: Duration,
 }
 
-/// A sequence of faults without end.
+/// An endless sequence of faults.
 #[derive(Debug)]
 pub(crate) struct Plan {
     rng: StdRng,
     kinds: Vec<Kind>,
     lease: Duration,
-    /// Those that every run must have seen come first, each once.
+    /// Every kind comes once at the beginning, because every run must have seen it.
     first: Vec<Kind>,
 }
 
-/// On average so long between two faults.
+/// Average time between two faults.
 const BETWEEN: Duration = Duration::from_millis(420);
 
 impl Plan {
     pub(crate) fn new(seed: u64, kinds: &[Kind], lease: Duration) -> Plan {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut first = kinds.to_vec();
-        // In an order of chance; taken from the end.
+        // In random order; they are taken from the end.
         for place in (1..first.len()).rev() {
             first.swap(place, rng.random_range(0..=place));
         }
@@ -297,7 +302,7 @@ impl Plan {
             Kind::FreezeShort => part(rng, self.lease, 0.05, 0.6),
             Kind::FreezeLong => part(rng, self.lease, 1.1, 2.5),
             Kind::Delay | Kind::Jitter => part(rng, self.lease, 0.3, 1.5),
-            // So long that a large message is given up.
+            // Long enough that a large message is given up.
             Kind::Slow => part(rng, self.lease, 1.0, 4.0),
             Kind::Reset => Duration::ZERO,
             kind if kind.is_network() => part(rng, self.lease, 0.1, 2.0),
@@ -324,7 +329,7 @@ impl Plan {
         self.first.is_empty()
     }
 
-    /// One more of this kind, beside the plan.
+    /// One more fault of this kind, in addition to the plan.
     pub(crate) fn more(&self, kind: Kind, turn: u32) -> Step {
         let (lasts, next) = (self.lease / 10, BETWEEN);
         let which = turn.wrapping_mul(0x9e37_79b9); // spread
@@ -333,8 +338,9 @@ impl Plan {
 }
 
 impl Step {
-    /// Such that it leads to what every run must have seen, however short it is: a stale generator is heard, a
-    /// request is repeated, a worker finishes what is no longer its own.
+    /// Adjusts the fault so that even a short run sees what every run must see: a request of a
+    /// stale generator arrives, a request is repeated, a worker finishes a message that it has
+    /// lost.
     fn aimed(self, lease: Duration) -> Step {
         match self.kind {
             Kind::OneWayOut => {

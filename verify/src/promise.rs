@@ -1,46 +1,51 @@
-//! What must hold, by name; and what there was, whether promised or not.
+//! The promises by name, and the counts of a run, also of what is not promised.
 
 use serde::Serialize;
 
-/// What must hold.
+/// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Invariant {
     /// All messages of a term come from one process, and none was made after a later term had begun.
     OneGenerator,
-    /// Nobody trusts its session longer than two thirds of a lease after a call that was answered.
+    /// No process trusts its session longer than two thirds of a lease after a call that was
+    /// answered.
     TrustBounded,
     /// The numbers within a term have no gaps.
     DenseSequences,
-    /// What a generator keeps goes with its messages: the next leader begins where the last one stopped.
+    /// The state that a generator keeps matches its messages: the next leader begins where the last
+    /// one stopped.
     StateKept,
     /// No message has two outcomes.
     SettledOnce,
     /// Every message that was accepted has an outcome.
     NothingLost,
-    /// No message has an outcome that nobody made, or another outcome than its handler gave.
+    /// Every outcome belongs to a message that somebody made, and is the outcome that its handler
+    /// returned.
     NothingInvented,
     /// A message has an outcome only after a handler returned it.
     HandledFirst,
-    /// A worker that was told its outcome is recorded was told the truth.
+    /// If Redis confirmed to a worker that its outcome is recorded, it is recorded.
     AnswersTrue,
-    /// What is sent under a key, and a failed message that is put back to work, is added once.
+    /// A message that is sent under a key is added once, and so is a failed message that is put
+    /// back to work.
     AddedOnce,
-    /// Effects happened exactly as often as outcomes say.
+    /// Effects happened exactly as often as the outcomes require.
     EffectsEqualOutcomes,
-    /// No attempt at a message is made twice, and none after the last that is allowed.
+    /// No attempt at a message is made twice, and none is made after the last allowed attempt.
     EachAttemptOnce,
-    /// What was taken and what is stored is what failed.
+    /// The errors that were taken or are stored are exactly the messages that failed.
     ErrorsKept,
     /// Added equals waiting plus held plus settled, and every counter equals the facts.
     BooksBalance,
-    /// Nobody says that Redis lost data when it has not.
+    /// No process reports that Redis lost data when it has not.
     NoLossInvented,
-    /// Nobody is judged dead within a lease of a call that was answered, if nothing was in its way.
+    /// No member is judged dead within a lease of a call that was answered, if nothing disturbed
+    /// it.
     WellAreSpared,
-    /// Whoever waits for an event returns when it is set.
+    /// Every waiter returns when its event is set.
     NoWakeUpMissed,
-    /// Once the faults are over somebody leads, everybody takes part, and the queue empties.
+    /// After the faults, a member leads, all members take part, and the queue empties.
     Heals,
 }
 
@@ -109,10 +114,10 @@ impl Invariant {
     }
 }
 
-/// Something that must not be.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Violation {
-    /// What was broken.
+    /// The promise that is broken.
     pub invariant: Invariant,
     /// How, in words.
     pub what: String,
@@ -123,7 +128,7 @@ pub struct Violation {
     pub history: Vec<String>,
 }
 
-/// What there was, whether promised or not.
+/// The counts of a run, also of what is not promised.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Seen {
     /// Messages that were accepted.
@@ -132,11 +137,11 @@ pub struct Seen {
     pub settled: u64,
     /// Messages with a second outcome: there must be none.
     pub settled_twice: u64,
-    /// Those that were sent or put back to work, not generated.
+    /// Messages that were sent or put back to work, not generated.
     pub sent: u64,
-    /// Those found in error.
+    /// Messages that failed.
     pub failed: u64,
-    /// Those that failed because so many workers died over them.
+    /// Messages that failed because too many workers died while they held them.
     pub given_up: u64,
     /// Errors taken.
     pub taken: u64,
@@ -144,29 +149,30 @@ pub struct Seen {
     pub terms: u64,
     /// Second and further attempts: a handler may run more than once.
     pub attempted_again: u64,
-    /// Outcomes that were not recorded because the message had moved on.
+    /// Outcomes that were not recorded because another worker had the message.
     pub claims_lost: u64,
-    /// Writes of a generator that no longer led, refused.
+    /// Refused writes of generators that no longer led.
     pub fenced: u64,
     /// Messages of dead members that were put back.
     pub adopted: u64,
-    /// Errors printed more than once: a taker died between printing and saying so.
+    /// Errors that were printed more than once, because a taker died between printing and
+    /// confirming.
     pub printed_again: u64,
-    /// Calls that were repeated, and that Redis said it had carried out already.
+    /// Repeated calls that Redis had carried out already.
     pub already: u64,
     /// Waits for an event that returned.
     pub woken: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
-    /// How often the file of Redis was torn by a kill, and had to be written anew.
+    /// How often a kill tore the append-only file of Redis, so that it had to be rewritten.
     pub torn: u64,
     /// How often Redis came back without all of its data.
     pub losses: u64,
-    /// Accepted messages that went with the data of Redis.
+    /// Accepted messages that were lost with the data of Redis.
     pub lost_with_redis: u64,
     /// Attempts and outcomes that Redis forgot, and that were made again.
     pub redone_after_loss: u64,
-    /// How often members said that Redis had lost data.
+    /// How often members reported that Redis had lost data.
     pub loss_noticed: u64,
     /// How often generating had to wait for room.
     pub full: u64,

@@ -1,7 +1,7 @@
-//! Quiet points: all is mended, the fleet heals, and the books are looked at. And the last one, at which nothing is
-//! generated any more and every message must have its outcome.
+//! Quiet points: everything is repaired, the fleet heals, and the books are checked. At the last
+//! quiet point nothing is generated any more, and every message must have its outcome.
 //!
-//! **Invariant:** nothing is judged before whatever was broken is whole again.
+//! **Invariant:** nothing is judged before everything that was broken is whole again.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -17,17 +17,19 @@ use crate::report::Paths;
 use crate::strike::Act;
 use artel_rig::TAKES_EFFECT;
 
-/// By then a push that was under way when generating ended is there.
+/// After this time, a push that was under way when generating ended has arrived.
 const REST_AFTER: Duration = Duration::from_secs(1);
-/// How much longer than two leases it may take until all is well again, on a busy machine.
+/// How much longer than two leases the fleet may take to heal, on a busy machine.
 const HEAL_MORE: Duration = Duration::from_secs(10);
-/// Once nothing is generated, at least one message is settled in this time until there is none.
+/// When nothing is generated any more, a message must be settled at least this often until none is
+/// left.
 const EMPTY_MAX: Duration = Duration::from_secs(20);
-/// So often a silent generator may not be replaced in time, on a busy machine, if none ever is.
+/// It is a violation if this many generators were silent and none of them was ever replaced. With
+/// fewer, a busy machine may be the cause.
 const SILENCED_MIN: u64 = 4;
 
 impl Director<'_> {
-    /// Ends all faults, waits until all is well again, and looks at the books.
+    /// Ends all faults, waits until the fleet has healed, and checks the books.
     pub(crate) fn quiet(
         &mut self,
         tell: &mut dyn FnMut(&Progress),
@@ -45,7 +47,7 @@ impl Director<'_> {
             self.act(act)?;
         }
         let _ = self.again(|books| books.say(&["CLIENT", "UNPAUSE"]));
-        // A clock that was set goes wrong only now.
+        // A new clock setting takes effect only after a while.
         std::thread::sleep(
             (self.stage.clock_set + TAKES_EFFECT).saturating_duration_since(Instant::now()),
         );
@@ -68,7 +70,7 @@ impl Director<'_> {
             if begun.elapsed() > most {
                 let leads = last.as_ref().is_some_and(|now| now.leads.is_some());
                 let what = format!(
-                    "{} s after the last fault {} of {members} take part, {} leads and {} flows",
+                    "{} s after the last fault, {} of {members} members take part, {} leads and {} flows",
                     most.as_secs(),
                     last.as_ref().map_or(0, |now| now.members),
                     if leads { "one" } else { "nobody" },
@@ -94,12 +96,12 @@ impl Director<'_> {
         self.beat()
     }
 
-    /// Once something is broken, nothing is gained by waiting long for the rest.
+    /// After the first violation it is not worth waiting long for the rest.
     fn patience(&self, time: Duration) -> Duration {
         if self.watch.checker.violations.is_empty() { time } else { time / 5 }
     }
 
-    /// Sets the event: everybody must return.
+    /// Sets the event: every waiter must return.
     fn beat(&mut self) -> Result<(), Trouble> {
         let generation = self.again(Books::beat)?;
         let begun = Instant::now();
@@ -107,7 +109,7 @@ impl Director<'_> {
             self.look()?;
             let asleep = self.members().find(|actor| actor.woken < generation);
             let asleep = asleep.map(|actor| actor.name().to_owned());
-            // And nobody is left who waited before this began.
+            // Also no waiter may be left whose wait began before this.
             let late = self.watch.wakes.asleep(Instant::now(), begun.elapsed());
             let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
             if begun.elapsed() > HEAL_MORE {
@@ -120,15 +122,16 @@ impl Director<'_> {
         }
     }
 
-    /// Ends generation, waits for the last messages, and judges.
+    /// Ends generating, waits for the last messages, and judges.
     pub(crate) fn settle(&mut self, tell: &mut dyn FnMut(&Progress)) -> Result<(), Trouble> {
-        self.quiet(tell, "mending")?;
+        self.quiet(tell, "repairing")?;
         std::fs::write(self.options.dir.join(REST), b"")?;
         let begun = Instant::now();
         let (mut settled, mut moved) = (0, begun);
         let now = loop {
             self.look()?;
-            // First what was accepted, then what is there: the other way round it could be missed.
+            // Read the last accepted message first, then the snapshot: in the other order a message
+            // could be missed.
             if let Some(last) = self.again(Books::last)? {
                 self.watch.checker.accepted(last);
             }
@@ -138,8 +141,8 @@ impl Director<'_> {
             let time = history::now();
             let moves =
                 self.stage.actors.iter().any(|actor| self.watch.trusts.moves(actor.name(), time));
-            // Whoever leads and whoever sends have seen that it is time; of generators who led before nothing is
-            // accepted.
+            // The generator and the sender have seen that it is time to rest. From earlier
+            // generators nothing is accepted.
             let rested = |actor: &Actor| self.watch.rested.contains(actor.name());
             let rests = self.members().any(rested)
                 && rested(&self.stage.actors[self.sender()])
@@ -177,7 +180,7 @@ impl Director<'_> {
         let Paths { silenced, replaced, .. } = self.watch.paths;
         if silenced >= SILENCED_MIN && replaced == 0 {
             let what =
-                format!("{silenced} times nothing was heard of a generator, and nobody took over");
+                format!("a generator was silent {silenced} times, and nobody ever took over");
             self.watch.checker.blame(Invariant::Heals, what, Vec::new());
         }
         self.watch.checker.finish(&now);

@@ -12,15 +12,15 @@ use crate::options::Options;
 use crate::plan::Kind;
 use crate::promise::{Invariant, Seen, Violation};
 
-/// Times nobody led, or nothing flowed, by cause.
+/// The times when nobody led, or nothing flowed, by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Outages {
     open: Vec<Open>,
-    /// Whether anything else was broken, and how long they took.
+    /// How long each outage took, by its cause and by whether anything else was broken.
     over: BTreeMap<(&'static str, bool), Vec<u64>>,
     last_term: u64,
     pub(crate) terms: u64,
-    /// Since when there is at least one.
+    /// Since when at least one outage is open.
     since: u64,
     total: u64,
     longest: u64,
@@ -31,14 +31,15 @@ struct Open {
     cause: &'static str,
     since: u64,
     term: u64,
-    /// The same term may go on.
+    /// The same term may continue after it.
     same: bool,
-    /// Something else was broken meanwhile that matters for it.
+    /// Another fault made it longer.
     disturbed: bool,
 }
 
 impl Outages {
-    /// Whoever led under this term does not any more. `hurt`: Redis itself does not work.
+    /// Begins an outage: the generator of this term does not lead any more. `hurt`: Redis itself
+    /// has a fault.
     pub(crate) fn begin(&mut self, cause: &'static str, term: u64, same: bool, hurt: bool) {
         let disturbed = hurt || !self.open.is_empty();
         if self.open.is_empty() {
@@ -48,12 +49,13 @@ impl Outages {
         self.open.push(Open { cause, since: now(), term, same, disturbed });
     }
 
-    /// Something is done to Redis or to whoever leads: what goes on takes longer for that.
+    /// A fault of Redis or of the generator makes all open outages longer.
     pub(crate) fn disturb(&mut self) {
         self.open.iter_mut().for_each(|open| open.disturbed = true);
     }
 
-    /// It is over when a worker begins with a message that was made after it began.
+    /// Reads an entry. An outage is over when a worker begins with a message that was made after
+    /// the outage began.
     pub(crate) fn history(&mut self, at: u64, entry: &Entry) {
         if let Entry::Leads(term) = entry
             && *term > self.last_term
@@ -80,27 +82,28 @@ impl Outages {
     }
 }
 
-/// Whether what matters was seen at all.
+/// How often rare but important things happened.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Paths {
-    /// Times the requests of a generator reached Redis when another one led.
+    /// How often requests of a stale generator reached Redis while another one led.
     pub stale_requests: u64,
-    /// Requests that took effect without their sender learning of it: repeated, they must be known.
+    /// Requests that took effect, but whose answer was lost. When they are repeated, Redis must
+    /// recognize them.
     pub replies_swallowed: u64,
-    /// Times nothing was heard of a generator for a lease and a half.
+    /// How often a generator was silent for a lease and a half.
     pub silenced: u64,
-    /// Of these, how often another one led before it was heard again.
+    /// How many of these generators were replaced before they could be reached again.
     pub replaced: u64,
-    /// Times Redis was seen to go by a clock that was wrong, and meant to be.
+    /// How often the clock of Redis was wrong, as intended.
     pub clocks_seen: u64,
-    /// What a killed taker held was taken by the next.
+    /// The errors that a killed taker held were taken by the next one.
     pub drain_recovered: bool,
 }
 
 /// How long something took, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Times {
-    /// How often.
+    /// The number of measurements.
     pub times: usize,
     /// Half of them took less.
     pub p50_ms: f64,
@@ -119,67 +122,67 @@ impl Times {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Every promise held, and everything that was to be tried was.
+    /// Every promise held, and everything was tried.
     Held,
-    /// Every promise held as far as it was tried; something never came.
+    /// Every promise held as far as it was tried, but something never happened.
     NotProved,
     /// A promise was broken.
     Broken,
 }
 
-/// Everything a run found out.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whose report this is.
+    /// The version of Artel.
     pub artel: &'static str,
-    /// What came of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// How each promise fared.
+    /// The result for each promise.
     pub promises: BTreeMap<&'static str, String>,
-    /// What decided which fault came when.
+    /// The seed that decided which fault came when.
     pub seed: u64,
-    /// Whose Redis.
+    /// Which Redis was used.
     pub server: String,
     /// Members of the fleet.
     pub members: usize,
-    /// Messages a second.
+    /// Messages per second.
     pub rate: u64,
     /// How long a session lasts without a refresh.
     pub lease_ms: u64,
-    /// For how long there were to be faults.
+    /// How long faults were to be injected.
     pub time_ms: u64,
-    /// From the start to the verdict.
+    /// Time from the start to the verdict.
     pub took_ms: u64,
-    /// Somebody ended it early.
+    /// The user ended it early.
     pub interrupted: bool,
     /// How often each kind of fault happened.
     pub faults: BTreeMap<&'static str, u64>,
-    /// What there was.
+    /// The counts of the run.
     pub seen: Seen,
-    /// Paths that are easily missed.
+    /// How often rare but important things happened.
     pub paths: Paths,
     /// How long nobody led or nothing flowed, by cause.
     pub outages: BTreeMap<String, Times>,
     /// Outages that had not ended when the run did.
     pub outages_open: usize,
-    /// For how long there was at least one.
+    /// The total time with at least one outage.
     pub outage_ms: f64,
     /// The longest such time.
     pub outage_longest_ms: f64,
-    /// How long it took until all was well again after the faults of a round.
+    /// How long the fleet took to heal after the faults of a round.
     pub heals: Option<Times>,
-    /// What must not be.
+    /// The broken promises.
     pub violations: Vec<Violation>,
-    /// What never came, so that nothing is proved about it.
+    /// Things that never happened, so that nothing is proved about them.
     pub untried: Vec<String>,
 }
 
 impl Report {
-    /// What was seen, after this time; `interrupted` if it was ended early.
+    /// The report of a run that took this time; `interrupted` if the user ended it early.
     pub(crate) fn new(
         options: &Options,
         server: &str,
@@ -226,7 +229,7 @@ impl Report {
         report
     }
 
-    /// For people.
+    /// The report as text, for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         self.faults_text(&mut text);
@@ -276,17 +279,17 @@ impl Report {
             ),
             (
                 seen.given_up,
-                "messages were kept as errors, because two workers died or were cut off over them",
+                "messages were kept as errors, because two workers that held them died or were cut off",
             ),
             (
                 seen.printed_again,
-                "errors were printed again, because their taker died before it said so",
+                "errors were printed again, because their taker died before it confirmed them",
             ),
             (seen.lost_with_redis, "messages were lost with the data of Redis"),
             (seen.redone_after_loss, "attempts or outcomes were forgotten by Redis and made again"),
             (
                 seen.torn,
-                "times a kill tore the file of Redis, which was then written anew (see GUARANTEES.md)",
+                "times a kill tore the file of Redis, which was then rewritten (see GUARANTEES.md)",
             ),
         ] {
             let _ = writeln!(text, "  {many:>7}  {what}");
@@ -315,7 +318,7 @@ impl Report {
         if self.outages.keys().any(|cause| cause.ends_with("and more")) {
             let _ = writeln!(
                 text,
-                "  (and more: Redis had just been hit, or it or the next generator was meanwhile)"
+                "  (and more: Redis had a fault shortly before, or Redis or the next generator had one meanwhile)"
             );
         }
         if self.outages_open > 0 {
@@ -324,7 +327,7 @@ impl Report {
         if let Some(Times { times, p50_ms, max_ms, .. }) = &self.heals {
             let _ = writeln!(
                 text,
-                "  All was mended {times} times, and well again after {p50_ms:.0} ms (half of them), {max_ms:.0} ms \
+                "  Everything was repaired {times} times; the fleet healed within {p50_ms:.0} ms (median), {max_ms:.0} ms \
                  at most"
             );
         }
@@ -339,14 +342,14 @@ impl Report {
         if seen.losses > 0 {
             let how = match self.faults.contains_key(Kind::RedisEverysec.name()) {
                 true => {
-                    "whose append-only file is synced every second was killed: what it acknowledged last may be gone"
+                    "whose append-only file is synced every second was killed: its last acknowledged writes may be lost"
                 }
-                false => "without an append-only file was killed: what it had is gone",
+                false => "without an append-only file was killed: all its data is lost",
             };
             let _ = writeln!(
                 text,
                 "\nRedis {how}.\n\"Nothing lost\" and \"exactly once\" hold only as long as Redis keeps what it \
-                 acknowledged. Members noticed {} times.\nThe fleet went on.",
+                 acknowledged. Members noticed the loss {} times.\nThe fleet went on.",
                 seen.loss_noticed
             );
         }
@@ -357,7 +360,7 @@ impl Report {
         if !self.untried.is_empty() {
             let _ = writeln!(
                 text,
-                "Not proved by this one, because it never came (a longer one may see it):"
+                "Not proved by this run, because it never happened (a longer run may see it):"
             );
         }
         for what in &self.untried {
@@ -371,7 +374,7 @@ impl Report {
         }
     }
 
-    /// How a promise fared.
+    /// The result for one promise.
     fn fared(&self, invariant: Invariant) -> String {
         match self.violations.iter().filter(|one| one.invariant == invariant).count() {
             0 if invariant == Invariant::NothingLost && self.seen.lost_with_redis > 0 => {
@@ -394,30 +397,31 @@ impl Report {
                 self.seed
             ),
             Verdict::Held if self.seen.losses > 0 => format!(
-                "HELD what is promised: {} messages went with the data of Redis, and everything healed.",
+                "HELD what is promised: {} messages were lost with the data of Redis, and everything healed.",
                 self.seen.lost_with_redis
             ),
             Verdict::Held => {
                 "HELD: nothing was lost, no outcome was recorded twice, and everything healed.".to_owned()
             }
             Verdict::NotProved if self.interrupted => {
-                "Held so far; it was ended early, so this is no proof.".to_owned()
+                "Held so far. The run was ended early, so this is not a proof.".to_owned()
             }
             Verdict::NotProved if self.seen.losses > 0 => {
-                "Held as far as it was tried and Redis kept its data; some things never came, so this is no proof of \
-                 them."
+                "Held as far as it was tried and Redis kept its data. Some things never happened, so this does not \
+                 prove them."
                     .to_owned()
             }
             Verdict::NotProved => {
-                "Held as far as it was tried: nothing was lost, no outcome was recorded twice. Some things never came, \
-                 so this is no proof of them."
+                "Held as far as it was tried: nothing was lost, no outcome was recorded twice. Some things never \
+                 happened, so this does not prove them."
                     .to_owned()
             }
         }
     }
 }
 
-/// What never came, so that nothing is proved about it; `missing` cannot come here.
+/// Things that never happened, so that nothing is proved about them. `missing` are those that are
+/// not possible here.
 fn untried(options: &Options, watch: &Watch, missing: Vec<String>) -> Vec<String> {
     let Watch { counts, checker, outages, paths, .. } = watch;
     let of = |kinds: &[Kind]| kinds.iter().any(|kind| options.kinds.contains(kind));
@@ -435,19 +439,19 @@ fn untried(options: &Options, watch: &Watch, missing: Vec<String>) -> Vec<String
             seen.fenced + paths.stale_requests > 0,
             "a write of a stale generator, which Redis must refuse",
         ),
-        (of(&moved), seen.claims_lost > 0, "a worker that finished what was no longer its own"),
-        (of(&[Kind::KillWorker]), seen.adopted > 0, "a dead member with messages in its hands"),
+        (of(&moved), seen.claims_lost > 0, "a worker that finished a message it had lost"),
+        (of(&[Kind::KillWorker]), seen.adopted > 0, "a dead member that held messages"),
         (of(&[Kind::KillGenerator]), fast > 0, "a takeover faster than the lease"),
         (
             of(&[Kind::KillTaker]),
             paths.drain_recovered,
-            "a taker of errors killed with some in its hands",
+            "a taker of errors killed while it held some",
         ),
-        (of(&[Kind::ClockRedis]), paths.clocks_seen > 0, "a clock of Redis seen to be wrong"),
+        (of(&[Kind::ClockRedis]), paths.clocks_seen > 0, "a wrong clock of Redis that took effect"),
         (
             of(&[Kind::Reset]),
             paths.replies_swallowed > 0 && seen.already > 0,
-            "a repeated request that Redis knew already",
+            "a repeated request that Redis recognized",
         ),
     ];
     let never = paths_tried.iter().filter(|(wanted, tried, _)| *wanted && !tried);

@@ -1,16 +1,16 @@
 //! [`Schedule`]: which fault comes next, and when.
 //!
-//! **Invariant:** it follows the plan of the seed; what it adds is tries of faults that found nobody to hit, and
-//! faults that aim at what was not seen yet.
+//! **Invariant:** it follows the plan of the seed. It adds only two things: new tries of faults
+//! that found no process to hit, and faults that aim at what was not seen yet.
 
 use std::time::{Duration, Instant};
 
 use crate::options::Options;
 use crate::plan::{Kind, Plan, Step};
 
-/// Between two faults that aim at what was not seen yet.
+/// Time between two faults that aim at what was not seen yet.
 const AIM_EVERY: Duration = Duration::from_secs(1);
-/// How often, and after what time, a fault is tried again that finds nobody to hit.
+/// How often, and after what time, a fault that found no process to hit is tried again.
 const TRIES: u32 = 80;
 const TRY_AGAIN: Duration = Duration::from_millis(25);
 
@@ -31,8 +31,9 @@ impl Schedule {
         Schedule { plan, upcoming, next: begun, tries: 0, aimed: begun, aims: 0 }
     }
 
-    /// Is this fault over, done or given up? Then the next one of the plan is upcoming. There may be nobody to hit at
-    /// this moment: the rare ones, and those that never came, try again.
+    /// Is this fault over, done or given up? Then the next fault of the plan is upcoming. There may
+    /// be no process to hit at this moment: faults that are rare, or that never happened yet, are
+    /// tried again.
     pub(crate) fn is_over(&mut self, step: &Step, done: bool, is_new: bool, now: Instant) -> bool {
         self.tries += 1;
         let rare = matches!(step.kind, Kind::KillGenerator | Kind::RedisKill) || is_new;
@@ -44,12 +45,12 @@ impl Schedule {
         over
     }
 
-    /// Has everything of the plan come once, and was nothing aimed at for a while?
+    /// Has every kind of the plan come once, and was there no aimed fault for a while?
     pub(crate) fn may_aim(&self, now: Instant) -> bool {
         self.plan.is_through() && self.aimed + AIM_EVERY < now
     }
 
-    /// The next fault is of this kind.
+    /// Makes the next fault one of this kind.
     pub(crate) fn aim(&mut self, kind: Kind, now: Instant) {
         (self.aimed, self.aims) = (now, self.aims + 1);
         self.upcoming = Some(self.plan.more(kind, self.aims));

@@ -1,5 +1,5 @@
-//! [`Scribe`]: writes every call a process makes to Redis into its history, and what became of it, and
-//! how long it trusts itself. It hears of them through the log of the library.
+//! [`Scribe`]: writes into the history of a process every call it makes to Redis, the answer, and
+//! how long it trusts its session. It gets these from the log events of the library.
 
 use std::fmt::{Debug, Write as _};
 use std::io::Write;
@@ -11,13 +11,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::history::{Book, Entry, id_of, now};
 
-/// Under this name the library tells of its calls.
+/// The target of the log events about calls.
 const CALLS: &str = "artel::calls";
 
-/// Hears of calls, and writes them down.
+/// Receives log events about calls, and writes them into the history.
 pub(crate) struct Scribe(pub(crate) Arc<Book>);
 
-/// What was said about one call.
+/// The fields of one log event.
 #[derive(Debug, Default)]
 struct Said {
     message: String,
@@ -27,7 +27,7 @@ struct Said {
     id: String,
     call: String,
     tag: String,
-    /// Everything, for people.
+    /// All fields, for people.
     all: String,
 }
 
@@ -67,7 +67,7 @@ impl Subscriber for Scribe {
         let mut said = Said::default();
         event.record(&mut said);
         if event.metadata().target() != CALLS {
-            // Beside the history, for whoever wants to know why.
+            // Other events do not go to the history. They help to find out why something happened.
             let _ = std::io::stderr().write_all(format!("{}{}\n", now(), said.all).as_bytes());
             return;
         }

@@ -1,20 +1,20 @@
-//! [`Sendings`]: what was sent under which key and what was put back to work, and which messages came of it.
+//! [`Sendings`]: which messages were made from what was sent under a key, or put back to work.
 
 use std::collections::HashMap;
 
 use crate::history::{Id, id_of, id_text};
 
-/// Before the number under which a message is sent: its key, and the maker it names.
+/// The prefix of a sent message's maker. The number after it is the key of the message.
 pub(crate) const KEY: &str = "key:";
-/// Before the name of the failed message that another one came of.
+/// The prefix of a requeued message's maker. The id after it is that of the failed message.
 pub(crate) const OF: &str = "of:";
 
-/// Everything that was sent or put back.
+/// Everything that was sent or put back to work.
 #[derive(Debug, Default)]
 pub(crate) struct Sendings {
-    /// The message that was seen under each key, or of each failed one.
+    /// The first message that was seen for each key, or for each failed message.
     seen: HashMap<String, Id>,
-    /// What the sender was told, by number.
+    /// The ids that the sender got as answers, by number.
     told: HashMap<u64, Id>,
 }
 
@@ -23,7 +23,8 @@ impl Sendings {
         self.told.insert(number, id);
     }
 
-    /// A worker begins with this message. Another one that came of the same, if there is one.
+    /// Records that a worker begins with this message. Returns another message with the same maker,
+    /// if there is one.
     pub(crate) fn started(&mut self, id: Id, maker: &str) -> Option<Id> {
         let first = *self.seen.entry(maker.to_owned()).or_insert(id);
         let number = maker.strip_prefix(KEY).and_then(|number| number.parse().ok());
@@ -31,7 +32,8 @@ impl Sendings {
         [first].into_iter().chain(told).find(|other| *other != id)
     }
 
-    /// It came of that one, which was put back to work. As for [`Sendings::started`].
+    /// Records that `id` was made when `of` was put back to work. Returns the same as
+    /// [`Sendings::started`].
     pub(crate) fn came(&mut self, id: Id, of: Id) -> Option<Id> {
         self.started(id, &format!("{OF}{}", id_text(of)))
     }
@@ -41,7 +43,7 @@ impl Sendings {
         self.seen.keys().filter_map(|maker| id_of(maker.strip_prefix(OF)?))
     }
 
-    /// How many of them there are.
+    /// The number of failed messages that were put back to work.
     pub(crate) fn put_back(&self) -> usize {
         self.origins().count()
     }

@@ -1,4 +1,5 @@
-//! [`Stage`]: the server, the processes, and what is being done to them; and what can be done here at all.
+//! [`Stage`]: the server, the processes, and the faults they have now. Also which faults are
+//! possible on this machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,25 +20,25 @@ use artel_rig::PrivateServer;
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// What is broken and mended.
+/// The things that are broken and repaired.
 pub(crate) struct Stage {
     pub(crate) server: Option<PrivateServer>,
     pub(crate) actors: Vec<Actor>,
     pub(crate) books: Books,
-    /// What ends which fault, and when.
+    /// The acts that end faults, and when they are due.
     pub(crate) agenda: BinaryHeap<Reverse<(Instant, Act)>>,
     pub(crate) redis_hurt: bool,
-    /// When something was last done to Redis, or ended.
+    /// When a fault of Redis last began or ended.
     pub(crate) touched: u64,
-    /// When the clock of Redis was last set, and when it last came back.
+    /// When the clock of Redis was last set, and when Redis last came back.
     pub(crate) clock_set: Instant,
     pub(crate) redis_back: Instant,
-    /// What was done to whom: a history of its own.
+    /// The history of the faults.
     pub(crate) faults: Book,
 }
 
 impl Stage {
-    /// Starts the server, unless one is given, and everybody else.
+    /// Starts the server, unless one is given, and all processes.
     pub(crate) fn build(options: &Options, library: Option<&Path>) -> Result<Stage, Trouble> {
         let (server, url, port) = match &options.target {
             Target::Private(program) => {
@@ -80,8 +81,8 @@ fn start_server(
     Ok(PrivateServer::start_with(program, &dir, &server_args(&options.kinds), clock, true)?)
 }
 
-/// Those who are no members stand behind them: the taker, the sender, and, on a server of our own, the fleet next
-/// door.
+/// Starts the processes: first the members, after them the taker, the sender and, on a private
+/// server, the fleet next door.
 fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::Result<Vec<Actor>> {
     let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
     let part = Part {
@@ -108,13 +109,13 @@ fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::
     Ok(actors)
 }
 
-/// What can be done here, and what cannot and why.
+/// The options with all faults that are possible here, and why the others are not.
 pub(crate) fn possible(
     options: &Options,
     library: Option<&Path>,
 ) -> Result<(Options, Vec<String>), Trouble> {
     let (mut possible, mut missing) = (options.clone(), Vec::new());
-    // Whoever is told where it is may have another working folder.
+    // The processes may have another working directory.
     possible.dir = options.dir.canonicalize()?;
     let kinds = &mut possible.kinds;
     if kinds.iter().any(|kind| kind.is_clock()) {
@@ -126,7 +127,7 @@ pub(crate) fn possible(
             Some(_) => None,
         };
         if let Some(why) = why {
-            missing.push(format!("a wall clock that is wrong: {why}"));
+            missing.push(format!("a wrong wall clock: {why}"));
             kinds.retain(|kind| !kind.is_clock());
             if kinds.is_empty() {
                 return Err(Trouble::NoClocks(why));
@@ -137,7 +138,7 @@ pub(crate) fn possible(
         let refused: Vec<&str> =
             kinds.iter().filter(|kind| kind.needs_private()).map(|kind| kind.name()).collect();
         if !refused.is_empty() {
-            missing.push(format!("on a Redis that is given: {}", refused.join(", ")));
+            missing.push(format!("on a given Redis: {}", refused.join(", ")));
             kinds.retain(|kind| !kind.needs_private());
         }
         if kinds.is_empty() {
@@ -149,17 +150,17 @@ pub(crate) fn possible(
     Ok((possible, missing))
 }
 
-/// The port of an address on this machine: others cannot be reached through the proxies.
+/// The port of an address on this machine. Other machines cannot be reached through the proxies.
 fn port_of(url: &str) -> Result<u16, Trouble> {
     let rest = url.strip_prefix("redis://").and_then(|rest| rest.split('/').next());
     let host = rest.map(|rest| rest.rsplit('@').next().unwrap_or(rest));
     let parts = host.and_then(|host| host.rsplit_once(':'));
     match parts {
         Some(("127.0.0.1" | "localhost", port)) => {
-            port.parse().map_err(|_| Trouble::Usage(format!("{port} is no port")))
+            port.parse().map_err(|_| Trouble::Usage(format!("{port} is not a port")))
         }
         _ => Err(Trouble::Usage(
-            "a Redis that is given must be on this machine, redis://127.0.0.1:PORT: every link to it goes \
+            "a given Redis must be on this machine, redis://127.0.0.1:PORT: every connection to it goes \
              through a proxy"
                 .into(),
         )),

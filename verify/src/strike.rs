@@ -1,6 +1,6 @@
-//! How a fault is done, and how it is ended.
+//! How each fault begins and ends.
 //!
-//! **Invariant:** whatever is begun here is written down in the agenda with its end.
+//! **Invariant:** every fault that begins here has its end in the agenda.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use artel_rig::Fault;
 use artel_rig::PrivateServer;
 use artel_rig::{OFF_MAX, TAKES_EFFECT, off_ms};
 
-/// For so long the taker of errors is watched until it has some in its hands: it does several times a second.
+/// How long to wait until the taker holds errors, which it does several times per second.
 const CATCH: Duration = Duration::from_millis(500);
 
-/// For so long a new life of a sender is watched until its first message was added.
+/// How long to wait until the first message of a new life of the sender is added.
 const CATCH_FIRST: Duration = Duration::from_secs(3);
 
-/// In this time the clock of Redis is hours ahead, and what expires has expired.
+/// After this time the clock of Redis is hours ahead, and the keys that expire have expired.
 const FORGOTTEN: Duration = Duration::from_secs(4);
 
-/// In this time a sender sends something, and hears nothing of it.
+/// In this time a sender sends something, and gets no answer.
 const UNANSWERED: Duration = Duration::from_millis(100);
 
-/// What ends a fault.
+/// An act that ends a fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Act {
     Begin(usize),
@@ -34,7 +34,7 @@ pub(crate) enum Act {
     RedisUp,
     RedisThaw,
     Memory,
-    /// Nothing ends: by now the clock of Redis is off by so much.
+    /// Ends nothing: checks that the clock of Redis is wrong by this many milliseconds.
     Clock(i64),
     /// The clock of Redis is right again.
     ClockBack,
@@ -47,12 +47,12 @@ pub(crate) fn server_args(kinds: &[Kind]) -> [&'static str; 6] {
         kinds if kinds.contains(&Kind::RedisEverysec) => ("yes", "everysec"),
         _ => ("yes", "always"),
     };
-    // The file with its number is for members that find themselves alone.
+    // The pid file is for members that outlive the director: they end the server.
     ["--appendonly", file, "--appendfsync", sync, "--pidfile", "server.pid"]
 }
 
 impl Director<'_> {
-    /// Somebody whom nothing is being done to.
+    /// The process to hit: one that has no fault now.
     fn target(&self, step: &Step) -> Option<usize> {
         let generator = self.generator();
         if step.generator && (step.only || generator.is_some()) {
@@ -65,7 +65,7 @@ impl Director<'_> {
         }
         let well = |at: &usize| !self.stage.actors[*at].hurt && Some(*at) != generator;
         let mut others: Vec<usize> = (0..self.options.members).filter(well).collect();
-        // Whoever is frozen over a message finds when it wakes that it is no longer its own.
+        // A worker that is frozen with a message has lost it when it wakes.
         let busy = others.iter().any(|at| self.stage.actors[*at].busy > 0);
         if step.kind == Kind::FreezeLong && busy {
             others.retain(|at| self.stage.actors[*at].busy > 0);
@@ -81,7 +81,7 @@ impl Director<'_> {
         self.options.members + 1
     }
 
-    /// Waits a moment for the taker to have errors in its hands. Has it?
+    /// Waits a moment until the taker holds errors. Does it?
     fn catch_taker(&mut self) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < CATCH {
@@ -97,7 +97,8 @@ impl Director<'_> {
         false
     }
 
-    /// Does it, and writes down how it ends. To whom it was done; `None` if there was nobody.
+    /// Begins the fault, and puts its end into the agenda. Returns which process was hit; `None` if
+    /// there was none.
     pub(crate) fn strike(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
         if step.kind >= Kind::RedisKill && self.stage.redis_hurt {
             return Ok(None); // one thing at a time
@@ -129,7 +130,7 @@ impl Director<'_> {
         self.stage.actors[at].name().to_owned()
     }
 
-    /// `kill -9`, and a new life after this time; its name.
+    /// `kill -9`, and a new life after the time of the step; returns the name of the process.
     fn kill(&mut self, at: usize, step: &Step) -> Option<String> {
         self.ends(Act::Begin(at), step.lasts);
         let whom = self.name_of(at);
@@ -137,7 +138,7 @@ impl Director<'_> {
         Some(whom)
     }
 
-    /// At any moment, and as often with errors in its hands.
+    /// Kills the taker: half of the time at any moment, half of the time while it holds errors.
     fn kill_taker(&mut self, step: &Step) -> Option<String> {
         let at = self.taker();
         if self.stage.actors[at].hurt {
@@ -150,7 +151,8 @@ impl Director<'_> {
         whom
     }
 
-    /// At any moment, and as often before it is told what became of a message.
+    /// Kills the sender: half of the time at any moment, half of the time before it gets the answer
+    /// for a message.
     fn kill_sender(&mut self, step: &Step) -> Option<String> {
         let at = self.sender();
         if self.stage.actors[at].hurt {
@@ -204,7 +206,8 @@ impl Director<'_> {
         kinds.all(|kind| self.say(&["CLIENT", "KILL", "TYPE", kind]).is_some()).then(redis)
     }
 
-    /// It ends by the clock of Redis: set back meanwhile, it would last for hours.
+    /// The pause ends by the clock of Redis. If the clock is set back meanwhile, the pause would
+    /// last for hours.
     fn pause_clients(&mut self, step: &Step) -> Option<String> {
         if Instant::now() < self.stage.clock_set + TAKES_EFFECT || self.goes_back() {
             return None;
@@ -237,7 +240,8 @@ impl Director<'_> {
         Ok(Some(redis()))
     }
 
-    /// A sender waits for an answer while the clock of Redis jumps, so that its numbers are forgotten.
+    /// Lets a sender wait for an answer while the clock of Redis jumps, so that Redis forgets its
+    /// numbers.
     fn forget_sender(&mut self) -> Result<Option<String>, Trouble> {
         let at = self.sender();
         let clock = self.stage.server.as_ref().and_then(PrivateServer::clock).cloned();
@@ -255,7 +259,7 @@ impl Director<'_> {
         Ok(Some(whom))
     }
 
-    /// A process is frozen, or its network goes wrong.
+    /// Freezes a process, or breaks its network.
     fn freeze_or_cut(&mut self, step: &Step) -> Option<String> {
         let (at, kind, lease) = (self.target(step)?, step.kind, self.options.lease);
         let leads = self.generator() == Some(at);
@@ -284,11 +288,11 @@ impl Director<'_> {
         Some(self.name_of(at))
     }
 
-    /// Begins a new life of a sender and cuts it off when its first message was added and its answer was
-    /// swallowed. Was it?
+    /// Begins a new life of a sender, and cuts it off when its first message was added and the
+    /// answer was swallowed. Did that happen?
     fn catch_first_answer(&mut self, at: usize) -> Result<bool, Trouble> {
         let before = self.stage.actors[at].swallowed();
-        // The head of an envelope: nothing else that it says has that.
+        // The head of an envelope: no other request contains it.
         self.stage.actors[at].network(Fault::DropReplyTo(b"-|s".to_vec()));
         self.stage.actors[at].begin()?;
         let begun = Instant::now();
@@ -309,10 +313,10 @@ impl Director<'_> {
         self.stage.agenda.iter().any(|Reverse((_, act))| *act == Act::ClockBack)
     }
 
-    /// Nobody leads, or nothing flows, from now on.
+    /// Records that from now on nobody leads, or nothing flows.
     fn outage(&mut self, cause: &'static str, same: bool) {
         let full = self.stage.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
-        // For a lease after it came back, or its clock was set, nobody is judged dead.
+        // For one lease after Redis came back, or after its clock was set, nobody is judged dead.
         let wary = self.stage.redis_back.max(self.stage.clock_set).elapsed()
             < self.options.lease + TAKES_EFFECT;
         self.watch.outages.begin(
@@ -323,7 +327,8 @@ impl Director<'_> {
         );
     }
 
-    /// Its silence is over: has anybody taken over meanwhile, if there was time?
+    /// A silent generator can be reached again: counts whether another one took over meanwhile, if
+    /// there was time.
     fn replaced(&mut self, at: usize) {
         let (time, leads) = (self.options.lease * 3 / 2, self.watch.leader.0);
         self.watch.silenced.retain(|(who, term, since)| {
@@ -352,7 +357,7 @@ impl Director<'_> {
         (0..30).all(|part| self.stage.books.say(&["EVAL", KEYS, "0", &part.to_string()]).is_ok())
     }
 
-    /// Ends what is due.
+    /// Performs all acts that are due.
     pub(crate) fn acts(&mut self, now: Instant) -> Result<(), Trouble> {
         while self.stage.agenda.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             let Some(Reverse((_, act))) = self.stage.agenda.pop() else { break };
@@ -362,7 +367,8 @@ impl Director<'_> {
     }
 
     pub(crate) fn act(&mut self, act: Act) -> Result<(), Trouble> {
-        // What a stale generator says is heard when another one leads: until then it is held up, within bounds.
+        // The requests of a stale generator must arrive while another one leads: until then they
+        // are held up, within bounds.
         if let (Act::Mend(at), Some((whose, term, until))) = (&act, self.watch.held_up)
             && *at == whose
             && self.watch.leader.0 <= term
@@ -419,7 +425,7 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Its network is whole again.
+    /// Repairs the network of a process.
     fn mend(&mut self, at: usize) {
         self.replaced(at);
         let held_up = self.watch.held_up.take_if(|(whose, ..)| *whose == at);
@@ -430,7 +436,7 @@ impl Director<'_> {
         self.stage.actors[at].hurt = false;
     }
 
-    /// Redis is started again, on what it kept.
+    /// Starts Redis again, with the data it kept.
     fn redis_up(&mut self) -> Result<(), Trouble> {
         if self.watch.lossy {
             self.look()?;
@@ -451,12 +457,12 @@ impl Director<'_> {
     }
 }
 
-/// Redis, as the one to whom something was done.
+/// The name of Redis in the history of the faults.
 fn redis() -> String {
     "redis".to_owned()
 }
 
-/// What a fault of the network is to the proxy.
+/// The fault of the proxy for a fault of the network.
 fn fault(kind: Kind, step: &Step) -> Option<Fault> {
     let some = Duration::from_millis(u64::from(10 + step.which % 190));
     Some(match kind {

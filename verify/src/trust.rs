@@ -1,37 +1,39 @@
-//! [`Trusts`]: nobody trusts its session longer than two thirds of a lease after a call was sent that
-//! Redis answered. Because of that a generator stops before another one can be elected. And the other way
-//! round: nobody is judged dead within a lease of a call that Redis answered.
+//! [`Trusts`]: no process trusts its session longer than two thirds of a lease after it sent a call
+//! that Redis answered. Because of that a generator stops before another one can be elected. Also
+//! the other way round: no process is judged dead within a lease of a call that Redis answered.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::history::Entry;
 
-/// Nobody is well who heard nothing for longer: a connection that is silent for so long is given up by its own process.
+/// A process that received nothing for longer has a problem: it gives up a connection that is
+/// silent for this long.
 const HEARS_WITHIN: Duration = Duration::from_millis(900);
-/// No call is waited for longer than this, in microseconds. One that is dropped sooner has no line about its end.
+/// No process waits longer than this for a call, in microseconds. A call that is dropped sooner has
+/// no line for its end.
 const GIVEN_UP_AFTER: u64 = 5_000_000;
 
-/// What is known of the calls of every process.
+/// The calls of every process.
 #[derive(Debug, Default)]
 pub(crate) struct Trusts {
     of: HashMap<String, Calls>,
-    /// Messages added or settled that Redis said it knew already.
+    /// Calls that add or settle messages, and that Redis answered with `already`.
     pub(crate) already: u64,
 }
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// Those that have no answer yet: when they were sent, and what they are.
+    /// Calls without an answer: when they were sent, and their sort.
     open: HashMap<u64, (u64, Sort)>,
-    /// When the latest was sent that was answered, of those that refresh a session.
+    /// When the latest answered call that refreshes a session was sent.
     answered: u64,
-    /// … and whose session was still there; and when the session began.
+    /// The same, for calls whose session still existed; and when the session began.
     refreshed: u64,
     joined: u64,
 }
 
-/// What matters of a call.
+/// What a call means for the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Sort {
     #[default]
@@ -42,7 +44,7 @@ enum Sort {
     Acquire,
     /// It refreshes the session.
     Refresh,
-    /// And adds or settles messages.
+    /// It refreshes the session, and adds or settles messages.
     Move,
     /// It adds messages without a session.
     Send,
@@ -76,7 +78,8 @@ impl Sort {
 }
 
 impl Trusts {
-    /// Somebody's next line. What is wrong with it, if anything is: in words, and the word to look for.
+    /// The next entry of a process's history. Returns a violation, if there is one: in words, and
+    /// the word to look for.
     pub(crate) fn history(
         &mut self,
         who: &str,
@@ -123,8 +126,8 @@ impl Trusts {
         None
     }
 
-    /// Somebody learns that it was judged dead, and nothing was in its way since then. What is wrong with that, if
-    /// anything is.
+    /// A process learns that it was judged dead, and nothing has disturbed it since `well_since`.
+    /// Returns a violation, if this is one.
     pub(crate) fn judged(
         &self,
         who: &str,
@@ -134,14 +137,14 @@ impl Trusts {
     ) -> Option<String> {
         let Calls { refreshed, joined, .. } = *self.of.get(who)?;
         let ago = Duration::from_micros(at.saturating_sub(refreshed));
-        // It may have learnt so late that it has joined again meanwhile.
+        // It may learn this so late that it has joined again already.
         let known = refreshed > joined && refreshed > well_since;
         (known && ago < lease.min(HEARS_WITHIN)).then(|| {
             format!("{who} was judged dead {ago:?} after it sent a call that Redis answered")
         })
     }
 
-    /// Has it a call open that adds or settles messages, and is not given up?
+    /// Does it have an open call that adds or settles messages and is not given up?
     pub(crate) fn moves(&self, who: &str, now: u64) -> bool {
         let mut open = self.of.get(who).into_iter().flat_map(|calls| calls.open.values());
         open.any(|(sent, sort)| sort.moves() && now < sent + GIVEN_UP_AFTER)

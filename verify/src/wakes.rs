@@ -1,7 +1,8 @@
-//! [`Wakes`]: who waits for which event, and whether it returned once that was set.
+//! [`Wakes`]: which process waits for which event, and whether it returned after the event was set.
 //!
-//! Every member waits for one event after the other, each of a name of its own, which somebody else is
-//! told to set once. Whoever waits hears of it or reads it; a timer would only help after a minute.
+//! Every member waits for one event after the other. Each event has a name of its own, and another
+//! process is ordered to set it once. The waiter must receive the wake-up or read the event; its
+//! timer is too long to help.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,14 +12,14 @@ use crate::director::Director;
 use crate::history::Entry;
 use crate::promise::Invariant;
 
-/// Nobody said that it has set it: somebody else is asked.
+/// If no process has set the event after this time, another one is ordered to.
 const TOLD_MAX: Duration = Duration::from_secs(3);
-/// Who has seen nothing for so long cannot tell whether all was well.
+/// A director that has seen nothing for this long does not know whether all was well.
 const BLIND: Duration = Duration::from_secs(1);
-/// By then whoever waits has returned, if all was well all the time.
+/// A waiter must return within this time, if nothing disturbs it.
 const WAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Those who wait, by the name of the event.
+/// The open waits, by the name of the event.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     open: HashMap<String, Wake>,
@@ -26,10 +27,10 @@ pub(crate) struct Wakes {
 
 #[derive(Debug)]
 struct Wake {
-    /// Its place in the cast.
+    /// The index of the waiter in the cast.
     whose: usize,
     told: Option<Instant>,
-    /// Since when it is set, and nothing is in the way.
+    /// Since when the event is set and nothing disturbs the waiter.
     set: Option<Instant>,
 }
 
@@ -38,7 +39,8 @@ impl Wakes {
         self.open.insert(name.to_owned(), Wake { whose, told: None, set: None });
     }
 
-    /// Those that somebody is to be told to set; those that are set, too, if Redis may have forgotten it.
+    /// The events to set now, each with its waiter. With `again`, also those that are set already:
+    /// Redis may have lost that.
     pub(crate) fn tell(&mut self, now: Instant, again: bool) -> Vec<(String, usize)> {
         let mut names = Vec::new();
         for (name, wake) in &mut self.open {
@@ -57,31 +59,31 @@ impl Wakes {
         }
     }
 
-    /// `false` if nobody was known to wait for it.
+    /// Ends a wait; `false` if it was not open.
     pub(crate) fn woke(&mut self, name: &str) -> bool {
         self.open.remove(name).is_some()
     }
 
-    /// It is gone, and waits no more.
+    /// This process is gone: ends its waits.
     pub(crate) fn gone(&mut self, whose: usize) {
         self.open.retain(|_, wake| wake.whose != whose);
     }
 
-    /// Something is in the way of these: their time begins anew.
+    /// Something disturbs these waiters: their time begins again.
     pub(crate) fn hold(&mut self, now: Instant, held: impl Fn(usize) -> bool) {
         for wake in self.open.values_mut().filter(|wake| held(wake.whose)) {
             wake.set = wake.set.map(|_| now);
         }
     }
 
-    /// Redis forgot: everything must be set again.
+    /// Redis lost its data: every event must be set again.
     pub(crate) fn lost(&mut self) {
         for wake in self.open.values_mut() {
             (wake.told, wake.set) = (None, None);
         }
     }
 
-    /// Is anybody asleep for whom it was set so long ago?
+    /// A wait that is still open although its event was set `since` ago.
     pub(crate) fn asleep(&self, now: Instant, since: Duration) -> Option<&str> {
         let late = |wake: &Wake| wake.set.is_some_and(|set| now >= set + since);
         self.open.iter().find(|(_, wake)| late(wake)).map(|(name, _)| name.as_str())
@@ -89,7 +91,7 @@ impl Wakes {
 }
 
 impl Director<'_> {
-    /// Somebody waits for an event, has set one, or returned.
+    /// Reads an entry: a process waits for an event, has set one, or returned.
     pub(crate) fn wake(&mut self, at: usize, who: &str, entry: &Entry) {
         let lives = self.stage.actors[at].is_alive() && who == self.stage.actors[at].name();
         match entry {
@@ -102,18 +104,20 @@ impl Director<'_> {
         }
     }
 
-    /// Has events set that somebody waits for, and sees to it that nobody waits too long.
+    /// Orders processes to set the events that others wait for, and checks that no wait takes too
+    /// long.
     pub(crate) fn watch_over_waits(&mut self) {
         let now = Instant::now();
-        // A director that was held up itself, by a Redis that starts slowly, saw nothing of what was; and a
-        // Redis that answers nobody, on a busy machine, keeps everybody waiting.
+        // A director that was held up itself, for example by a Redis that starts slowly, saw
+        // nothing meanwhile. A Redis that does not answer, on a busy machine, keeps all waiters
+        // waiting.
         let blind = std::mem::replace(&mut self.watch.looked, now) + BLIND < now;
         let silent = self.stage.books.answered + BLIND < now;
         let (actors, down) = (&self.stage.actors, self.stage.redis_hurt || blind || silent);
         self.watch.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
         for (name, whose) in self.watch.wakes.tell(now, self.watch.lossy) {
             let able = |actor: &Actor| actor.is_alive() && !actor.hurt;
-            // Not the fleet next door: its events are others.
+            // Not the fleet next door: it has other events.
             let many = self.sender() + 1;
             let others = (1..many).map(|by| (whose + by) % many);
             if let Some(other) = others.into_iter().find(|at| able(&self.stage.actors[*at])) {
@@ -122,7 +126,7 @@ impl Director<'_> {
         }
         if let Some(name) = self.watch.wakes.asleep(now, WAKE_MAX).map(str::to_owned) {
             let what =
-                format!("a wait for {name} did not return within {WAKE_MAX:?} of its being set");
+                format!("a wait for {name} did not return within {WAKE_MAX:?} after it was set");
             self.watch.wakes.woke(&name);
             self.watch.checker.blame(Invariant::NoWakeUpMissed, what, vec![name]);
         }

@@ -7,35 +7,35 @@ use clap::Subcommand;
 
 use super::{SendLane, values};
 
-/// Which failed messages.
+/// Selects failed messages.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct FilterArgs {
-    /// Only those whose payload or reason matches this regular expression
+    /// Only messages whose payload or reason matches this regular expression
     #[arg(long, value_name = "REGEX")]
     pub(crate) grep: Option<String>,
 
-    /// Only those that failed within this time
+    /// Only messages that failed within the last TIME, such as 1h
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) since: Option<Duration>,
 
-    /// Only those that failed for this cause: handler, attempts, decode, timeout or unread
+    /// Only messages that failed for this cause: handler, attempts, decode, timeout or unread
     #[arg(long, value_name = "CAUSE")]
     pub(crate) cause: Option<artel::Cause>,
 
-    /// Only those of this kind, as their senders said
+    /// Only messages of this kind, as set by the sender (`artel send --kind`)
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<String>,
 
-    /// Only the message of this id
+    /// Only the message with this id
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
 
-    /// At most this many
+    /// At most N messages
     #[arg(long, value_name = "N", value_parser = values::at_least_one)]
     pub(crate) limit: Option<u64>,
 }
 
-/// Which errors are taken, and how they are printed.
+/// Which failed messages to take, and how to print them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TakeArgs {
     #[command(flatten)]
@@ -46,13 +46,13 @@ pub(crate) struct TakeArgs {
     pub(crate) json: bool,
 }
 
-/// Which errors are shown.
+/// Which failed messages to show.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
 
-    /// Go on after this position, as the page before said
+    /// Continue after this position, which the previous page printed
     #[arg(long, value_name = "POSITION", conflicts_with = "since")]
     pub(crate) cursor: Option<String>,
 
@@ -61,46 +61,47 @@ pub(crate) struct ListArgs {
     pub(crate) json: bool,
 }
 
-/// Which errors are put back to work.
+/// Which failed messages to put back to work.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RequeueArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
 
-    /// The lane to put them into [default: each its own; normal for what was generated]
+    /// The lane to put the messages into [default: each message's own lane; normal if it was
+    /// generated]
     #[arg(long, value_enum)]
     pub(crate) lane: Option<SendLane>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
 
-/// Which errors are dropped.
+/// Which failed messages to drop.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DropArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
 
-/// Which errors are copied, and where to.
+/// Which failed messages to copy, and where to.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
 
-    /// Write to this file, which is there only once it is whole [default: stdout]
+    /// Write to this file, which appears only when it is complete [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum ErrorsCommand {
-    /// Show a page of failed messages, newest first, and how many there are; nothing is removed
+    /// Show a page of failed messages, newest first, and their total number; nothing is removed
     List(ListArgs),
     /// Take failed messages: print them and remove them
     Take(TakeArgs),

@@ -28,8 +28,8 @@ pub(crate) use verify::{PartArgs, VerifyArgs};
 
 use crate::exit::{Failure, USAGE};
 
-/// One elected generator, all other copies workers, every message completed exactly once: a fleet
-/// of identical processes on nothing but Redis or Valkey.
+/// A fleet of identical processes on Redis or Valkey: one elected member generates messages, the
+/// others handle them, and every message is completed exactly once.
 #[derive(Debug, Parser)]
 #[command(name = "artel", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -39,12 +39,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     run: RunArgs,
 
-    /// Take all failed messages, print one per line, end
+    /// Take all failed messages: print one per line, remove them, and exit
     #[arg(long = "getErrors", value_name = "yes|no", num_args = 0..=1, default_missing_value = "yes",
           value_parser = values::yes_or_no, help_heading = "Commands as flags")]
     get_errors: Option<bool>,
 
-    /// Put back what dead members left behind, never live work, and end
+    /// Clean up after dead members (put back their messages, free their locks), and exit; live
+    /// members are not touched
     #[arg(long = "cleanTemp", value_name = "yes|no", num_args = 0..=1, default_missing_value = "yes",
           value_parser = values::yes_or_no, help_heading = "Commands as flags")]
     clean_temp: Option<bool>,
@@ -57,16 +58,16 @@ pub(crate) struct Args {
     command: Option<Command>,
 }
 
-const AFTER_HELP: &str = "Without a command it is `run`, and takes its options: see `artel run \
---help`. Every option is also a variable (--interval is ARTEL_INTERVAL) and a key of artel.toml \
-(see `artel config init`). Try it: `artel up`.";
+const AFTER_HELP: &str = "Without a command, artel does `run` and takes the options of `run`: see \
+`artel run --help`. Every option is also a variable (--interval is ARTEL_INTERVAL) and a key of \
+artel.toml (see `artel config init`). Try it: `artel up`.";
 
-/// The heading under which the options of `run` stand.
+/// The heading above the options of `run`.
 pub(crate) const OF_RUN: &str = "Options of `run`, the default command";
 
 /// The whole command line.
 pub(crate) fn command() -> clap::Command {
-    // What belongs to `run` is shown there.
+    // The options of `run` are shown only in `artel run --help`.
     let command = Args::command();
     let mut command = command
         .mut_args(|arg| if arg.get_help_heading() == Some(OF_RUN) { arg.hide(true) } else { arg });
@@ -74,17 +75,17 @@ pub(crate) fn command() -> clap::Command {
     command
 }
 
-/// Where the fleet is, and how much to say.
+/// Where the fleet is, and how much to print.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Global {
-    /// Redis or Valkey: redis://[user:password@]host[:port][/db], rediss:// for TLS, or unix:/path
-    /// [env: ARTEL_REDIS_URL, else REDIS_URL]
+    /// Address of Redis or Valkey: redis://[user:password@]host[:port][/db], rediss:// for TLS, or
+    /// unix:/path [env: ARTEL_REDIS_URL, else REDIS_URL]
     #[arg(long, global = true, value_name = "URL", alias = "redis-url",
           conflicts_with_all = ["redis_url_file", "host", "port", "db"])]
     pub(crate) redis: Option<String>,
 
-    /// A file that holds the address, such as a container's secret
+    /// Read the address from this file, such as a container secret
     #[arg(long, global = true, value_name = "FILE", conflicts_with_all = ["host", "port", "db"])]
     pub(crate) redis_url_file: Option<PathBuf>,
 
@@ -100,39 +101,41 @@ pub(crate) struct Global {
     #[arg(long, global = true)]
     pub(crate) db: Option<u32>,
 
-    /// Certificates of the authority to trust (PEM), instead of the system's
+    /// Certificate authorities to trust (PEM), instead of the system's
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
 
-    /// Our own certificate (PEM), for a server that asks for one
+    /// Client certificate (PEM), for a server that asks for one
     #[arg(long, global = true, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
 
-    /// The key of our own certificate (PEM)
+    /// Private key of the client certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Processes with the same fleet name on the same Redis belong together
+    /// Name of the fleet: processes with the same name on the same Redis belong together
     #[arg(long, global = true, value_name = "NAME", default_value = "artel")]
     pub(crate) fleet: String,
 
-    /// When no address is given: use the private server, or never
+    /// What to do when no address is given
     #[arg(long, global = true, value_enum, default_value = "auto")]
     pub(crate) embedded: EmbeddedMode,
 
-    /// Where the private server keeps its socket and its data [default: ~/.local/share/artel]
+    /// Folder for the socket and the data of the private server [default: ~/.local/share/artel]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// The program of the private server [default: the first valkey-server or redis-server found]
+    /// Program to start as the private server [default: the first valkey-server or redis-server
+    /// found]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) server: Option<PathBuf>,
 
-    /// Settings in TOML [default: artel.toml in the working directory, if there is one]
+    /// Read settings from this TOML file [default: artel.toml in the working directory, if it
+    /// exists]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Output and settings")]
     pub(crate) config: Option<PathBuf>,
 
-    /// How log lines look
+    /// Format of log lines
     #[arg(
         long,
         global = true,
@@ -142,7 +145,7 @@ pub(crate) struct Global {
     )]
     pub(crate) log_format: LogFormat,
 
-    /// Colour on a terminal, always or never
+    /// When to use colour
     #[arg(
         long,
         global = true,
@@ -153,12 +156,12 @@ pub(crate) struct Global {
     )]
     pub(crate) color: Color,
 
-    /// Say more: each message; twice: everything
+    /// Log each message too; given twice, log everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count,
           help_heading = "Output and settings")]
     pub(crate) verbose: u8,
 
-    /// Say less: only warnings and errors
+    /// Log only warnings and errors
     #[arg(
         short,
         long,
@@ -169,7 +172,7 @@ pub(crate) struct Global {
     pub(crate) quiet: bool,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// For people.
@@ -192,9 +195,10 @@ pub(crate) enum Color {
 /// What to do when no address is given.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum EmbeddedMode {
-    /// The private server if it answers, else Redis on localhost, else start the private server.
+    /// Use the private server if it answers, else Redis on localhost, else start the private
+    /// server.
     Auto,
-    /// An error: for production.
+    /// Report an error: for production.
     Never,
 }
 
@@ -202,30 +206,30 @@ pub(crate) enum EmbeddedMode {
 enum Command {
     /// Join the fleet (the default): generate if elected, else handle messages
     Run(RunArgs),
-    /// Join the fleet to handle messages, and never to generate any
+    /// Join the fleet to handle messages; never generate any
     Work(WorkArgs),
-    /// A private server and some members in one terminal: kill them and see
+    /// Start a private server and a fleet in one terminal, to try it out and to kill members
     Up(UpArgs),
-    /// Put messages into a lane: arguments, or lines from stdin
+    /// Put messages into a lane: the arguments, or the lines of stdin
     Send(SendArgs),
-    /// Take all failed messages, print one per line, end
+    /// Take all failed messages: print one per line, and remove them
     #[command(name = "getErrors")]
     GetErrors(TakeArgs),
-    /// Look at failed messages, take them, or put them back to work
+    /// Show failed messages, take them, put them back to work, or drop them
     #[command(subcommand)]
     Errors(ErrorsCommand),
-    /// Where a message is: waiting, claimed by whom, failed why, or done; exit code 5 if nothing is known
+    /// Show where a message is: waiting, claimed, failed or done; exit code 5 if it is not found
     Show {
-        /// Its id, as `artel send` prints it
+        /// Id of the message, as `artel send` prints it
         id: String,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// What the effects of handlers wrote
+    /// Show the data that the effects of handlers wrote
     #[command(subcommand)]
     Data(DataCommand),
-    /// Every fleet on this Redis: who is in it, what waits
+    /// List every fleet on this Redis, with its members and waiting messages
     Fleets {
         /// Print one JSON document
         #[arg(long)]
@@ -234,52 +238,53 @@ enum Command {
     /// Remove a fleet
     #[command(subcommand)]
     Fleet(FleetCommand),
-    /// Who leads, who is here, the books; exit code 6 when nobody is here, when nobody leads although a
-    /// member could, or when messages wait and nobody works
+    /// Show the generator, the members and the books; exit code 6 if the fleet has no members, if
+    /// nobody leads although a member could, or if messages wait and nobody works
     Status(StatusArgs),
-    /// What every member says about itself: role, numbers, handler times
+    /// Ask every member for its role, its counts and its handler times
     Stats {
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Signals across the fleet: set, clear, look at and wait for a named event
+    /// Events across the fleet: set, clear, show and wait for a named event
     #[command(subcommand)]
     Event(EventCommand),
-    /// Locks across the fleet: run a command while holding one, see who holds what
+    /// Locks across the fleet: run a command under a lock, show who holds which lock
     #[command(subcommand)]
     Lock(LockCommand),
-    /// Break a private fleet in every way, check its books, print the verdict; exit code 1 if a promise is broken
+    /// Break a private fleet in every way, check its books, and print the verdict; exit code 1 if a
+    /// promise is broken
     Verify(VerifyArgs),
     /// One process of `verify`
     #[command(hide = true)]
     VerifyPart(PartArgs),
-    /// Put back what dead members left behind
+    /// Clean up after dead members
     Clean(CleanArgs),
-    /// The private server that is used when no address is given
+    /// Show or stop the private server, which is used when no address is given
     #[command(subcommand)]
     Embedded(EmbeddedCommand),
-    /// Settings: where each comes from, whether they are right, a file to begin with
+    /// Show the settings, check a settings file, or write a new one
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, of the program or of one command
+    /// Print the manual page of the program or of one command
     Man {
-        /// Which command, such as `send` or `errors take`
+        /// The command, such as `send` or `errors take`
         command: Vec<String>,
     },
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum DataCommand {
-    /// Print what stands under this name: a value, or one element per line, fields of a hash with a tab
-    /// between field and value; exit code 5 if nothing does
+    /// Print the data under this name: a value, or one element per line; a hash has a tab between
+    /// field and value; exit code 5 if there is no data
     Get {
-        /// The name, as the effect has it
+        /// The name that the effect used
         name: String,
         /// Print one JSON document
         #[arg(long)]
@@ -289,68 +294,68 @@ pub(crate) enum DataCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum FleetCommand {
-    /// Remove a fleet with everything in it: messages, failed ones, books, locks, events, data. Nobody may be
-    /// in it
+    /// Remove a fleet with all its messages, failed messages, books, locks, events and data. The
+    /// fleet must have no members
     Remove {
         /// The fleet
         name: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
 }
 
-/// How the status is printed.
+/// How to print the status.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct StatusArgs {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Again and again, until Ctrl-C
+    /// Print it again and again, until Ctrl-C
     #[arg(long, short)]
     pub(crate) watch: bool,
 
-    /// How often, with --watch
+    /// Time between two prints with --watch
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "1s")]
     pub(crate) every: Duration,
 }
 
 #[derive(Clone, Debug, clap::Args)]
 struct CleanArgs {
-    /// Put back what dead members left behind, never live work
+    /// Put back the messages of dead members and free their locks; live members are not touched
     #[arg(long, required = true)]
     temp: bool,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum EmbeddedCommand {
-    /// Does it run, and who uses it? Exit code 5 if it does not
+    /// Show whether it runs and how many connections it has; exit code 5 if it does not run
     Status {
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Stop it; its data stay
+    /// Stop it; its data are kept
     Stop,
-    /// Its address, such as `export ARTEL_REDIS_URL=$(artel embedded path)` wants it
+    /// Print its address, for example for `export ARTEL_REDIS_URL=$(artel embedded path)`
     Path,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print the settings that a member started here would have, as TOML
+    /// Print the settings of a member that is started here, as TOML
     Show {
-        /// Say where each comes from
+        /// Print where each setting comes from
         #[arg(long)]
         origin: bool,
     },
-    /// Check a file of settings [default: the one that would be used]
+    /// Check a settings file [default: the file that a member started here would read]
     Check {
         /// The file
         file: Option<PathBuf>,
     },
-    /// Write an artel.toml with every setting, its default and what it means
+    /// Write an artel.toml with every setting, its default and its meaning
     Init,
 }
 
@@ -380,12 +385,12 @@ pub(crate) enum Action {
 }
 
 impl Args {
-    /// Is there a command, by its name or as a flag? Without one it is `run`.
+    /// Is a command given, by its name or as a flag? Without one the command is `run`.
     pub(crate) fn has_command(&self) -> bool {
         self.command.is_some() || self.get_errors == Some(true) || self.clean_temp == Some(true)
     }
 
-    /// The one thing that was asked for.
+    /// The one command to perform.
     pub(crate) fn action(self) -> Result<Action, Failure> {
         let (get_errors, clean_temp) =
             (self.get_errors == Some(true), self.clean_temp == Some(true));

@@ -21,7 +21,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
 
-    /// Leave when stdin ends: for whoever starts members and may be killed
+    /// Leave the fleet when stdin ends: for a parent process that may be killed
     #[arg(long, hide = true)]
     pub(crate) tethered: bool,
 }
@@ -36,14 +36,15 @@ pub(crate) struct WorkArgs {
     pub(crate) process: ProcessArgs,
 }
 
-/// What one process has for itself.
+/// Settings of one process alone.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProcessArgs {
-    /// What people call this process [default: artel- and its process id]
+    /// Name of this process in logs and tables [default: artel- and its process id]
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
 
-    /// Serve /livez, /readyz, /gather_stats and /api/v1/status here: a port, or host:port
+    /// Serve /livez, /readyz, /gather_stats and /api/v1/status on this address: a port, or
+    /// host:port
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
 
@@ -52,10 +53,10 @@ pub(crate) struct ProcessArgs {
     pub(crate) http_token_file: Option<PathBuf>,
 }
 
-/// A fleet in one terminal.
+/// Settings of a fleet in one terminal.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct UpArgs {
-    /// How many members
+    /// Number of members
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u16).range(1..=999))]
     pub(crate) members: u16,
@@ -67,12 +68,12 @@ pub(crate) struct UpArgs {
     pub(crate) member: MemberArgs,
 }
 
-/// What a member needs that may lead.
+/// Settings of a member that may lead.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MakeArgs {
-    /// Run this command each interval while this process leads: each line it prints is a message. One that
-    /// takes longer than five intervals and two leases loses its turn to another member [default: none if
-    /// there is a --handler, so that nobody leads and all work; else random text]
+    /// Run this command each interval while this process leads: each line it prints is a message.
+    /// If it takes longer than five intervals plus two leases, another member leads instead
+    /// [default: none if there is a --handler, so that nobody leads and all work; else random text]
     #[arg(long, value_name = "CMD")]
     pub(crate) generator: Option<String>,
 
@@ -80,30 +81,30 @@ pub(crate) struct MakeArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "500ms")]
     pub(crate) interval: Duration,
 
-    /// Stop generating after this many messages of the whole fleet
+    /// Stop generating when the fleet has generated N messages in total
     #[arg(long, value_name = "N")]
     pub(crate) max_messages: Option<u64>,
 
-    /// Does the process that leads handle messages, too?
+    /// When the process that leads also handles messages
     #[arg(long, value_enum, value_name = "WHEN", default_value = "never")]
     pub(crate) leader_works: LeaderWorks,
 }
 
-/// When the process that leads handles messages, too.
+/// When the process that leads also handles messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum LeaderWorks {
     /// It only generates.
     Never,
-    /// While no other member works.
+    /// It handles messages while no other member works.
     Alone,
-    /// Like every other member.
+    /// It handles messages like every other member.
     Always,
 }
 
-/// What all members of a fleet have in common.
+/// Settings of every member.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MemberArgs {
-    /// Share of messages the built-in handler finds in error, 0 to 1
+    /// Share of messages that the built-in handler fails, from 0 to 1
     #[arg(long, value_name = "SHARE", value_parser = values::share, default_value = "0.05")]
     pub(crate) error_rate: f64,
 
@@ -111,48 +112,50 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_name = "CMD")]
     pub(crate) handler: Option<String>,
 
-    /// One process per message, or one per slot that reads and answers JSON lines
+    /// How to run the handler: a process per message, or a process per slot that reads and answers
+    /// JSON lines
     #[arg(long, value_enum, value_name = "MODE", default_value = "exec")]
     pub(crate) handler_mode: HandlerMode,
 
-    /// A handler that runs longer is stopped, and its message fails
+    /// Stop a handler that runs longer than this; its message fails
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5m")]
     pub(crate) handler_timeout: Duration,
 
-    /// Simulated work per message: a time, or a time per byte such as 10us/byte
+    /// How long the built-in handler works on a message: a time, or a time per byte such as
+    /// 10us/byte
     #[arg(long, value_name = "TIME", conflicts_with = "handler")]
     pub(crate) work_time: Option<WorkTime>,
 
-    /// Messages handled at the same time [default: number of cores]
+    /// Number of messages to handle at the same time [default: number of cores]
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<usize>,
 
-    /// How often each lane is the first to be served
+    /// Weights of the lanes: how often each lane is served first
     #[arg(long, value_name = "LANE=N,…", value_parser = values::weights,
           default_value = "high=10,generated=3,normal=2,low=1")]
     pub(crate) lane_weights: artel::LaneWeights,
 
-    /// Messages that may wait in a lane: beyond, generating and sending wait; one value for the fleet
-    /// [default: the fleet's, else 1000000]
+    /// How many messages may wait in a lane. When it is full, the generator and senders wait. One
+    /// value for the fleet [default: the fleet's, else 1000000]
     #[arg(long, value_name = "N")]
     pub(crate) backlog_max: Option<usize>,
 
-    /// Failed messages that may be stored: beyond, generating and sending wait; one value for the fleet
-    /// [default: the fleet's, else 1000000]
+    /// How many failed messages may be stored. At this number, the generator and senders wait. One
+    /// value for the fleet [default: the fleet's, else 1000000]
     #[arg(long, value_name = "N")]
     pub(crate) errors_max: Option<usize>,
 
-    /// Workers that may die over a message before it goes to the error store; one value for the
-    /// fleet [default: the fleet's, else 5]
+    /// How many workers may die while they hold a message before it goes to the error store. One
+    /// value for the fleet [default: the fleet's, else 5]
     #[arg(long, value_name = "N")]
     pub(crate) attempts_max: Option<u32>,
 
-    /// How long a silent member counts as alive; one value for the fleet [default: the fleet's, else
-    /// 3s]
+    /// How long a member counts as alive after its last call to Redis. One value for the fleet
+    /// [default: the fleet's, else 3s]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) lease: Option<Duration>,
 
-    /// How long each further standby waits before it tries to take over
+    /// Delay before a member tries to take over a free lease; multiplied by its rank
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "50ms")]
     pub(crate) takeover_timeout: Duration,
 
@@ -160,24 +163,24 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "10s")]
     pub(crate) stop_grace: Duration,
 
-    /// Replicas that must have a message or an outcome before it counts (WAIT)
+    /// Number of replicas that must have a message or an outcome before it counts (WAIT)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) replicas: u32,
 
-    /// Keep an entry per settled message: off, all, or about the last N; one value for the fleet
+    /// Keep an entry per settled message: off, all, or about the last N. One value for the fleet
     /// [default: the fleet's, else off]
     #[arg(long, value_name = "off|all|N", value_parser = values::ledger)]
     pub(crate) ledger: Option<artel::Ledger>,
 
-    /// Makes the built-in generator and handler repeatable
+    /// Seed of the built-in generator and handler, to make them repeatable
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Say the books this often
+    /// Log the books at this interval
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) snapshot_every: Option<Duration>,
 
-    /// End by itself after this time, and print the books
+    /// Stop after this time, and print the books
     #[arg(long = "for", value_name = "TIME", value_parser = values::time)]
     pub(crate) duration: Option<Duration>,
 }
@@ -187,6 +190,6 @@ pub(crate) struct MemberArgs {
 pub(crate) enum HandlerMode {
     /// A process per message.
     Exec,
-    /// A process per slot, which reads a JSON line per message and answers with one.
+    /// A process per slot, which reads a JSON line per message and answers with a JSON line.
     Lines,
 }

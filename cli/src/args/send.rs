@@ -31,26 +31,26 @@ impl From<SendLane> for artel::Lane {
 /// What to do with an empty line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Empty {
-    /// Stop there.
+    /// Stop at this line.
     Refuse,
-    /// Leave it out.
+    /// Do not send it.
     Skip,
     /// Send an empty message.
     Send,
 }
 
-/// What is sent.
+/// What to send, and how.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SendArgs {
-    /// The messages; without any, each line of stdin is one
+    /// The messages; without any, each line of stdin is a message
     #[arg(value_name = "MESSAGE")]
     pub(crate) messages: Vec<String>,
 
-    /// Each line of this file is a message; `-` is stdin
+    /// Send each line of this file as a message; `-` is stdin
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["messages", "dedup"])]
     pub(crate) file: Option<PathBuf>,
 
-    /// What is read ends with a NUL, as of `find -print0`, instead of a line end
+    /// Messages that are read end with a NUL byte instead of a newline, as from `find -print0`
     #[arg(short = '0', long = "null", conflicts_with = "messages")]
     pub(crate) null: bool,
 
@@ -58,27 +58,27 @@ pub(crate) struct SendArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value = "refuse")]
     pub(crate) empty: Empty,
 
-    /// How long Redis may be away before sending is given up
+    /// Give up after this time without an answer from Redis
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "1min")]
     pub(crate) timeout: Duration,
 
-    /// The lane to put them into
+    /// The lane to send to
     #[arg(long, value_enum, default_value = "normal")]
     pub(crate) lane: SendLane,
 
-    /// Send one message, and only if none was sent under this key before
+    /// Send one message, but only if no message was sent with this key before
     #[arg(long, value_name = "KEY")]
     pub(crate) dedup: Option<String>,
 
-    /// How long that key is remembered
+    /// How long the key of --dedup is remembered
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "1day")]
     pub(crate) dedup_for: Duration,
 
-    /// What kind of messages they are, for handlers that tell kinds apart
+    /// Kind of the messages, for handlers that distinguish kinds
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<String>,
 
-    /// Messages may be any bytes, not only UTF-8 text, and empty
+    /// Messages may be any bytes, also empty; by default only UTF-8 text is sent
     #[arg(long)]
     pub(crate) raw: bool,
 

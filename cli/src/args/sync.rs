@@ -9,43 +9,43 @@ use super::values;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum EventCommand {
-    /// Set it, and wake everybody who waits for it; it stays set until it is cleared, and setting it
-    /// twice is setting it once
+    /// Set the event and wake every waiter. It stays set until it is cleared; setting it again
+    /// changes nothing
     Set {
-        /// The event
+        /// Name of the event
         name: String,
-        /// Clear it by itself after this time, unless somebody set it for longer
+        /// Clear it automatically after this time, unless another set lasts longer
         #[arg(long, value_name = "TIME", value_parser = values::time)]
         ttl: Option<Duration>,
     },
-    /// Clear it
+    /// Clear the event
     Clear {
-        /// The event
+        /// Name of the event
         name: String,
     },
-    /// Is it set? Exit code 5 if it is not
+    /// Show whether the event is set; exit code 5 if it is not
     Status {
-        /// The event
+        /// Name of the event
         name: String,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Wait until it is set, also if it is cleared again at once
+    /// Wait until the event is set, even if it is cleared again at once
     Wait {
-        /// The event
+        /// Name of the event
         name: String,
         /// Give up after this time, with exit code 4
         #[arg(long, value_name = "TIME", value_parser = values::time)]
         timeout: Option<Duration>,
-        /// Clear it then: of all who wait so, one goes on each time it is set
+        /// Clear the event after the wait: each set lets one of the waiters with --clear continue
         #[arg(long)]
         clear: bool,
-        /// Look at least this often, whatever is heard
+        /// Re-check the event at least this often
         #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5s")]
         consumer_timeout: Duration,
     },
-    /// Every event of the fleet
+    /// List every event of the fleet
     List {
         /// Print one JSON document
         #[arg(long)]
@@ -55,17 +55,17 @@ pub(crate) enum EventCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum LockCommand {
-    /// Run a command while holding the lock; its exit code is ours
+    /// Run a command while holding the lock; exit with its exit code
     Run(LockRunArgs),
-    /// Who holds it? Exit code 5 if nobody does
+    /// Show who holds the lock; exit code 5 if nobody does
     Status {
-        /// The lock
+        /// Name of the lock
         name: String,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Every lock that is held
+    /// List every lock that is held
     List {
         /// Print one JSON document
         #[arg(long)]
@@ -73,35 +73,36 @@ pub(crate) enum LockCommand {
     },
 }
 
-/// What is run under which lock.
+/// The command to run, and its lock.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LockRunArgs {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
 
-    /// Give up if it cannot be had within this time, 0 for at once [default: wait]
+    /// Give up if the lock is not free within this time; 0 means do not wait [default: wait]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) wait: Option<Duration>,
 
-    /// What happens to the command when the lock is lost: Redis was away for two thirds of a lease, or
-    /// cut off from us for a moment, or this process was frozen and judged dead
+    /// What happens to the command when the lock is lost. It is lost if Redis is down for two
+    /// thirds of a lease, if the connection is cut for a moment, or if this process was frozen and
+    /// judged dead
     #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
     pub(crate) on_lost: OnLost,
 
-    /// Exit code when the lock cannot be had in time, instead of 4
+    /// Exit code if the lock is not free in time, instead of 4
     #[arg(long, value_name = "N")]
     pub(crate) conflict_exit: Option<u8>,
 
-    /// How long a silent holder counts as alive, and for two thirds of which it goes on without Redis; one
-    /// value for the fleet [default: the fleet's, else 3s]
+    /// How long a holder counts as alive after its last call to Redis. If Redis is down, the lock
+    /// is kept for two thirds of this time. One value for the fleet [default: the fleet's, else 3s]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) lease: Option<Duration>,
 
-    /// What others see as its holder [default: lock- and the process id]
+    /// Name of the holder that others see [default: lock- and the process id]
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
 
-    /// The command, behind `--`; it finds the fencing token in ARTEL_LOCK_TOKEN
+    /// The command, after `--`; the fencing token is in its variable ARTEL_LOCK_TOKEN
     #[arg(value_name = "CMD", required = true, last = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -109,8 +110,8 @@ pub(crate) struct LockRunArgs {
 /// What happens to a command whose lock is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// It is ended, with everything it started.
+    /// It is killed, with everything it started.
     Kill,
-    /// It goes on; the token tells that it is late.
+    /// It continues; its fencing token shows that it is late.
     Ignore,
 }

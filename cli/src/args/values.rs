@@ -1,10 +1,11 @@
-//! How values are read.
+//! Parsers for the values of options.
 
 use std::time::Duration;
 
 use artel::{LaneWeights, Ledger};
 
-/// A time such as `500ms`; a bare 0 is a time, too, and out of range where it does not make sense.
+/// A time such as `500ms`. A bare `0` is a time, too; an option that needs more than zero refuses
+/// it later.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
@@ -53,7 +54,7 @@ pub(super) fn ledger(text: &str) -> Result<Ledger, String> {
     }
 }
 
-/// Weights such as `high=10,low=2`; the lanes that are not named keep theirs.
+/// Weights such as `high=10,low=2`. Lanes that are not named keep their default weight.
 pub(super) fn weights(text: &str) -> Result<LaneWeights, String> {
     let mut weights = LaneWeights::default();
     for part in text.split(',') {

@@ -1,4 +1,4 @@
-//! Flags of `artel verify`.
+//! The options of `verify`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,27 +7,28 @@ use artel_verify::Kind;
 
 use super::values::time;
 
-/// What is broken, for how long, and where.
+/// What to break, for how long, and where.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// For how long faults happen
+    /// How long to inject faults
     #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "60s")]
     pub(crate) time: Duration,
 
-    /// Members of the fleet
+    /// Number of members
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(2..=100))]
     pub(crate) members: u16,
 
-    /// Messages a second [default: 500/s, or as many as the members can bear]
+    /// Messages per second [default: 500/s, or less if the members cannot handle that many]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) rate: Option<u64>,
 
-    /// What decides which fault comes when [default: chance]
+    /// Seed that decides which fault comes when [default: random]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Which faults, by kind or family: all, kill, freeze, network, redis, clock, or names such as
-    /// cut,redis-loss (all is all but redis-everysec and redis-loss, with which Redis itself loses data)
+    /// Which faults to inject, by family (all, kill, freeze, network, redis, clock) or by name
+    /// (such as cut,redis-loss). `all` leaves out redis-everysec and redis-loss, because with these
+    /// Redis itself loses data
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = kinds)]
     pub(crate) faults: Kinds,
 
@@ -35,25 +36,25 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
     pub(crate) lease: Duration,
 
-    /// Also write everything to a file, as JSON
+    /// Also write the whole report to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
-    /// The libfaketime that wall clocks are set with [default: where packages put it]
+    /// The libfaketime library, which sets the wall clocks [default: where packages install it]
     #[arg(long, value_name = "FILE")]
     pub(crate) faketime: Option<PathBuf>,
 
-    /// Use a Redis that is not empty, whatever happens to what it holds
+    /// Use a Redis that is not empty; its data may be lost
     #[arg(long)]
     pub(crate) i_know: bool,
 
-    /// Keep the history and the server's data in this folder [default: a temporary one, removed unless
-    /// something is broken]
+    /// Keep the history and the server's data in this folder [default: a temporary folder, removed
+    /// unless a promise is broken]
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
 }
 
-/// The faults of one list.
+/// The faults that one list names.
 #[derive(Clone, Debug)]
 pub(crate) struct Kinds(pub(crate) Vec<Kind>);
 
@@ -63,7 +64,7 @@ fn kinds(text: &str) -> Result<Kinds, String> {
         let some = Kind::named(name).ok_or_else(|| {
             let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
             format!(
-                "no fault is called {name:?}; there are all, kill, freeze, network, redis, clock, {}",
+                "no fault is called {name:?}; use all, kill, freeze, network, redis, clock, {}",
                 names.join(", ")
             )
         })?;
@@ -78,11 +79,11 @@ fn rate(text: &str) -> Result<u64, String> {
     let number = text.strip_suffix("/s").unwrap_or(text).trim();
     match number.parse() {
         Ok(rate @ 1..=100_000) => Ok(rate),
-        _ => Err("should be messages a second from 1 to 100000, such as 500/s".to_owned()),
+        _ => Err("must be messages a second from 1 to 100000, such as 500/s".to_owned()),
     }
 }
 
-/// One process under test; started by `artel verify`, by nobody else.
+/// One process under test. Only `artel verify` starts it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PartArgs {
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! `artel clean --temp`: put back what dead members left behind, never live work.
+//! `artel clean --temp`: puts back the messages of dead members and frees their locks. Live members
+//! are not touched.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,11 @@ use crate::exit::{Failure, OK};
 use crate::printer;
 use crate::settings::Place;
 
-/// How long the judging of dead members may take beside their lease.
+/// How long it may take until all dead members are judged, in addition to two leases.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
-    // A member that neither leads nor works: it only judges, like all others, and puts back.
+    // An observer: it neither leads nor works. Like all members it judges, and puts messages back.
     let fleet = place.open()?;
     let mut member = fleet.join().start().await?;
     let mut notices = member.notices();
@@ -20,7 +21,7 @@ pub(crate) async fn clean(place: &Place) -> Result<u8, Failure> {
     loop {
         member.clean().await?;
         let status = fleet.status().await?;
-        // Everybody was heard of since we began, or is judged by now.
+        // Done when every member was seen since the start, or is judged dead.
         let elapsed = start.elapsed();
         let open = status.members.iter().any(|member| member.seen > elapsed);
         let patience = PATIENCE + status.lease * 2;

@@ -1,4 +1,4 @@
-//! `artel config`: where each setting comes from, whether they are right, a file to begin with.
+//! `artel config`: shows where each setting comes from, checks a settings file, writes a new one.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::exit::{FAILURE, Failure, OK};
 use crate::layers::{self, FILE, Origin, Setting};
 use crate::{commands, printer};
 
-/// `told` is what the command line says about a member's settings.
+/// Runs the command. `told` are the settings of a member that the command line names.
 pub(crate) fn config(
     global: &Global,
     command: &ConfigCommand,
@@ -45,8 +45,9 @@ fn show(origin: bool, told: &[OsString]) -> Result<u8, Failure> {
 
 /// A value as TOML, without its password.
 fn written(name: &str, value: &str) -> String {
-    // The library knows how to show an address. What it cannot read might be a password alone; what
-    // has neither a user nor further words has none.
+    // The library shows an address without its password. If it cannot parse the value, the value
+    // might be just a password, so it is not shown. An address without these characters has no
+    // password.
     let known = Address::new(value).to_string();
     let plain = known.contains(':') && !value.contains(['@', '?', '%', '#']);
     let shown = if name == "redis" && !plain { known } else { value.to_owned() };
@@ -58,11 +59,11 @@ fn written(name: &str, value: &str) -> String {
     if plain { shown } else { format!("{shown:?}") }
 }
 
-/// Is this file right, by itself?
+/// Checks one settings file by itself.
 fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
     let (path, text) = match layers::file_in_use(file.or(global.config.as_ref()))? {
         Some(found) => found,
-        None => (PathBuf::from(FILE), layers::file_text(Path::new(FILE))?), // it is not there
+        None => (PathBuf::from(FILE), layers::file_text(Path::new(FILE))?), // fails: no such file
     };
     let args = layers::read_file(&path, &text)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
@@ -80,7 +81,7 @@ fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
 fn init() -> Result<u8, Failure> {
     let mut text = String::from(
         "# Settings of `artel`. A flag or a variable (interval is --interval and ARTEL_INTERVAL)\n\
-         # overrules what is written here. `artel config check` checks this file.\n",
+         # overrules this file. `artel config check` checks it.\n",
     );
     for Setting { name, help, value, origin } in layers::settings(None)? {
         debug_assert!(matches!(origin, Origin::Default));
@@ -90,7 +91,7 @@ fn init() -> Result<u8, Failure> {
             None => writeln!(text, "# {name} ="),
         };
     }
-    // A password may be written into it.
+    // The user may write a password into it.
     let file = File::options().write(true).create_new(true).mode(0o600).open(FILE);
     let made = file.and_then(|mut file| file.write_all(text.as_bytes()));
     made.map_err(|error| {

@@ -1,4 +1,4 @@
-//! `artel data`: what the effects of handlers wrote.
+//! `artel data`: the data that the effects of handlers wrote.
 
 use artel::Data;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(crate) async fn data(place: &Place, command: &DataCommand) -> Result<u8, Fai
     Ok(OK)
 }
 
-/// One element per line, whatever is in it.
+/// One element per line, escaped so that each is one line.
 fn lines(data: &Data) -> String {
     let line = |bytes: &[u8]| String::from_utf8_lossy(&escape(bytes)).into_owned();
     match data {
@@ -40,7 +40,8 @@ fn lines(data: &Data) -> String {
 }
 
 fn document(name: &str, data: &Data) -> Value {
-    // What is not text is written as in a line, so that no two become the same.
+    // Bytes that are not UTF-8 are escaped as in a line, so that two different values stay
+    // different.
     let written = |bytes: &Vec<u8>| match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => String::from_utf8_lossy(&escape(bytes)).into_owned(),

@@ -28,7 +28,7 @@ fn status(private: &Embedded, json: bool) -> Result<(String, u8), Failure> {
         (None, json) if there => {
             let document =
                 serde_json::json!({"v": 1, "running": true, "url": url, "answers": false});
-            let text = format!("there, and not answering ({url})\n");
+            let text = format!("running, but not answering ({url})\n");
             (if json { table::json(&document)? } else { text }, UNREACHABLE)
         }
         (None, true) => {

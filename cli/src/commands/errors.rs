@@ -1,7 +1,7 @@
-//! `artel errors`: look at failed messages, take them, put them back to work, drop them, copy them.
+//! `artel errors`: show failed messages, take them, put them back to work, drop them, copy them.
 //!
-//! **Invariant:** only `take`, `requeue` and `drop` remove anything, and only what they have shown: `take`
-//! what was printed, the others what was counted in the question.
+//! **Invariant:** only `take`, `requeue` and `drop` remove anything. `take` removes only what it
+//! printed; the others remove only what they counted in their question.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -20,9 +20,10 @@ use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table, times};
 
-/// What `list` shows unless it is told otherwise.
+/// How many messages `list` shows by default.
 const PAGE: u64 = 20;
-/// How much of a reason is shown: a little of its beginning, which says how it ended, and its end.
+/// How much of a reason is shown: its end, and a little of its beginning, which says how the
+/// command ended.
 const REASON_CHARS: usize = 200;
 const REASON_BEGIN: usize = 60;
 /// Records per request.
@@ -38,7 +39,7 @@ pub(crate) async fn errors(place: &Place, command: &ErrorsCommand) -> Result<u8,
     }
 }
 
-/// Which records are meant.
+/// Selects records.
 pub(crate) struct Filter {
     grep: Option<Regex>,
     cause: Option<artel::Cause>,
@@ -46,14 +47,14 @@ pub(crate) struct Filter {
     id: Option<String>,
     limit: u64,
     since: Option<Duration>,
-    /// The same in Redis time, once it is known.
+    /// The same as a point in Redis time, once that is known.
     since_time: SystemTime,
 }
 
 impl Filter {
     pub(crate) fn new(args: &FilterArgs) -> Result<Filter, Failure> {
         let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(|error| {
-            // The last line says what is wrong; those before it draw it.
+            // The last line says what is wrong. The lines before it only show the place.
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default();
             let reason = reason.trim_start_matches("error: ");
@@ -73,7 +74,7 @@ impl Filter {
         })
     }
 
-    /// Does it choose at all?
+    /// Does it select all records?
     pub(crate) fn is_everything(&self) -> bool {
         self.grep.is_none()
             && self.cause.is_none()
@@ -83,7 +84,7 @@ impl Filter {
             && self.limit == u64::MAX
     }
 
-    /// Where to begin.
+    /// The position to begin at.
     pub(crate) async fn cursor(&mut self, fleet: &Fleet) -> Result<Cursor, Failure> {
         if let Some(since) = self.since {
             let time = fleet.now().await?.checked_sub(since);
@@ -92,7 +93,7 @@ impl Filter {
         Ok(Cursor::since(self.since_time))
     }
 
-    /// Is this one meant? Counts towards the limit.
+    /// Is this record selected? If so, it counts towards the limit.
     pub(crate) fn takes(&mut self, record: &ErrorRecord) -> bool {
         let fits = self.limit > 0
             && record.failed_at >= self.since_time
@@ -107,7 +108,7 @@ impl Filter {
     }
 }
 
-/// Goes through what is meant, page by page, until it ends or `each` says stop.
+/// Visits the selected records page by page, until there are no more or `each` returns false.
 async fn through(
     store: &ErrorStore,
     cursor: &mut Cursor,
@@ -161,11 +162,11 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
     let (stored, taken) = (store.count().await?, store.being_taken().await?);
     let taken = match taken {
         0 => String::new(),
-        taken => format!(", {taken} of them being taken by somebody"),
+        taken => format!(", {taken} of them are being taken now"),
     };
     match last {
         _ if stored == 0 && !fleet.info().await?.was_joined => printer::remark(&format!(
-            "no failed message is stored: nobody ever joined fleet {:?} (`artel fleets` shows those there are)",
+            "no failed message is stored: nobody ever joined fleet {:?} (`artel fleets` lists all fleets)",
             place.fleet
         )),
         _ if stored == 0 => printer::remark("no failed message is stored"),
@@ -180,10 +181,10 @@ async fn list(place: &Place, args: &ListArgs) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// One record for people: a line about it, then its reason and its payload, cut where they are long.
+/// One record for people: a line about it, then its reason and its payload, cut if they are long.
 pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now: SystemTime) {
     let cut = |bytes: &[u8]| {
-        // Nothing that a terminal would obey.
+        // Without characters that a terminal would obey.
         let line = String::from_utf8_lossy(&take::escape(bytes)).into_owned();
         let line = harmless(&line);
         match line.char_indices().nth(200) {
@@ -205,7 +206,7 @@ pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now: SystemTime) {
         optional("kind", record.kind.as_deref()),
         optional("was", record.origin.as_ref().map(MessageId::as_str)),
     ]));
-    // What was said last is why.
+    // The end of the reason usually says why.
     let reason = harmless(&String::from_utf8_lossy(&take::escape(record.reason.as_bytes())));
     let reason = match reason.char_indices().nth_back(REASON_CHARS - 1) {
         Some((at, _)) if at > 0 => {
@@ -218,14 +219,15 @@ pub(crate) fn entry(text: &mut String, record: &ErrorRecord, now: SystemTime) {
     let _ = writeln!(text, "  payload  {}", cut(&record.payload));
 }
 
-/// What a question was asked about: only that is touched, whatever fails meanwhile.
+/// The records that a question was about. Only these are changed; messages that fail meanwhile are
+/// not.
 struct Asked {
     begin: Cursor,
     last: String,
     count: u64,
 }
 
-/// Counts what is meant and asks; `None` if nothing is to be done.
+/// Counts the selected records and asks for confirmation; `None` if there is nothing to do.
 async fn ask(
     fleet: &Fleet,
     filter: &mut Filter,
@@ -264,7 +266,7 @@ async fn ask(
     }
 }
 
-/// The pages of what was asked about, oldest first; `None` behind the last.
+/// The pages of the records that the question was about, oldest first; `None` after the last.
 struct Pages<'a> {
     store: &'a ErrorStore,
     filter: Filter,
@@ -312,7 +314,7 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
     printer::data(&format!("{done}\n"))?;
     let gone = count.saturating_sub(done + unreadable);
     if unreadable > 0 {
-        printer::remark(&format!("note: {unreadable} hold no message of this version and stay"));
+        printer::remark(&format!("note: {unreadable} stay: this version cannot read them"));
     }
     if gone > 0 {
         printer::remark(&format!("note: {gone} were taken or put back by somebody else meanwhile"));
@@ -352,7 +354,7 @@ fn before(one: &str, other: &str) -> bool {
     parse(one) < parse(other)
 }
 
-/// A signal ends it, and leaves no part of a file behind.
+/// Exports records. If a signal ends it, no partial file is left.
 async fn export(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     match Signals::catch()?.unless(copy(place, args)).await {
         Ok(done) => done,
@@ -405,8 +407,7 @@ async fn copy(place: &Place, args: &ExportArgs) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// A file that is there only once it is whole. What is no plain file (a pipe, a device) is written to
-/// directly.
+/// A file that appears only when it is complete. A pipe or a device is written to directly.
 struct Target {
     file: BufWriter<File>,
     part: Option<(PathBuf, PathBuf)>,
@@ -419,7 +420,7 @@ impl Target {
             let file = File::options().append(true).open(path)?;
             return Ok(Target { file: BufWriter::new(file), part: None });
         }
-        // A link is followed: what it leads to is replaced, not the link.
+        // A link is followed: its target is replaced, not the link.
         let path = match std::fs::read_link(path) {
             Ok(to) => path.parent().unwrap_or(Path::new("")).join(to),
             Err(_) => path.to_owned(),

@@ -1,4 +1,4 @@
-//! `artel event`: signals across the fleet.
+//! `artel event`: named events across the fleet.
 
 use std::time::Duration;
 
@@ -64,7 +64,8 @@ async fn wait(
 ) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let waiting = async {
-        // A Redis that is not there is an error; one that goes away later is waited for.
+        // If Redis is down at the start, that is an error. If it goes down later, this waits for
+        // it.
         let is_set = event.is_set().await?;
         if clear {
             return event.take().await.map(|()| true);

@@ -1,4 +1,4 @@
-//! `artel fleets` and `artel fleet`: which fleets there are, and away with one.
+//! `artel fleets` and `artel fleet`: list all fleets, remove one.
 
 use artel::{Error, Fleet, Role};
 use serde_json::json;
@@ -15,7 +15,7 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
         let status = match Fleet::open(&place.redis, &name)?.status().await {
             Ok(status) => Ok(status),
             Err(error) if error.is_unreachable() => return Err(error.into()),
-            // One that cannot be read, by this version or this user, is there all the same.
+            // A fleet that this version or this user cannot read is listed with its problem.
             Err(error) => Err(error),
         };
         found.push((name, status));
@@ -78,7 +78,7 @@ pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, F
     let fleet = Fleet::open(&place.redis, name)?;
     if !fleet.fleets().await?.contains(name) {
         let error = format!("there is no fleet {name:?} on {}", place.redis);
-        return Err(Failure::new(NOT_FOUND, error).hint("`artel fleets` shows those there are"));
+        return Err(Failure::new(NOT_FOUND, error).hint("`artel fleets` lists all fleets"));
     }
     let what = match fleet.status().await {
         Ok(status) if !status.members.is_empty() => {
@@ -88,7 +88,8 @@ pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, F
             let waiting = status.messages.waiting + status.messages.claimed;
             format!("not done: {waiting}, failed and stored: {}", status.errors.stored)
         }
-        // What was begun can be finished; what another version wrote can be removed, too.
+        // A removal that was interrupted can be finished. A fleet of another version can be
+        // removed, too.
         Err(error @ (Error::Protocol { .. } | Error::BeingRemoved { .. })) => error.to_string(),
         Err(error) => return Err(error.into()),
     };

@@ -1,7 +1,8 @@
-//! `artel lock`: run a command while holding a lock; who holds what.
+//! `artel lock`: run a command under a lock; show who holds which lock.
 //!
-//! **Invariant:** the command is started only while the lock is held, and is ended, with everything
-//! it started, before anybody else can be granted the lock that was lost for want of Redis.
+//! **Invariant:** the command is started only while the lock is held. If the lock is lost because
+//! Redis is down, the command is ended, with everything it started, before anybody else can be
+//! granted the lock.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -20,10 +21,10 @@ use crate::signals::Signals;
 use crate::variables::HTTP_TOKEN;
 use crate::{printer, table, times};
 
-/// As a shell says that a command is not there, or cannot be run.
+/// The exit codes of a shell: the command does not exist, or cannot be run.
 const NO_COMMAND: u8 = 127;
 const NO_START: u8 = 126;
-/// How long it may take to find out who has a lock that could not be had.
+/// How long it may take to find out who holds the lock.
 const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 /// When to log for whom the process waits, and how often to check who holds the lock.
 const TELL_AFTER: Duration = Duration::from_millis(500);
@@ -85,12 +86,12 @@ async fn run(place: &Place, args: &LockRunArgs) -> Result<u8, Failure> {
     };
     let ended = hold(&member, args, &mut signals).await;
     member.stop();
-    // What was held is released; whoever does not want to wait for the rest need not.
+    // The lock is released already. A signal ends the wait for the rest.
     let _ = signals.unless(member.stopped()).await;
     ended
 }
 
-/// Waits for the lock and runs the command under it; its exit code.
+/// Waits for the lock and runs the command under it; returns its exit code.
 async fn hold(member: &Member, args: &LockRunArgs, signals: &mut Signals) -> Result<u8, Failure> {
     let lock = member.lock(&args.name)?;
     let waiting = async {
@@ -112,12 +113,12 @@ async fn hold(member: &Member, args: &LockRunArgs, signals: &mut Signals) -> Res
         Err(code) => return Ok(code),
     };
     let Some(guard) = guard else {
-        // For the message only, so it may not take long.
+        // Only for the error text, so it may not take long.
         let holder = holder(member, &args.name).await;
         let holder = holder.map_or_else(String::new, |(name, _)| format!(": {name} has it"));
         let error = format!("lock {:?} could not be had{holder}", args.name);
         return match args.conflict_exit {
-            // It is expected, so it is no error: `-q` silences it.
+            // The user expects this, so it is not an error: `-q` silences it.
             Some(code) => {
                 tracing::info!("{error}");
                 Ok(code)
@@ -127,16 +128,16 @@ async fn hold(member: &Member, args: &LockRunArgs, signals: &mut Signals) -> Res
     };
     let ended = under(&guard, args, signals).await;
     if !guard.is_held() {
-        return ended; // it is free when the session ends, which is now
+        return ended; // the lock is free when the session ends, which is now
     }
     let released = signals.unless(guard.release()).await;
     if let (Ok(_), Ok(Err(error)), OnLost::Kill) = (&ended, released, args.on_lost) {
-        tracing::warn!(%error, "the command has ended, but the lock was lost before");
+        tracing::warn!(%error, "the lock was lost before the command ended");
     }
     ended
 }
 
-/// Who has a lock, and for how long; nobody if that cannot be found out soon.
+/// Who holds the lock, and for how long; `None` if that cannot be found out soon.
 async fn holder(member: &Member, name: &str) -> Option<(String, Duration)> {
     let lock = tokio::time::timeout(HOLDER_TIMEOUT, member.fleet().lock_status(name)).await;
     let lock = lock.ok().and_then(Result::ok).flatten()?;
@@ -144,7 +145,7 @@ async fn holder(member: &Member, name: &str) -> Option<(String, Duration)> {
     Some((who, lock.held))
 }
 
-/// Says for whom is waited, once it takes a while, and again whenever it is somebody else.
+/// Logs who holds the lock, once the wait takes a while, and again when the holder changes.
 async fn tell_holders(member: &Member, name: &str) -> std::convert::Infallible {
     let mut told = None;
     tokio::time::sleep(TELL_AFTER).await;
@@ -160,7 +161,7 @@ async fn tell_holders(member: &Member, name: &str) -> std::convert::Infallible {
     }
 }
 
-/// Runs the command; its exit code, or why it was ended.
+/// Runs the command; returns its exit code, or why it was ended.
 async fn under(
     guard: &LockGuard,
     args: &LockRunArgs,
@@ -180,10 +181,10 @@ async fn under(
                 job.end().await;
                 let error = format!("lock {:?} was lost, so the command was ended", args.name);
                 return Err(Failure::new(NOT_FOUND, error)
-                    .hint("was Redis away, or this process frozen, for most of a lease or longer?"));
+                    .hint("was Redis down, or this process frozen, for most of a lease or longer?"));
             }
             code = signals.next() => {
-                // Ctrl-C on a terminal is the command's own affair, however often.
+                // On a terminal the command gets every Ctrl-C itself and decides what to do.
                 if asked && !(code == 130 && job.group.is_none()) {
                     job.signal(Signal::KILL);
                     return Ok(code);
@@ -198,14 +199,14 @@ async fn under(
 /// The command that runs under the lock.
 struct Job {
     child: Child,
-    /// Its own process group; none on a terminal, where it must stay in the foreground.
+    /// Its own process group; `None` on a terminal, where it must stay in the foreground.
     group: Option<Pid>,
 }
 
 impl Job {
     fn start(guard: &LockGuard, args: &LockRunArgs) -> Result<Job, Failure> {
         let [program, words @ ..] = &args.command[..] else {
-            return Err(Failure::new(USAGE, "no command").hint("put it behind `--`"));
+            return Err(Failure::new(USAGE, "no command").hint("put it after `--`"));
         };
         let mut command = Command::new(program);
         command.args(words).kill_on_drop(true);
@@ -230,7 +231,7 @@ impl Job {
     }
 
     fn signal(&self, signal: Signal) {
-        // What is stopped must hear it, too.
+        // A stopped process gets the signal only after it continues.
         for signal in [signal, Signal::CONT] {
             match self.group {
                 Some(group) => drop(kill_process_group(group, signal)),
@@ -241,7 +242,8 @@ impl Job {
         }
     }
 
-    /// Hands on the signal that stands behind this exit code. On a terminal Ctrl-C reaches it anyway.
+    /// Sends the command the signal that belongs to this exit code. On a terminal it gets Ctrl-C
+    /// anyway.
     fn pass_on(&self, code: u8) {
         match code {
             130 if self.group.is_none() => {}
@@ -251,7 +253,7 @@ impl Job {
         }
     }
 
-    /// Ends it and everything it started: asked first, but not for long.
+    /// Ends it and everything it started: first with SIGTERM, and shortly after with SIGKILL.
     async fn end(&mut self) {
         self.signal(Signal::TERM);
         let _ = tokio::time::timeout(LAST_WORDS, self.child.wait()).await;
@@ -268,14 +270,15 @@ impl Drop for Job {
     }
 }
 
-/// Are we in the foreground of a terminal? Then the command must be, too, or it could not read from it.
+/// Is this process in the foreground of a terminal? Then the command must be, too, or it could not
+/// read from the terminal.
 fn in_foreground() -> bool {
     std::fs::File::open("/dev/tty").is_ok_and(|terminal| {
         rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp())
     })
 }
 
-/// A process and everything it started that has not left it, as far as the system tells.
+/// A process and all its descendants, as far as the system shows them.
 fn descendants(root: Option<u32>) -> Vec<Pid> {
     let parent_of = |pid: &u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -294,7 +297,7 @@ fn descendants(root: Option<u32>) -> Vec<Pid> {
     found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
-/// As a shell tells it: the command's own code, or 128 and the signal that ended it.
+/// The exit code as a shell gives it: the command's own, or 128 plus the signal that ended it.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE)

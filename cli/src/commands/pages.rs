@@ -1,4 +1,4 @@
-//! `artel completions` and `artel man`: what can be made from the flags alone.
+//! `artel completions` and `artel man`: made from the definitions of the options.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ pub(crate) fn man(words: &[String]) -> Result<u8, Failure> {
     let mut page = Vec::new();
     let man = clap_mangen::Man::new(command.clone());
     man.render(&mut page)?;
-    // On a terminal it is read, not processed further.
+    // Not on a terminal: the page is for another program.
     if printer::screen().width.is_none() {
         return print(&page);
     }
@@ -42,14 +42,14 @@ pub(crate) fn man(words: &[String]) -> Result<u8, Failure> {
     print(help.as_bytes())
 }
 
-/// Has a program show this; false if there is no such program, or it does not know what to do with it.
+/// Shows the text with a program; false if the program does not exist or fails.
 fn paged(words: &[&str], text: &[u8]) -> bool {
     let [program, rest @ ..] = words else { return false };
     let child =
         Command::new(program).args(rest).stdin(Stdio::piped()).stderr(Stdio::null()).spawn();
     let Ok(mut child) = child else { return false };
     if let Some(mut stdin) = child.stdin.take() {
-        // A reader that quits early has read enough.
+        // If the user quits early, the rest is not needed.
         let _ = stdin.write_all(text);
     }
     child.wait().is_ok_and(|status| status.success())

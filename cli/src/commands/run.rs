@@ -1,4 +1,4 @@
-//! `artel run`: join the fleet, until told to stop.
+//! `artel run`: joins the fleet and stays until it is stopped.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::settings::{self, Need, Place};
 use crate::signals::{Signals, blocking};
 use crate::{commands, external, http, printer};
 
-/// What makes messages.
+/// A generator: the built-in one or a command.
 pub(crate) enum Maker {
     Text(Box<Text>),
     Command(Source),
@@ -35,7 +35,7 @@ impl Generate for Maker {
     }
 }
 
-/// What handles them.
+/// A handler: the built-in one or a command.
 pub(crate) enum Worker {
     Inspector(Box<Inspector>),
     Exec(Exec),
@@ -52,10 +52,10 @@ impl Handle for Worker {
     }
 }
 
-/// What a member is started with.
+/// The settings that a member is started with.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
-    /// Without it, it never leads.
+    /// Without it the member never leads.
     make: Option<&'a MakeArgs>,
     member: &'a MemberArgs,
     process: &'a ProcessArgs,
@@ -83,9 +83,9 @@ impl<'a> Start<'a> {
         parts(self.make, self.member)
     }
 
-    /// What a newcomer may not expect of these parts.
+    /// A remark about these parts that a new user may not expect.
     fn remark(&self) -> Option<String> {
-        // With neither command the built-in ones are what the user wants to see.
+        // Without any command, the user wants to see the built-in ones.
         let plain = self.make.is_some_and(|make| make.generator.is_none());
         (!plain && self.member.handler.is_none()).then(|| {
             let share = self.member.error_rate * 100.0;
@@ -94,8 +94,8 @@ impl<'a> Start<'a> {
     }
 }
 
-/// The user's commands, or the built-in generator and handler. Random text is generated only when there
-/// is neither command: a handler without a generator is for messages that are sent.
+/// The user's commands, or the built-in generator and handler. Random text is generated only if
+/// there is neither command: a handler without a generator is for messages that are sent.
 pub(crate) fn parts(
     make: Option<&MakeArgs>,
     args: &MemberArgs,
@@ -130,7 +130,7 @@ pub(crate) fn parts(
 
 pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
-    // What is wrong with the settings is said before a server is started for them.
+    // Check the settings before a server is started for them.
     let config = start.config();
     config.validate()?;
     let (maker, worker) = start.parts()?;
@@ -174,7 +174,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     http_over.cancel();
     tracing::info!("left the fleet");
     if let Some(served) = served {
-        // Whoever still waits for an answer gets it.
+        // Clients that still wait for an answer get it.
         let _ = signals.unless(tokio::time::timeout(HTTP_GRACE, served)).await;
     }
     if let Some(talkers) = talkers {
@@ -189,7 +189,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     Ok(OK)
 }
 
-/// Finds or starts a server, and joins.
+/// Finds or starts a server, and joins the fleet.
 async fn join(
     global: &Global,
     config: Config,
@@ -205,13 +205,13 @@ async fn join(
     Ok((place, member.start().await?))
 }
 
-/// How long answers that are being made may take once the fleet is left.
+/// How long the HTTP answers in progress may take after the member has left the fleet.
 const HTTP_GRACE: Duration = Duration::from_secs(3);
 
-/// More often than this nobody can read.
+/// The shortest time between two snapshots: nobody can read faster.
 const TICK_MIN: Duration = Duration::from_millis(10);
 
-/// The time is over, or whoever holds the other end of our stdin is gone.
+/// Ends when the time is over, or when the other end of our stdin is closed.
 fn end_of(start: Start<'_>) -> impl Future<Output = ()> + use<> {
     let (duration, tethered) = (start.member.duration, start.tethered);
     async move {
@@ -249,6 +249,6 @@ async fn snapshot(fleet: &Fleet) {
                 "the books"
             );
         }
-        Err(error) => tracing::warn!(%error, "no snapshot"),
+        Err(error) => tracing::warn!(%error, "cannot read the books"),
     }
 }

@@ -21,7 +21,7 @@ pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Fail
         return Ok(code);
     }
     if code == NOT_FOUND {
-        let error = format!("nothing is known of message {id} in fleet {:?}", place.fleet);
+        let error = format!("message {id} is not found in fleet {:?}", place.fleet);
         return Err(Failure::new(NOT_FOUND, error).hint(
             "is the `--fleet` right? Messages that are done are remembered only with a ledger \
              (`artel run --ledger 100000`)",
@@ -54,7 +54,7 @@ fn words(state: &MessageState, now: SystemTime) -> String {
         ]),
         MessageState::Failed { record, is_being_taken } => {
             let taken =
-                if *is_being_taken { "failed, and being taken by somebody\n" } else { "failed\n" };
+                if *is_being_taken { "failed, and is being taken now\n" } else { "failed\n" };
             let mut text = taken.to_owned();
             errors::entry(&mut text, record, now);
             text
@@ -69,11 +69,11 @@ fn words(state: &MessageState, now: SystemTime) -> String {
             screen.flow(&[format!("failed {}", ago(at)), what])
         }
         MessageState::Duplicate { of } => {
-            format!("not added: message {of} was sent under the same key before\n")
+            format!("not added: message {of} was sent with the same key before\n")
         }
         MessageState::Ended { is_done: true } => "done\n".to_owned(),
-        _ => "it has ended: done, or failed and taken, put back or dropped since, or the duplicate of another \
-              (a ledger would say which: `artel run --ledger 100000`)\n"
+        _ => "it has ended: it is done; or it failed and was taken, put back or dropped since; or it was a \
+              duplicate (a ledger would show which: `artel run --ledger 100000`)\n"
             .to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! `artel stats`: what every member says about itself.
+//! `artel stats`: the numbers that every member reports about itself.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `artel status`: who leads, who is here, the books.
+//! `artel status`: the generator, the members, the books.
 
 use std::fmt::Write;
 
@@ -24,7 +24,8 @@ pub(crate) async fn status(place: &Place, args: &StatusArgs) -> Result<u8, Failu
     Ok(if status.trouble().is_none() { OK } else { UNHEALTHY })
 }
 
-/// Again and again, until Ctrl-C or until nobody reads. A Redis that is away is said, and waited for.
+/// Prints the status again and again, until Ctrl-C or until nobody reads it. If Redis goes down,
+/// this prints the error and waits.
 async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut ticks = tokio::time::interval(args.every.max(std::time::Duration::from_millis(50)));
@@ -53,7 +54,7 @@ async fn watch(place: &Place, args: &StatusArgs) -> Result<u8, Failure> {
     }
 }
 
-/// The books.
+/// The books, one part per count.
 pub(crate) fn books(status: &Status) -> Vec<String> {
     let m = &status.messages;
     vec![
@@ -74,7 +75,7 @@ fn words(trouble: Trouble, was_joined: bool) -> [&'static str; 2] {
             ["nobody ever joined this fleet", "`artel fleets` shows those there are"]
         }
         Trouble::NoMember => ["no member is here", "start one: `artel run` or `artel work`"],
-        Trouble::NoLeader => ["nobody has led for longer than a lease", "a member could"],
+        Trouble::NoLeader => ["nobody has led for longer than a lease", "a member could lead"],
         Trouble::NoWorker => ["messages wait and nobody works", "start one: `artel work`"],
         _ => ["a number in Redis cannot grow any more", ""],
     }
@@ -100,7 +101,7 @@ fn page(status: &Status, screen: Screen) -> String {
         None => vec!["generator: none, no member can lead".to_owned()],
     }));
     if let Some(trouble) = status.trouble() {
-        // A fleet has a lease once somebody has joined it.
+        // A fleet has a lease as soon as a member has joined it.
         let [what, hint] = words(trouble, !status.lease.is_zero());
         let trouble = screen.flow(&[format!("trouble: {what}"), hint.to_owned()]);
         let _ = writeln!(text, "{}", screen.trouble(trouble.trim_end()));
@@ -171,7 +172,7 @@ fn members(status: &Status, screen: Screen) -> String {
     )
 }
 
-/// So that `member-10` stands behind `member-9`.
+/// A sort key: `member-10` comes after `member-9`.
 pub(crate) fn natural(label: &str) -> (String, u64, String) {
     let digits = label.len() - label.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let (name, number) = label.split_at(label.len() - digits);

@@ -1,8 +1,8 @@
 //! `artel getErrors` and `artel errors take`: print failed messages, one per line, and remove them.
 //!
-//! **Invariant:** a record is deleted only after its line was written out, and, into a pipe, after
-//! its reader has taken it. So `getErrors | head -1` loses nothing: the line `head` did not read is
-//! still stored.
+//! **Invariant:** a record is deleted only after its line was written out, and, in a pipe, after
+//! the reader has read it. So `getErrors | head -1` loses nothing: the line that `head` did not
+//! read is still stored.
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::settings::Place;
 use crate::signals::Signals;
 use crate::{printer, table};
 
-/// How often a taker that waits for its reader says that it still lives.
+/// How often a taker refreshes its drain while it waits for its reader.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
-/// How long a taker that was told to stop tries to put the rest back.
+/// How long a taker that is stopped tries to put the rest back.
 const LAST_WORD: Duration = Duration::from_secs(3);
 
 pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> {
@@ -61,7 +61,7 @@ pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> 
                 Err(code) => break Err(code),
             }
         };
-        // What the reader has is deleted, whatever ended the writing.
+        // Delete the records that the reader has, whatever ended the writing.
         let confirmed = taker.confirm(&page[..out.load(Ordering::Acquire)]);
         let confirmed = match signals.unless(confirmed).await {
             Ok(confirmed) => confirmed?,
@@ -75,27 +75,27 @@ pub(crate) async fn take(place: &Place, args: &TakeArgs) -> Result<u8, Failure> 
         }
         if !confirmed {
             printer::remark(
-                "note: another getErrors took over the rest; its page may repeat lines",
+                "note: another getErrors took over the rest; it may print some lines again",
             );
         }
     }
     let others = taker.held_by_others();
     if others > 0 {
         printer::remark(&format!(
-            "note: {others} other getErrors hold further messages; what they do not finish can be \
-             taken in 5 s"
+            "note: {others} other getErrors processes hold further messages; messages that they do \
+             not finish can be taken in 5 s"
         ));
     }
     Ok(OK)
 }
 
-/// Puts the rest back, if Redis answers soon; else that happens by itself in a few seconds.
+/// Puts the rest back, if Redis answers soon. Otherwise that happens without us in a few seconds.
 async fn leave(taker: Taker, code: u8) -> Result<u8, Failure> {
     let _ = tokio::time::timeout(LAST_WORD, taker.release()).await;
     Ok(code)
 }
 
-/// The reader went away: the rest stays stored, and can be taken at once.
+/// The reader went away: puts the rest back, so that it can be taken at once.
 async fn stopped(taker: Taker, error: &io::Error) -> Result<u8, Failure> {
     taker.release().await?;
     if error.kind() == io::ErrorKind::BrokenPipe {

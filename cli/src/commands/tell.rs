@@ -1,4 +1,4 @@
-//! What a member says of itself in its log: each notice in a few words, and what repeats itself counted.
+//! The log of a member: a line for each notice; notices that repeat are counted.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use artel::{Notice, Notices};
 
 use crate::repeats::{Counted, EVERY, Repeats};
 
-// `up` reads these, too.
+// `up` reads these lines, too.
 pub(crate) const JOINED: &str = "joined the fleet";
 pub(crate) const LEADS: &str = "generator: this process leads";
 pub(crate) const DEPOSED: &str = "no longer the generator";
@@ -16,7 +16,7 @@ const NOT_GENERATED: &str = "nothing generated";
 const NO_WORKER: &str =
     "nobody works: start a second copy, or let this one work with `--leader-works alone`";
 
-/// Says what happens, until the fleet is left.
+/// Logs the notices until the member has left the fleet.
 pub(crate) async fn tell(mut notices: Notices, label: String) {
     let (mut failed, mut not_generated) = (Repeats::after(5), Repeats::after(1));
     loop {
@@ -73,7 +73,7 @@ fn say(notice: Notice, label: &str) {
             tracing::warn!(%member, who = label, process, "member died");
         }
         Notice::Adopted { member, returned, failed } => {
-            tracing::info!(%member, returned, failed, "put back what it held");
+            tracing::info!(%member, returned, failed, "put back its messages");
         }
         Notice::ClaimLost { id } => {
             tracing::warn!(%id, "claim lost: its outcome is not recorded")
@@ -96,13 +96,13 @@ fn say(notice: Notice, label: &str) {
             tracing::warn!(replicas, wanted, "waiting for replicas");
         }
         Notice::Refused { reason } => {
-            tracing::error!(reason, "Redis refuses: what this member holds goes to others");
+            tracing::error!(reason, "Redis refuses writes: this member gives up its messages");
         }
         Notice::Unread { id, failed: false } => {
-            tracing::warn!(%id, "not read in time over this link, given back");
+            tracing::warn!(%id, "message not read in time over this link: given back");
         }
         Notice::Unread { id, failed: true } => {
-            tracing::error!(%id, "too many workers could not read it in time: message failed");
+            tracing::error!(%id, "message failed: too many workers could not read it in time");
         }
         Notice::Exhausted { keys } => tracing::error!(
             keys = keys.join(", "),
@@ -111,7 +111,7 @@ fn say(notice: Notice, label: &str) {
         ),
         Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
         Notice::Missed { notices } => {
-            tracing::warn!(notices, "too many notices to tell them all")
+            tracing::warn!(notices, "too many notices: some are not logged")
         }
         other => tracing::info!(?other, "notice"),
     }

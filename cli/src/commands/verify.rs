@@ -1,4 +1,4 @@
-//! `artel verify`: break a private fleet, check its books, print the verdict.
+//! `artel verify`: breaks a private fleet, checks its books, prints the verdict.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,17 +14,17 @@ use crate::exit::{FAILURE, Failure, OK, UNREACHABLE, USAGE};
 use crate::signals::{Signals, blocking};
 use crate::{printer, settings};
 
-/// Whatever kept it from judging: 1 means that a promise is broken, and nothing else.
+/// Exit code if there is no verdict. Code 1 is only for a broken promise.
 const NO_VERDICT: u8 = UNREACHABLE;
-/// Messages a second, if nobody says how many, and the members can bear it.
+/// Messages per second by default, if the members can handle that many.
 const RATE: u64 = 500;
-/// As for every fleet.
+/// The smallest lease of any fleet.
 const LEASE_MIN: Duration = Duration::from_millis(500);
-/// How often it is said how far it is, where nothing can be drawn.
+/// How often the progress is printed where no progress bar can be drawn.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// An address counts only if it is among the words of the command line: one in the environment or in a file may
-/// be anybody's.
+/// Runs it. An address is used only if it is on the command line: an address from the environment
+/// or from a file may be that of a production server.
 pub(crate) async fn verify(
     global: &Global,
     args: &VerifyArgs,
@@ -43,7 +43,7 @@ pub(crate) async fn verify(
     let report = args.report.as_deref().map(writable).transpose()?;
     std::fs::create_dir_all(&dir).map_err(|error| {
         Failure::new(USAGE, format!("cannot make the folder {}: {error}", dir.display()))
-            .hint("`--keep <DIR>` names another one")
+            .hint("choose another folder with `--keep <DIR>`")
     })?;
     let result = watched(options).await;
     let keep = result.as_ref().is_ok_and(|report| report.verdict == Verdict::Broken);
@@ -53,7 +53,7 @@ pub(crate) async fn verify(
         printer::remark(&format!("the history is in {}", dir.display()));
     }
     let result = result?;
-    // The screen first: a file that cannot be written must not cost the verdict.
+    // Print first: the verdict must not be lost if the file cannot be written.
     printer::data(&result.text())?;
     if let Some(path) = report {
         let json = serde_json::to_string_pretty(&result).map_err(io::Error::other)?;
@@ -64,7 +64,7 @@ pub(crate) async fn verify(
     Ok(if result.verdict == Verdict::Broken { FAILURE } else { OK })
 }
 
-/// The server that is broken: the one that was named, or a private one.
+/// The server to break: the one that was named, or a private one.
 fn target(global: &Global, args: &VerifyArgs, words: &[OsString]) -> Result<Target, Failure> {
     let said = |flag: &&str| {
         let with = format!("{flag}=");
@@ -90,8 +90,8 @@ fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Fai
     if rate > rate_max {
         let members = args.members;
         let error =
-            format!("{rate}/s are too many for {members} members, of whom some are always broken");
-        let hint = format!("at most {rate_max}/s, or more members");
+            format!("{rate}/s is too much for {members} members: some of them are always broken");
+        let hint = format!("use at most {rate_max}/s, or more members");
         return Err(Failure::new(USAGE, error).hint(hint));
     }
     if args.lease < LEASE_MIN {
@@ -117,7 +117,7 @@ fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Fai
     })
 }
 
-/// Runs it aside, with a line that says how far it is; a signal ends the faults.
+/// Runs it on another thread and shows its progress. A signal ends the faults.
 async fn watched(options: Options) -> Result<Report, Failure> {
     let mut signals = Signals::catch()?;
     let stop = Arc::new(Stop::default());
@@ -158,12 +158,12 @@ async fn watched(options: Options) -> Result<Report, Failure> {
         result = &mut run => return result,
         _ = signals.next() => stop.early(),
     }
-    printer::remark("ending: mending everything to judge what there is; once more ends at once");
+    printer::remark("ending: repairing everything, then judging; once more ends at once");
     tokio::select! {
         result = &mut run => return result,
         _ = signals.next() => stop.now(),
     }
-    // Whoever was started is ended first.
+    // Wait until all processes that were started are ended.
     run.await
 }
 
@@ -182,29 +182,29 @@ fn line(progress: &Progress) -> String {
 fn explain(trouble: Trouble, given: bool) -> Failure {
     match trouble {
         Trouble::NotEmpty { .. } => Failure::new(USAGE, trouble.to_string())
-            .hint("leave `--redis` out for a private server, or say `--i-know`"),
+            .hint("leave `--redis` out for a private server, or pass `--i-know`"),
         Trouble::NoHistory => Failure::new(NO_VERDICT, trouble.to_string())
-            .hint("`--keep <DIR>` names another folder, `--rate` makes it less"),
+            .hint("choose another folder with `--keep <DIR>`, or a lower `--rate`"),
         Trouble::NoClocks(_) => Failure::new(USAGE, trouble.to_string())
             .hint("install it (Debian: `apt install libfaketime`), or name other faults"),
         Trouble::Ended => Failure::new(NO_VERDICT, trouble.to_string()),
         Trouble::NotStarted(_) => Failure::new(UNREACHABLE, trouble.to_string())
-            .hint("may it do there what it needs to? `artel run` says what is missing"),
+            .hint("does this user have all rights on that Redis? `artel run` shows what is missing"),
         Trouble::Server(what) => Failure::new(NO_VERDICT, what).hint(
-            "this machine, or its disk, is too busy: leave it more room, or let `--rate` and `--for` be less",
+            "this machine or its disk is too busy: end other programs, or use a lower `--rate` or a shorter `--for`",
         ),
         Trouble::Usage(what) => {
             Failure::new(USAGE, what).hint("leave `--redis` out for a private server")
         }
         Trouble::Io(what) if given => {
-            Failure::new(UNREACHABLE, what).hint("is the address right, and the password?")
+            Failure::new(UNREACHABLE, what).hint("are the address and the password right?")
         }
         Trouble::Io(what) => Failure::new(UNREACHABLE, what)
             .hint("`--server <FILE>` names a redis-server or valkey-server to start"),
     }
 }
 
-/// A path that can be written: better known now than in an hour.
+/// Checks that the path can be written: better now than after an hour.
 fn writable(path: &Path) -> Result<PathBuf, Failure> {
     let file = std::fs::File::options().create(true).append(true).open(path);
     file.map(|_| path.to_owned())

@@ -1,4 +1,4 @@
-//! Whether a data folder is ours alone.
+//! Checks that a data folder belongs to this user alone.
 //!
 //! **Invariant:** a private server is looked for, started and stopped only in a folder that nobody
 //! else can change, and nothing in it leads elsewhere.
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What is there of ours, or of the server's.
+/// The files in the folder: ours and the server's.
 pub(super) const LOCK: &str = "lock";
 pub(super) const LIFE: &str = "server.lock";
 pub(super) const PID: &str = "server.pid";
@@ -26,7 +26,7 @@ const STICKY: u32 = 0o1000;
 /// What is wrong with it, and what to try.
 pub(super) type Wrong = (String, String);
 
-/// Is this folder ours alone? One that is not there yet is as good as the folder it would be in.
+/// Is this folder ours alone? If it does not exist yet, only the folders above it are checked.
 pub(super) fn check(dir: &Path) -> Result<(), Wrong> {
     let me = rustix::process::geteuid().as_raw();
     if let Some(there) = look(dir)? {
@@ -50,8 +50,8 @@ pub(super) fn check(dir: &Path) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Files of an older version may be open to the user's group. Nobody else can reach them once the
-/// folder is ours alone, so they are closed.
+/// Removes the group's right to write from files that an older version made. At this point the
+/// folder is ours alone, so nobody else can reach them meanwhile.
 fn close(dir: &Path, me: u32) {
     for file in ALL.map(|name| dir.join(name)) {
         let Ok(there) = std::fs::symlink_metadata(&file) else { continue };
@@ -70,7 +70,7 @@ fn look(path: &Path) -> Result<Option<Metadata>, Wrong> {
     }
 }
 
-/// The folder, or what is in it.
+/// Checks the folder, or a file in it.
 fn ours(path: &Path, there: &Metadata, me: u32) -> Result<(), Wrong> {
     let (shown, owner) = (path.display(), there.uid());
     if there.is_symlink() {
@@ -85,7 +85,7 @@ fn ours(path: &Path, there: &Metadata, me: u32) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A folder above it: whoever may rename what is in it could put another one in its place.
+/// Checks a folder above it: a user who can rename its entries could replace the data folder.
 fn above(path: &Path, there: &Metadata, me: u32) -> Result<(), Wrong> {
     let (shown, owner, mode) = (path.display(), there.uid(), there.mode());
     if owner != me && owner != 0 {
@@ -101,7 +101,7 @@ fn another() -> String {
     "try another `--data-dir`, or give the address of a Redis: `--redis <URL>`".to_owned()
 }
 
-/// Opens a file of ours to write, and makes it if it is not there; follows no link.
+/// Opens a file for writing, and creates it if it does not exist; does not follow links.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     File::options()
@@ -113,7 +113,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The user's own data folder; none if nothing says where it is.
+/// The user's default data folder; `None` if the environment does not tell where it is.
 pub(super) fn usual() -> Option<PathBuf> {
     let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let data = data.or_else(|| {

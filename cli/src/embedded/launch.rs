@@ -16,7 +16,7 @@ use crate::exit::{FAILURE, Failure};
 use crate::variables::withhold;
 
 impl Embedded {
-    /// The command that starts a server which detaches itself.
+    /// The command that starts a server. The server detaches itself.
     fn start_command(&self, program: &Path) -> Command {
         let path = |name: &str| self.dir.join(name).into_os_string();
         let mut command = Command::new(program);
@@ -62,7 +62,7 @@ impl Embedded {
         let program = self.find_program()?;
         let log_before = std::fs::metadata(self.log()).map_or(0, |log| log.len());
         let mut command = self.start_command(&program);
-        // What it writes is for this user alone.
+        // Its files are for this user alone.
         let before = umask(Mode::from_raw_mode(0o077));
         let starter = command.spawn();
         umask(before);
@@ -82,7 +82,8 @@ impl Embedded {
                 return Err(failed("it does not detach".to_owned()));
             }
         }
-        // One that has been there and is gone again will not come.
+        // Wait until it answers. If no process holds its lock any more, it has ended and will not
+        // answer.
         let lock = self.dir.join(folder::LIFE);
         let mut looked = Instant::now();
         until(START_MAX, || {

@@ -1,4 +1,4 @@
-//! The lock that starters and stoppers of a private server share.
+//! The file lock that a process holds while it starts or stops a private server.
 //!
 //! **Invariant:** one process at a time holds it, and it ends with that process: there is no stale
 //! lock, only a file that nobody holds.
@@ -23,13 +23,13 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Waits for it, `limit` at most; `None` if somebody else holds it all that time.
+    /// Waits for it, `limit` at most; `None` if another process holds it all that time.
     pub(super) fn take(path: PathBuf, limit: Duration) -> io::Result<Option<Lock>> {
         let start = Instant::now();
         loop {
             let file = folder::open(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever held it may have removed the file meanwhile: then this is a lock on nothing.
+                // The last holder may have removed the file meanwhile: then this lock is worthless.
                 Ok(()) if same_file(&file, &path) => return Ok(Some(Lock { _file: file, path })),
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) if start.elapsed() < limit => std::thread::sleep(PAUSE),
@@ -39,8 +39,8 @@ impl Lock {
         }
     }
 
-    /// Takes it if nobody holds it, and lets every process that is started from now on hold it, too,
-    /// until the last of them has ended.
+    /// Takes it if nobody holds it. Every process that is started from now on inherits it, so it is
+    /// held until the last of them has ended.
     pub(super) fn take_for_children(path: PathBuf) -> io::Result<Option<Lock>> {
         let lock = Lock::take(path, Duration::ZERO)?;
         if let Some(lock) = &lock {
@@ -63,7 +63,8 @@ impl Lock {
         pids.filter(|pid| *pid != std::process::id() as i32).filter(holds).collect()
     }
 
-    /// Removes the file, too: whoever waits for it notices and makes a new one.
+    /// Releases the lock and removes its file. A process that waits for it notices and creates a
+    /// new file.
     pub(super) fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
     }

@@ -1,10 +1,17 @@
 //! The private server: a real Redis or Valkey on a unix socket of our own, found or started.
 //!
-//! **Invariant:** at most one private server per data folder. A second server on the same socket path
-//! would take the path over silently, and with it half of the fleet; so whoever starts or stops one
-//! holds an exclusive file lock from looking to being sure, and the server itself inherits a second one
-//! and holds it for life, whatever happens to its socket, its pid file or whoever started it. It is
-//! nobody's child: it outlives its starter, `kill -9` included, and is adopted by whoever comes next.
+//! **Invariant:** at most one private server per data folder.
+//!
+//! A second server on the same socket path would take the path over silently, and with it half of
+//! the fleet. Two file locks prevent that:
+//!
+//! * A process that starts or stops the server holds an exclusive lock from its first look until
+//!   the server certainly runs or has ended.
+//! * The server inherits a second lock and holds it for life. It keeps this lock even if its
+//!   socket, its pid file or the process that started it is gone.
+//!
+//! The server is nobody's child: it outlives the process that started it, also after `kill -9`, and
+//! the next process uses it again.
 
 mod folder;
 mod launch;
@@ -26,16 +33,16 @@ pub(crate) use talk::localhost_answers;
 
 use crate::exit::{FAILURE, Failure, UNREACHABLE, USAGE};
 
-/// How long a started server may take to read its data and to answer.
+/// How long a started server may take to load its data and to answer.
 const START_MAX: Duration = Duration::from_secs(30);
 /// How long a server may take to open its socket before it counts as one that has lost it.
 const START_GRACE: Duration = Duration::from_secs(4);
-/// How long somebody else may hold the lock.
+/// How long another process may hold the lock.
 const LOCK_MAX: Duration = Duration::from_secs(40);
-/// How long a stopped server may take to write what it has.
+/// How long a server may take to write its data when it is stopped.
 const STOP_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
-/// What a unix socket's path may have, without its closing zero.
+/// Bytes that the path of a unix socket may have, without the final zero byte.
 const SOCKET_BYTES_MAX: usize = 107;
 
 /// The private server of one data folder, running or not.
@@ -45,39 +52,40 @@ pub(crate) struct Embedded {
     program: Option<PathBuf>,
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Presence {
     Up,
-    /// It reads its data.
+    /// It loads its data.
     Loading,
-    /// Something is there and does not answer.
+    /// Something listens and does not answer.
     Silent,
     /// Nobody listens.
     Absent,
 }
 
-/// What a running server says of itself.
+/// What a running server reports about itself.
 pub(crate) struct Running {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) memory_bytes: u64,
-    /// Connections other than the one that asked.
+    /// Connections other than ours.
     pub(crate) clients: usize,
 }
 
 impl Embedded {
-    /// The private server in this folder, else in the user's data folder; with this program.
+    /// The private server in `dir`, or else in the user's data folder. It is started with
+    /// `program`.
     pub(crate) fn new(dir: Option<&Path>, program: Option<&Path>) -> Result<Embedded, Failure> {
         let Some(dir) = dir.map(Path::to_owned).or_else(folder::usual) else {
-            let error = "there is no folder for a private server: this user has no home";
+            let error = "there is no folder for a private server: this user has no home folder";
             return Err(Failure::new(USAGE, error).hint("pass `--data-dir`, or `--redis <URL>`"));
         };
         let absolute = |path: PathBuf| -> PathBuf {
             let path = std::path::absolute(&path).unwrap_or(path);
-            path.components().collect() // one slash where there were two
+            path.components().collect() // turns two slashes into one
         };
-        // A bare name is looked for on the PATH; a path is meant from here.
+        // A bare name is searched on the PATH. A path is relative to the working directory.
         let program = program.map(|program| match program.components().count() {
             1 => program.to_owned(),
             _ => absolute(program.to_owned()),
@@ -96,7 +104,7 @@ impl Embedded {
     /// Its address.
     pub(crate) fn url(&self) -> String {
         let path = self.socket().display().to_string();
-        // What means something else in an address is written in its other form.
+        // Characters with a meaning in an address are escaped.
         format!("unix:{}", path.replace('%', "%25").replace('?', "%3F").replace('#', "%23"))
     }
 
@@ -105,18 +113,19 @@ impl Embedded {
         self.presence() == Presence::Up
     }
 
-    /// Is anything there, answering or not? A folder that others can change is refused.
+    /// Does anything listen on the socket, answering or not? A folder that others can change is
+    /// refused.
     pub(crate) fn is_there(&self) -> Result<bool, Failure> {
         self.check_folder()?;
         Ok(self.check_path().is_ok() && self.presence() != Presence::Absent)
     }
 
-    /// Waits until the one that is there answers.
+    /// Waits until the server that listens answers.
     pub(crate) fn wait(&self) -> Result<(), Failure> {
         self.settles().map(|_| ())
     }
 
-    /// What it says of itself, if it runs.
+    /// What the server reports about itself, if it runs.
     pub(crate) fn running(&self) -> Option<Running> {
         let info = self.ask("INFO").ok()?;
         let field =
@@ -132,24 +141,25 @@ impl Embedded {
         })
     }
 
-    /// Adopts the server that runs, or starts one. While the answer is kept, nobody stops it for want
-    /// of users.
+    /// Uses the server that runs, or starts one. While the returned hold is kept, nobody stops the
+    /// server as unused.
     pub(crate) fn ensure(&self) -> Result<Hold, Failure> {
         self.check_path()?;
         self.check_folder()?;
         self.make_folder()?;
-        self.check_folder()?; // somebody else may have made it first; from here on nobody can
+        self.check_folder()?; // another user may have created it first; from here on nobody can
         let _lock = self.lock()?;
         let life = if self.settles()? { None } else { self.life()? };
         let started = life.is_some();
         if started {
             self.launch()?;
         }
-        drop(life); // the server holds it from now on
+        drop(life); // the server has inherited it
         Ok(Hold { started, _connection: talk::connect(&self.socket()).ok() })
     }
 
-    /// Stops it; false if it did not run. With `if_unused` it stays while anybody else is connected.
+    /// Stops the server; false if it did not run. With `if_unused` it is not stopped while other
+    /// clients are connected.
     pub(crate) fn stop(&self, if_unused: bool) -> Result<bool, Failure> {
         self.check_path()?;
         self.check_folder()?;
@@ -159,20 +169,20 @@ impl Embedded {
         let lock = self.lock()?;
         let life = if self.settles()? { None } else { self.life()? };
         if let Some(life) = life {
-            // A killed server leaves its socket behind.
+            // No server lives: remove the files of one that was killed.
             let _ = std::fs::remove_file(self.socket());
             let _ = std::fs::remove_file(self.dir.join(folder::STARTED));
             life.remove();
             lock.remove();
             return Ok(false);
         }
-        // One that does not say who uses it may be used.
+        // If it does not report its clients, it may have some.
         if if_unused && self.running().is_none_or(|running| running.clients > 0) {
             return Ok(false);
         }
-        // Its answer is that it hangs up.
+        // It answers by closing the connection.
         let _ = self.ask("SHUTDOWN");
-        // By its socket, not by its process: in a container a dead process may linger.
+        // Watch its socket, not its process: in a container a dead process may stay as a zombie.
         if !until(STOP_MAX, || !self.socket().exists()) {
             let error = "the private server does not stop";
             let hint = format!("see {}", self.log().display());
@@ -186,8 +196,9 @@ impl Embedded {
         Ok(true)
     }
 
-    /// Waits while a server reads its data, or does not answer. True if it runs, false if there is
-    /// none. One that is there and silent may be frozen: a second one would split the fleet.
+    /// Waits while a server loads its data, or does not answer. True if it runs, false if there is
+    /// none. It is an error if it never answers: it may be frozen, and a second server would split
+    /// the fleet.
     fn settles(&self) -> Result<bool, Failure> {
         let mut presence = Presence::Absent;
         let settled = until(START_MAX, || {
@@ -198,7 +209,7 @@ impl Embedded {
             return Ok(presence == Presence::Up);
         }
         let error = match presence {
-            Presence::Loading => "the private server still reads its data".to_owned(),
+            Presence::Loading => "the private server still loads its data".to_owned(),
             _ => format!("the private server at {} does not answer", self.url()),
         };
         let hint = format!("its process id is in {}", self.dir.join(folder::PID).display());
@@ -264,10 +275,11 @@ impl Embedded {
         }
     }
 
-    /// The lock that a server holds as long as it lives. If one does and cannot be reached, it is given
-    /// a moment to come up; then its socket was removed under it, and it is ended: two servers on one
-    /// append-only file would ruin it. Its users find the next one, with the same data.
-    /// `None` if it came up.
+    /// Takes the lock that a server holds as long as it lives; `None` if a server answers.
+    ///
+    /// If a server holds the lock and does not answer, it gets [`START_GRACE`] to do so. After that
+    /// its socket must have been removed, and it is ended: two servers on one append-only file
+    /// would ruin it. Its users find the next server, with the same data.
     fn life(&self) -> Result<Option<Lock>, Failure> {
         let path = self.dir.join(folder::LIFE);
         let take = || Lock::take_for_children(path.clone()).map_err(|error| self.unusable(&error));
@@ -282,7 +294,7 @@ impl Embedded {
             let waited = start.elapsed();
             if waited > START_GRACE && !told {
                 told = true;
-                // Others may hold it open, too, and are not ours to end.
+                // Other processes may hold the lock, too. Only our own server is ended.
                 if let Some(server) = self.started()
                     && Lock::holders(&path).contains(&server.pid)
                 {
@@ -290,7 +302,7 @@ impl Embedded {
                 }
             }
             if waited > START_GRACE + STOP_MAX {
-                let error = "a private server lives, cannot be reached and does not stop";
+                let error = "a private server runs, cannot be reached and does not stop";
                 let pid = self.dir.join(folder::PID);
                 let hint = format!("end it: its process id is in {}", pid.display());
                 return Err(Failure::new(UNREACHABLE, error).hint(hint));
@@ -299,13 +311,14 @@ impl Embedded {
         }
     }
 
-    /// The server that one of us has started here, if it still lives.
+    /// The server that an artel process started here, if it still lives.
     fn started(&self) -> Option<Started> {
         Started::recall(&self.dir.join(folder::STARTED))
     }
 
-    /// A server that was killed while it wrote a script's commands leaves half of them in its file, and would carry
-    /// them out at the start after this one: it writes its file anew.
+    /// Makes the server rewrite its append-only file, if the file was cut short. A server that was
+    /// killed while it wrote the commands of a script leaves half of them in the file, and would
+    /// run them at its start after this one.
     fn mend(&self, log_before: u64) {
         if !self.log_since(log_before).contains("Truncating the AOF") {
             return;
@@ -331,7 +344,7 @@ impl Embedded {
                 ["/usr/local/sbin", "/usr/sbin", "/usr/local/bin", "/usr/bin"].map(PathBuf::from),
             )
             .chain(["/opt/homebrew/bin"].map(PathBuf::from))
-            // Where `./dev install` puts what the system does not have.
+            // `./dev install` puts tools here that the system does not have.
             .chain(cache.map(|cache| cache.join("artel/tools")))
             .collect();
         for name in ["valkey-server", "redis-server"] {
@@ -358,7 +371,7 @@ impl Embedded {
         String::from_utf8_lossy(new).into_owned()
     }
 
-    /// The last thing it said, if it said anything since its log had this length.
+    /// The last line of its log, if the log has grown beyond this length.
     fn said_since(&self, length: u64) -> String {
         let text = self.log_since(length);
         let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
@@ -370,7 +383,7 @@ impl Embedded {
     }
 }
 
-/// A running server, and a connection that shows that somebody uses it.
+/// Keeps a running server in use: its connection counts as a user.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) started: bool,

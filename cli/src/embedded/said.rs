@@ -1,6 +1,6 @@
-//! What was said in a terminal session already, so that it is said once.
+//! Remembers which remarks a terminal session has seen, so that each is printed once.
 //!
-//! **Invariant:** whatever goes wrong here, the remark is made.
+//! **Invariant:** if anything goes wrong here, the remark is printed.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -9,11 +9,11 @@ use std::path::Path;
 use super::folder::{self, SAID};
 use super::started::began;
 
-/// Remarks that are remembered.
+/// How many remarks are remembered.
 const LINES_MAX: usize = 50;
 
-/// Was this said in this terminal session before? If not, it counts as said from now on. Where nobody sits at a
-/// terminal there is no session: what goes to a log is said every time.
+/// Was this remark printed in this terminal session before? If not, it counts as printed from now
+/// on. Without a terminal there is no session: in a log the remark is printed every time.
 pub(super) fn before(dir: &Path, remark: &str) -> bool {
     io::stderr().is_terminal() && remember(dir, remark).unwrap_or(false)
 }
@@ -38,15 +38,15 @@ fn remember(dir: &Path, remark: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The terminal session of this process. `None` if the process that began it is not visible from here, as in some
-/// containers: then the system gives no number for it.
+/// The terminal session of this process. `None` if the first process of the session is not visible,
+/// as in some containers: then the system gives no number for it.
 fn session() -> Option<i32> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     session_in(&stat)
 }
 
 fn session_in(stat: &str) -> Option<i32> {
-    // The name of the process stands in parentheses and may have anything in it.
+    // The name of the process is in parentheses and may contain any characters.
     let fields = stat.rsplit_once(')')?.1;
     let session = fields.split_whitespace().nth(3)?.parse().ok()?;
     (session > 0).then_some(session)

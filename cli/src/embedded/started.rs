@@ -1,7 +1,7 @@
-//! [`Started`]: which process is the server that we started.
+//! [`Started`]: identifies the server process that we started.
 //!
-//! **Invariant:** nothing else is ever signalled. A process is known by its number and by when it
-//! began, so one that has got the number of a server that is gone is another one.
+//! **Invariant:** nothing else is ever signalled. A process is identified by its process id and its
+//! start time, so a later process with the same id is not mistaken for the server.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,12 +14,12 @@ use super::folder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Started {
     pub(super) pid: i32,
-    /// When it began, in ticks of the system.
+    /// Its start time, in ticks of the system.
     began: u64,
 }
 
 impl Started {
-    /// Writes down that this process is the server. Without it the server is never signalled.
+    /// Records that this process is the server. Without the record the server is never signalled.
     pub(super) fn remember(path: &Path, pid: u32) {
         let write = || -> io::Result<()> {
             let pid = i32::try_from(pid).map_err(io::Error::other)?;
@@ -29,11 +29,11 @@ impl Started {
             writeln!(file, "{pid} {began}")
         };
         if let Err(error) = write() {
-            tracing::debug!(%error, "the private server is not written down");
+            tracing::debug!(%error, "the private server is not recorded");
         }
     }
 
-    /// The server that was written down, if it still lives.
+    /// The recorded server, if it still lives.
     pub(super) fn recall(path: &Path) -> Option<Started> {
         let text = std::fs::read_to_string(path).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
@@ -45,17 +45,17 @@ impl Started {
     pub(super) fn end(self) {
         let process = Pid::from_raw(self.pid);
         let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // Looked at again, now that its number cannot become another's.
+        // Check the start time again: from now on its id cannot be reused.
         if let Some(process) = process.filter(|_| began(self.pid) == Some(self.began)) {
             let _ = pidfd_send_signal(process, Signal::TERM);
         }
     }
 }
 
-/// When a process began; `None` if it is not there, or the system does not tell.
+/// The start time of a process; `None` if it does not exist, or the system does not tell.
 pub(super) fn began(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Its name stands in parentheses and may have anything in it.
+    // Its name is in parentheses and may contain any characters.
     let fields = stat.rsplit_once(')')?.1;
     fields.split_whitespace().nth(19)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! One command, one answer: enough of the protocol to find, know and stop a server.
+//! One command, one answer: enough of the protocol to find, identify and stop a server.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -6,13 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a probe waits: a server on this machine answers at once, or is not there.
+/// How long a probe waits: a server on this machine answers at once, or does not run.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// What an answer may have; none that we ask for comes near it.
+/// Bytes that an answer may have; real answers are far smaller.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// A connection to a server's socket, if it is a server of this user.
+/// A connection to a server's socket. It is an error if the server belongs to another user.
 pub(super) fn connect(socket: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
     #[cfg(target_os = "linux")]
@@ -28,7 +28,7 @@ pub(super) fn connect(socket: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Does a Redis answer on localhost? One that wants a password does.
+/// Does a Redis answer on localhost? A request for a password counts as an answer.
 pub(crate) fn localhost_answers() -> bool {
     let connect = || -> io::Result<String> {
         let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], 6379).into(), PROBE)?;

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::process::{CommandLine, LINGER, Tail, reason};
 
-/// Handles each message by a process of its own.
+/// Handles each message with a process of its own.
 pub(crate) struct Exec {
     pub(crate) command: CommandLine,
 }
@@ -48,7 +48,7 @@ impl Handle for Exec {
             Ok(status) if status.success() => {
                 let said = tail.text();
                 if !said.is_empty() {
-                    tracing::debug!(id = %context.id, said, "the handler says");
+                    tracing::debug!(id = %context.id, said, "handler wrote to stderr");
                 }
                 Outcome::done()
             }

@@ -1,4 +1,4 @@
-//! A process per slot that reads a JSON line per message and answers with one.
+//! A process per slot that reads a JSON line per message and answers with a JSON line.
 //!
 //! ```text
 //! → {"v":1,"id":"1794710083943807-12","term":1794710083943807,"attempt":1,"payload":"hello"}
@@ -6,8 +6,8 @@
 //! ← {"id":"1794710083943807-12","error":"no customer"}   failed
 //! ```
 //!
-//! A payload that is not UTF-8 comes as `payload_b64`. A process that ends, answers something else,
-//! or takes too long fails the message it was given, and is replaced.
+//! A payload that is not UTF-8 is sent as `payload_b64`. If a process ends, answers something else
+//! or takes too long, its message fails, and the process is replaced.
 
 use std::io;
 use std::process::Stdio;
@@ -24,17 +24,17 @@ use super::pace::{Pace, Tell};
 use super::process::{CommandLine, Running, Tail, reason};
 use crate::harmless::harmless;
 
-/// An answer may have this many bytes.
+/// Bytes that an answer may have.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// What is told of a line of stderr at a time.
+/// Bytes of a line of stderr that are logged at a time.
 const LINE_BYTES_MAX: u64 = 8 << 10;
-/// How long processes have to end by themselves when nothing more comes.
+/// How long processes have to end by themselves when there are no more messages.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Handles messages by processes that stay.
+/// Handles messages with processes that stay.
 pub(crate) struct Lines {
     command: CommandLine,
-    /// Processes that wait for a message. As many as slots at the most: each came out of one.
+    /// Processes that wait for a message. At most one per slot: each comes from a slot.
     idle: Mutex<Vec<Talker>>,
 }
 
@@ -55,8 +55,8 @@ impl Lines {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// One that waits, if any does. What has ended, or says something unasked, is replaced: its
-    /// words would be taken for the answer to the next message.
+    /// A process that waits, if there is one. A process that has ended, or that printed something
+    /// without a message, is dropped: its output would be taken for the answer to the next message.
     async fn waiting(&self) -> Option<Talker> {
         while let Some(mut idle) = self.pop() {
             let silent = tokio::select! {
@@ -80,18 +80,19 @@ impl Lines {
         };
         let tail = Arc::new(Mutex::new(Tail::default()));
         let heard = tail.clone();
-        // Ends with the stream, that is with the process and what it started.
+        // This task ends with the stream: when the process and all processes that it started have
+        // ended.
         tokio::spawn(async move {
             let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
             let mut pace = Pace::new(Instant::now());
-            // A line that does not end is told in pieces.
+            // A line that does not end is logged in pieces.
             while let Ok(1..) =
                 (&mut stderr).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await
             {
                 heard.lock().unwrap_or_else(PoisonError::into_inner).push(&line);
                 let Tell { left_out, this } = pace.next(Instant::now());
                 if left_out > 0 {
-                    tracing::warn!("handler: {left_out} lines were left out, it says too much");
+                    tracing::warn!("handler: {left_out} lines were left out, it prints too much");
                 }
                 if this {
                     let said = String::from_utf8_lossy(&line);
@@ -106,7 +107,7 @@ impl Lines {
         Ok(Talker { running, stdin, stdout: BufReader::new(stdout), tail })
     }
 
-    /// Tells all that wait that nothing more comes, and gives them a moment to end by themselves.
+    /// Closes stdin of all processes that wait, and gives them a moment to end by themselves.
     pub(crate) async fn close(&self) {
         let mut all = Vec::new();
         while let Some(Talker { running, stdin, stdout, tail }) = self.pop() {
@@ -136,13 +137,13 @@ impl Handle for Lines {
                     }
                 },
             };
-            // What it said before is about other messages.
+            // Its earlier output is about other messages.
             *talker.tail.lock().unwrap_or_else(PoisonError::into_inner) = Tail::default();
             if talker.stdin.write_all(&request).await.is_err() {
                 if fresh {
                     return talker.failed(&[]).await;
                 }
-                continue; // it ended while it waited: a new one gets the message
+                continue; // it ended while it waited: a new process gets the message
             }
             let mut answer = Vec::new();
             let mut stdout = (&mut talker.stdout).take(ANSWER_BYTES_MAX);
@@ -155,7 +156,7 @@ impl Handle for Lines {
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(talker);
                     outcome
                 }
-                // Out of step with it: it is ended and replaced.
+                // Its answers do not match its messages any more: it is ended and replaced.
                 Err(reason) => Outcome::failed(reason),
             };
         }
@@ -163,13 +164,13 @@ impl Handle for Lines {
 }
 
 impl Talker {
-    /// It ended, or said too much, instead of answering.
+    /// The outcome of a process that ended, or printed too much, instead of answering.
     async fn failed(mut self, answer: &[u8]) -> Outcome {
         if answer.len() as u64 >= ANSWER_BYTES_MAX {
             return Outcome::failed("the handler's answer is longer than 1 MiB");
         }
         let status = self.running.wait().await;
-        // Its last words may still be on their way.
+        // The end of its stderr may still be on its way.
         for _ in 0..20 {
             if Arc::strong_count(&self.tail) == 1 {
                 break;
@@ -204,7 +205,7 @@ fn request(message: &Message, context: &Context) -> Vec<u8> {
     line
 }
 
-/// Reads an answer; what is wrong with it otherwise.
+/// Parses an answer; an error says what is wrong with it.
 fn outcome(answer: &[u8], id: &str) -> Result<Outcome, String> {
     let shown = String::from_utf8_lossy(&answer[..answer.len().min(200)]).trim().to_owned();
     let answer: Value = serde_json::from_slice(answer)

@@ -1,9 +1,10 @@
-//! Handlers and generators in any language: commands of the user's.
+//! Handlers and generators in any language: commands of the user.
 //!
-//! **Invariant:** a command gets its message once per attempt and is gone, with everything it
-//! started, when its message is settled by time-out or taken away. Whatever it prints is read to the
-//! end and kept in bounded memory. A command that cannot be started is tried again, as long as its
-//! message has time: one broken machine must not empty the queue into the error store at once.
+//! **Invariant:** a command gets its message once per attempt. It is ended, with everything it
+//! started, when its message is settled by time-out or taken away. All its output is read to the
+//! end and kept in bounded memory. A command that cannot be started is tried again until the
+//! deadline of its message: one broken machine must not move the whole queue into the error store
+//! at once.
 
 mod exec;
 mod lines;

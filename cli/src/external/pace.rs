@@ -1,10 +1,11 @@
-//! [`Pace`]: how much of what a process says is told.
+//! [`Pace`]: how many lines of a process's output are logged.
 //!
-//! **Invariant:** not more than [`LINES_MAX`] lines in a second, and how many were left out is told.
+//! **Invariant:** at most [`LINES_MAX`] lines per second are logged, and the number of lines that
+//! were left out is logged, too.
 
 use std::time::{Duration, Instant};
 
-/// Lines in a second.
+/// Lines per second.
 const LINES_MAX: u32 = 100;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,12 +16,12 @@ pub(super) struct Pace {
     left_out: u64,
 }
 
-/// What is to be told now.
+/// What to log now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tell {
-    /// So many lines were left out before this one.
+    /// The number of lines that were left out before this one.
     pub(super) left_out: u64,
-    /// This line.
+    /// Whether to log this line.
     pub(super) this: bool,
 }
 
@@ -29,7 +30,7 @@ impl Pace {
         Pace { since: now, told: 0, left_out: 0 }
     }
 
-    /// One more line is there.
+    /// Decides about the next line.
     pub(super) fn next(&mut self, now: Instant) -> Tell {
         let mut left_out = 0;
         if now.saturating_duration_since(self.since) >= SECOND {
@@ -44,7 +45,7 @@ impl Pace {
         Tell { left_out, this }
     }
 
-    /// Lines that were left out and not told of.
+    /// Lines that were left out and not reported yet.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }

@@ -1,4 +1,4 @@
-//! A command line of the user's, a process of it, and the end of what it says.
+//! A command line of the user, a process that runs it, and the end of its stderr.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,15 +18,15 @@ use tokio::process::{Child, Command};
 use crate::exit::{Failure, USAGE};
 use crate::variables::withhold;
 
-/// How long a stream may stay open after its process ended: what that started may hold it.
+/// How long a stream is read after its process ended: processes that it started may hold it open.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
-/// What is kept of stderr.
+/// Bytes of stderr that are kept.
 const TAIL_BYTES: usize = 2048;
 /// Pause before a command that could not be started is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// A command and its arguments. Plain words are run as they are; what needs a shell gets one.
+/// A command and its arguments. Plain words are run directly; everything else is run by a shell.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandLine {
     program: OsString,
@@ -36,7 +36,7 @@ pub(crate) struct CommandLine {
 }
 
 impl CommandLine {
-    /// Reads what was given for `option`, and refuses a command that is not there.
+    /// Parses the value of `option`, and refuses a command that does not exist.
     pub(crate) fn parse(option: &str, text: &str) -> Result<CommandLine, Failure> {
         let plain =
             |c: char| c.is_ascii_alphanumeric() || c.is_whitespace() || "_./-+:,@".contains(c);
@@ -50,7 +50,7 @@ impl CommandLine {
             Err(Failure::new(USAGE, format!("{option}: {first} {why}")).hint(hint))
         };
         let args: Vec<String> = words.map(str::to_owned).collect();
-        // An assignment before a command needs a shell; one behind it is an argument.
+        // An assignment before the command needs a shell. After the command it is an argument.
         let is_name = first.chars().all(plain);
         let is_plain = is_name && args.iter().all(|arg| arg.chars().all(|c| plain(c) || c == '='));
         match find(first).filter(|_| is_plain) {
@@ -70,9 +70,10 @@ impl CommandLine {
         Ok(CommandLine { program: "sh".into(), args, text: text.to_owned() })
     }
 
-    /// Starts it, all streams but stdout piped, in a process group of its own: Ctrl-C in the
-    /// terminal is for us, and it can be ended with everything it started. Tried until it works, or
-    /// until this time. It gets `third` as its descriptor 3.
+    /// Starts the command, with pipes for all streams but stdout, and with `third` as its
+    /// descriptor 3. It gets a process group of its own: so Ctrl-C in the terminal does not reach
+    /// it, and it can be ended with everything it started. If it cannot be started, this is tried
+    /// again `until` then.
     pub(super) async fn start(
         &self,
         stdout: fn() -> Stdio,
@@ -96,19 +97,19 @@ impl CommandLine {
                 Ok(child) => return Ok(Running::new(child)),
                 Err(error) => error,
             };
-            // What is wrong with the call itself will not get better.
+            // An error in the call itself does not go away.
             let hopeless = error.kind() == io::ErrorKind::InvalidInput;
             if hopeless || until.is_some_and(|until| Instant::now() + pause > until) {
                 return Err(error);
             }
-            tracing::error!(%error, command = self.text, "cannot start, will try again");
+            tracing::error!(%error, command = self.text, "cannot start the command, trying again");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
 }
 
-/// Is it a command, or a word of the shell's own?
+/// Is it a command, or a builtin of the shell?
 fn shell_knows(word: &str) -> bool {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "command -v \"$1\"", "sh", word]);
@@ -129,10 +130,10 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
 }
 
-/// The groups of all processes that run: what is left of them is ended with us.
+/// The process groups of all running commands. The last of them are ended when this process ends.
 struct Groups {
     running: BTreeSet<u32>,
-    /// We are ending, without waiting for anything.
+    /// This process ends at once, without waiting.
     ending: bool,
 }
 
@@ -142,7 +143,7 @@ fn groups() -> MutexGuard<'static, Groups> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends every command that still runs, and lets none start. For an end that waits for nothing.
+/// Ends every command that still runs, and lets none start: for a stop that does not wait.
 pub(crate) fn end_all() {
     let mut groups = groups();
     groups.ending = true;
@@ -151,7 +152,7 @@ pub(crate) fn end_all() {
     }
 }
 
-/// Never returns once all commands were ended: that we killed it is no outcome of a message.
+/// Never returns after [`end_all`]: a command that we killed gives no outcome for its message.
 async fn unless_ending() {
     let ending = groups().ending;
     if ending {
@@ -165,7 +166,8 @@ fn kill_group(group: u32) {
     }
 }
 
-/// A process that is ended, with its whole group, when this is dropped before it ended itself.
+/// A running process. If this is dropped before the process has ended, the whole process group is
+/// killed.
 pub(super) struct Running {
     pub(super) child: Child,
     group: u32,
@@ -183,7 +185,7 @@ impl Running {
         Running { child, group, ended: false }
     }
 
-    /// Waits for its end.
+    /// Waits until it has ended.
     pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
         self.ended = true;
@@ -209,7 +211,7 @@ impl Drop for Running {
     }
 }
 
-/// The end of what a process said; the rest is read and forgotten.
+/// The end of a process's output. Everything before it is read and dropped.
 #[derive(Debug, Default)]
 pub(super) struct Tail(Vec<u8>);
 
@@ -241,7 +243,7 @@ impl Tail {
     }
 }
 
-/// Why a command failed: how it ended, and the end of what it said.
+/// Why a command failed: how it ended, and the end of its stderr.
 pub(super) fn reason(status: &io::Result<ExitStatus>, tail: &str) -> String {
     use std::os::unix::process::ExitStatusExt;
     let how = match status {
@@ -250,7 +252,7 @@ pub(super) fn reason(status: &io::Result<ExitStatus>, tail: &str) -> String {
             (None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None) => status.to_string(),
         },
-        Err(error) => format!("its end is not known: {error}"),
+        Err(error) => format!("cannot find out how it ended: {error}"),
     };
     if tail.is_empty() { how } else { format!("{how}: {tail}") }
 }

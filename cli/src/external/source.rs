@@ -1,5 +1,5 @@
-//! A process per tick: each line it prints is a message. The state that was kept last is its stdin; what
-//! it writes to descriptor 3 is the new one.
+//! A process per tick: each line it prints is a message. It reads the last state from stdin, and
+//! writes the new state to descriptor 3.
 
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
@@ -12,11 +12,11 @@ use tokio::task::JoinHandle;
 use super::process::{CommandLine, LINGER, Tail, reason};
 use crate::times::since_1970_ms;
 
-/// What a tick may print.
+/// Bytes that one tick may print.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// Makes messages by a command. All lines of a tick are taken, with the new state, or, if the command fails,
-/// nothing.
+/// Makes messages with a command. All lines of a tick are used, together with the new state. If the
+/// command fails, nothing is used.
 pub(crate) struct Source {
     pub(crate) command: CommandLine,
 }
@@ -35,14 +35,15 @@ impl Generate for Source {
         drop(third);
         let streams = (running.child.stdout.take(), running.child.stderr.take());
         let (Some(stdout), Some(mut stderr)) = streams else {
-            return Err("its output cannot be read".into());
+            return Err("the output of the command cannot be read".into());
         };
         if let Some(mut stdin) = running.child.stdin.take() {
             let state = tick.state().to_vec();
-            // A command need not read it.
+            // A command need not read its stdin.
             tokio::spawn(async move { drop(stdin.write_all(&state).await) });
         }
-        // Heard beside waiting, so that a command that says much is not held up by it.
+        // Read the output while the command runs, so that a command with much output is not
+        // blocked.
         let new_state = pipe::Receiver::from_owned_fd(OwnedFd::from(new_state))?;
         let mut kept = tokio::spawn(read(new_state, Batch::STATE_BYTES_MAX));
         let mut printed = tokio::spawn(read(stdout, OUTPUT_BYTES_MAX));
@@ -51,8 +52,8 @@ impl Generate for Source {
             while tail.read(&mut stderr).await {}
             tail.text()
         });
-        // It is over when the command has ended, even if something it started holds its output. One that
-        // prints without end is not waited for.
+        // The tick is over when the command has ended, even if a process it started holds its
+        // output open. A command that prints too much is not waited for.
         let (mut output, mut state) = (None, None);
         let status = loop {
             tokio::select! {
@@ -79,24 +80,24 @@ impl Generate for Source {
             return Err(reason(&status, &tail).into());
         }
         let batch = Batch::new(messages(&output));
-        // Nothing written leaves it as it is.
+        // If no new state was written, the last one stays.
         Ok(if state.is_empty() { batch } else { batch.with_state(state) })
     }
 }
 
-/// All of a stream, and one byte more than allowed if it has more.
+/// Reads a whole stream, but at most one byte more than allowed.
 async fn read(stream: impl AsyncRead + Unpin, bytes_max: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.take(bytes_max as u64 + 1).read_to_end(&mut bytes).await.map(|_| bytes)
 }
 
-/// What is still to be read once the command has ended.
+/// The rest of a stream after the command has ended.
 async fn rest(reading: JoinHandle<std::io::Result<Vec<u8>>>) -> Result<Vec<u8>, BoxError> {
     match tokio::time::timeout(LINGER, reading).await {
         Ok(read) => Ok(read??),
         Err(_) => {
-            Err("it ended, and something it started holds its output open: redirect the output \
-                       of what runs in the background"
+            Err("the command ended, but a process it started holds its output open: redirect the \
+                       output of background processes"
                 .into())
         }
     }
@@ -109,7 +110,7 @@ fn bounded(verb: &str, bytes: Vec<u8>, max: usize) -> Result<Vec<u8>, BoxError> 
     }
 }
 
-/// One message per line; a blank line is none.
+/// One message per line; empty lines are left out.
 fn messages(output: &[u8]) -> Vec<NewMessage> {
     let lines = output.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| NewMessage::from(line.to_vec())).collect()

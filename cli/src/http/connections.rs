@@ -1,8 +1,8 @@
-//! [`Connections`]: who is connected, and who has to go for whom.
+//! [`Connections`]: the open connections, and which one is closed to make room.
 //!
-//! **Invariant:** there are never more than [`ALL_MAX`], and never more than [`PEER_MAX`] of one
-//! peer, and whoever comes gets in: the one that has been idle for longest goes. So a probe is heard
-//! however many others hold connections open.
+//! **Invariant:** there are never more than [`ALL_MAX`] connections, and never more than
+//! [`PEER_MAX`] of one peer. A new connection is always let in: the one that has been idle for
+//! longest is closed for it. So a probe is answered however many connections others hold open.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,9 +19,9 @@ pub(super) const PEER_MAX: usize = 128;
 #[derive(Debug)]
 struct Entry {
     peer: IpAddr,
-    /// When it came, or was last answered.
+    /// When it was opened, or last answered.
     active: Instant,
-    /// An answer is being made for it.
+    /// A request of it is being answered.
     answering: bool,
     over: CancellationToken,
 }
@@ -38,12 +38,12 @@ pub(super) struct Connections {
     state: Arc<Mutex<State>>,
 }
 
-/// One of them, until it is dropped.
+/// One connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
     state: Arc<Mutex<State>>,
     number: u64,
-    /// Another one needs its place.
+    /// Cancelled when another connection needs its place.
     pub(super) over: CancellationToken,
 }
 
@@ -52,7 +52,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Connections {
-    /// Lets one in, and another one go if there is no room: `true` if one had to.
+    /// Lets a new connection in. If there is no room, another one is closed: then `true`.
     pub(super) fn enter(&self, peer: IpAddr) -> (Connection, bool) {
         let mut state = lock(&self.state);
         let of_peer = state.all.values().filter(|entry| entry.peer == peer).count();
@@ -73,7 +73,8 @@ impl Connections {
     }
 }
 
-/// The one that has been idle for longest; one that is being answered only if there is no other.
+/// The connection that has been idle for longest. One that is being answered is chosen only if
+/// there is no other.
 fn idlest(all: &HashMap<u64, Entry>, among: impl Fn(&Entry) -> bool) -> Option<u64> {
     let among = all.iter().filter(|(_, entry)| among(entry));
     let idlest = among.min_by_key(|(number, entry)| (entry.answering, entry.active, **number));
@@ -81,7 +82,7 @@ fn idlest(all: &HashMap<u64, Entry>, among: impl Fn(&Entry) -> bool) -> Option<u
 }
 
 impl Connection {
-    /// An answer for it is being made, or is made.
+    /// Records that a request is being answered now, or was answered.
     pub(super) fn answering(&self, now: bool) {
         if let Some(entry) = lock(&self.state).all.get_mut(&self.number) {
             (entry.answering, entry.active) = (now, Instant::now());

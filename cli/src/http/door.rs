@@ -1,9 +1,9 @@
-//! [`Door`]: who may ask for what.
+//! [`Door`]: which client may read which path.
 //!
-//! **Invariant:** probes are for everybody. With a token, everything else is for whoever knows it,
-//! and it is compared in constant time. Without one, `/` and `/api` are for this machine alone; and
-//! on a port of this machine alone nothing is answered under a name that is not its own, so that no
-//! page in a browser can ask it in the name of another site.
+//! **Invariant:** probes are for everybody. With a token, everything else is for clients that know
+//! the token, and it is compared in constant time. Without a token, `/` and `/api` are for this
+//! machine alone. On a port of this machine alone, a request is answered only if its host name is a
+//! name of this machine, so that no page in a browser can use it in the name of another site.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::file;
 use crate::variables::{self, HTTP_TOKEN};
 
 const TOKEN_BYTES_MIN: usize = 16;
-/// A file with more than this holds something else.
+/// A larger file cannot be a token file.
 const FILE_BYTES_MAX: usize = 4096;
 
-/// What whoever asks for more than probes must know.
+/// The secret that a client needs for everything but probes.
 #[derive(Clone)]
 pub(crate) struct Token(Arc<str>);
 
@@ -31,7 +31,7 @@ impl Token {
         let (token, place) = match (said, file) {
             (Some(_), Some(_)) => {
                 let error = format!("{HTTP_TOKEN} and --http-token-file cannot be used together");
-                return Err(Failure::new(USAGE, error).hint("one of them says the token"));
+                return Err(Failure::new(USAGE, error).hint("use only one of them for the token"));
             }
             (Some(token), None) => (token.into_encoded_bytes(), HTTP_TOKEN.to_owned()),
             (None, Some(path)) => {
@@ -59,7 +59,8 @@ impl Token {
         }
     }
 
-    /// Does this header carry it? Takes as long for a wrong one as for the right one.
+    /// Do these headers carry the token? The comparison takes as long for a wrong token as for the
+    /// right one.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let header = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let scheme =
@@ -73,15 +74,15 @@ impl Token {
     }
 }
 
-/// What a port asks of whoever comes.
+/// The rules of one port.
 #[derive(Clone)]
 pub(super) struct Door {
     pub(super) token: Option<Token>,
-    /// Only this machine can reach it.
+    /// Only this machine can reach the port.
     pub(super) loopback: bool,
 }
 
-/// What a path is about.
+/// The group of a path; each group has its own rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
     Probe,
@@ -101,7 +102,7 @@ fn about(path: &str) -> About {
 }
 
 impl Door {
-    /// Lets a request through, or says why not.
+    /// Allows a request, or returns why it is refused.
     pub(super) fn lets(
         &self,
         uri: &Uri,
@@ -125,7 +126,7 @@ impl Door {
     }
 }
 
-/// Does the request name this machine, and nothing else?
+/// Do all host names of the request mean this machine?
 fn is_asked_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let named = match (hosts.next(), hosts.next()) {

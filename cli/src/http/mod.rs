@@ -1,13 +1,14 @@
-//! What a member tells over HTTP.
+//! What a member serves over HTTP.
 //!
 //! **Invariant:** everything here only reads, and a request is answered in bounded time whatever
-//! Redis does and whoever else is connected: the connections, how long one may last, ask and leave
-//! its answer unread, and the number of requests that wait for the fleet are bounded.
+//! Redis does and whoever else is connected. These are bounded: the number of connections, the life
+//! of a connection, the time a client takes to send its request, the time it leaves the answer
+//! unread, and the number of requests that wait for the fleet.
 
-mod connections; // who is connected, and who goes for whom
-mod door; // who may ask for what
-mod router; // which path is answered how
-mod stream; // writes do not wait for ever
+mod connections; // the open connections, and which one is closed to make room
+mod door; // which client may read which path
+mod router; // the answer of each path
+mod stream; // writes do not wait forever
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,26 +28,27 @@ use connections::{Connection, Connections};
 pub(crate) use door::Token;
 use stream::Stream;
 
-/// How long a client may take to ask.
+/// How long a client may take to send its request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much it may say with it.
+/// How many bytes its request head may have.
 const HEADER_BYTES_MAX: usize = 16 << 10;
-/// How long a connection may last, and then the answer that is being made.
+/// How long a connection may last, and how long the answer in progress may take after that.
 const LIFE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
-/// Pause after a connection could not be accepted, for want of files perhaps.
+/// Pause after a connection could not be accepted, for example because there are too many open
+/// files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Each time that so many had to go for others there is a pause: whoever came has the time to ask,
-/// however many come.
+/// After this many connections were closed to make room, there is a pause. So a new client has time
+/// to send its request, however many others connect.
 const FULL_PAUSE: (u32, Duration) = (8, Duration::from_millis(1));
 
-/// A port that is ours, before anybody is served.
+/// An open port that does not serve yet.
 pub(crate) struct Listening {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-/// Takes the port: `8090`, `:8090` or `host:8090`. Without a host it is loopback.
+/// Opens the port: `8090`, `:8090` or `host:8090`. Without a host it is on loopback.
 pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
     let text = text.trim();
     let address = match text.strip_prefix(':').unwrap_or(text) {
@@ -71,7 +73,7 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
     Ok(Listening { listener, address })
 }
 
-/// Serves until `over`; ends when the last answer is out.
+/// Serves until `over`; the task ends when the last answer is sent.
 pub(crate) fn serve(
     listening: Listening,
     token: Option<Token>,
@@ -108,7 +110,7 @@ async fn accept(listener: TcpListener, router: Router, over: CancellationToken) 
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "http");
+                tracing::debug!(%error, "http: cannot accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
@@ -119,7 +121,7 @@ async fn accept(listener: TcpListener, router: Router, over: CancellationToken) 
 }
 
 /// Answers one connection until it is closed, its time is over or another one needs its place. When
-/// all is over, the answer that is being made still goes out.
+/// the member stops, the answer in progress is still sent.
 async fn answer(
     stream: TcpStream,
     router: Router,

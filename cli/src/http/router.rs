@@ -1,4 +1,4 @@
-//! Which path is answered how.
+//! The answer of each path.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,22 +19,22 @@ use crate::harmless::harmless_json;
 
 /// Requests that may wait for the fleet at the same time.
 const WAITING_MAX: usize = 32;
-/// How long a look at the books may take.
+/// How long reading the books may take.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
-/// Who asks again within this time is told the same.
+/// An answer is reused for this long.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// What the answers are made from.
+/// The sources of the answers.
 #[derive(Clone)]
 pub(super) struct View {
     fleet: Fleet,
     readiness: Readiness,
     waiting: Arc<Semaphore>,
-    /// The last numbers of the fleet, and when they were there.
+    /// The last numbers of the fleet, and when they were gathered.
     numbers: Arc<Mutex<Option<(Instant, Answer)>>>,
 }
 
-/// An answer that may be given more than once.
+/// An answer that can be sent more than once.
 type Answer = (StatusCode, Arc<str>);
 
 impl View {
@@ -48,7 +48,7 @@ impl View {
     }
 }
 
-/// All paths, behind the door.
+/// All paths, behind the [`Door`].
 pub(super) fn router(view: View, door: Door) -> Router {
     Router::new()
         .route("/livez", get(livez))
@@ -74,7 +74,7 @@ async fn readyz(State(view): State<View>) -> Response {
     }
 }
 
-/// One question at a time goes to the fleet, for all who ask meanwhile.
+/// The fleet is asked once at a time. Requests that wait meanwhile get the same answer.
 async fn gather_stats(State(view): State<View>) -> Response {
     let Ok(_one) = view.waiting.try_acquire() else { return unavailable(BUSY) };
     let mut numbers = view.numbers.lock().await;
@@ -109,15 +109,15 @@ fn document(answer: Result<impl Serialize, Error>, say: fn(&Error) -> String) ->
     }
 }
 
-/// What went wrong, for people who need not know where Redis is.
+/// The problem without the address of Redis, which the client need not know.
 fn unnamed(error: &Error) -> String {
     let known = match error {
         Error::Unreachable { .. } => "cannot reach Redis",
         Error::NoAnswer { .. } => "Redis does not answer",
-        Error::Denied { .. } => "Redis denies it",
-        _ => "the fleet cannot be asked",
+        Error::Denied { .. } => "Redis denies access",
+        _ => "cannot ask the fleet",
     };
-    format!("{known}: the log of this process says more")
+    format!("{known}: see the log of this process")
 }
 
 fn problem(reason: &str) -> Arc<str> {

@@ -1,4 +1,4 @@
-//! [`Stream`]: a connection that does not wait for a client that does not read.
+//! [`Stream`]: a connection that does not wait forever for a client that does not read.
 //!
 //! **Invariant:** a write that makes no progress for [`WRITE_TIMEOUT`] is an error.
 
@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// How long a client may leave what it was sent unread.
+/// How long a client may read nothing of what it was sent.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Stream {
     inner: TcpStream,
-    /// Until when the write that waits may take.
+    /// The deadline of the write that waits.
     due: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,8 +1,8 @@
-//! Every fault has its name, and what is well is blamed for nothing.
+//! Every violation is found under its name, and a good history has no violation.
 
 use super::*;
 
-/// A term of `many` messages, all well.
+/// A term of `many` messages without any fault.
 fn play(checker: &mut Checker, term: u64, who: &str, from: u64, many: u64) {
     checker.history(who, &Entry::Make { term, seq: 1, many });
     for seq in 1..=many {
@@ -24,7 +24,7 @@ fn in_term(term: u64, seq: u64) -> Id {
     (Source::Term(term), seq)
 }
 
-/// The next of term 200 that does not fail.
+/// The next message of term 200 that does not fail.
 fn well(from: u64) -> Id {
     let mut ids = (from..).map(|seq| in_term(200, seq));
     ids.find(|id| !is_failed(*id)).expect("one")
@@ -59,11 +59,11 @@ fn a_good_history_is_blamed_for_nothing() {
 
 type Spoil = fn(&mut Checker);
 
-/// Faults of generators and of what they made.
+/// Faults of generators and of the messages they made.
 fn faults_of_generators() -> Vec<(Invariant, Spoil)> {
     vec![
         (Invariant::OneGenerator, |checker| play(checker, 300, "m3.1", 500, 5)),
-        // Made in time, and accepted when another one led.
+        // Made in time, but accepted while another generator led.
         (Invariant::OneGenerator, |checker| checker.accepted((100, 201))),
         (Invariant::OneGenerator, |checker| {
             checker.history("m2.9", &Entry::Make { term: 200, seq: 201, many: 0 });
@@ -105,11 +105,11 @@ fn faults_of_handlers() -> Vec<(Invariant, Spoil)> {
             checker.history("taker.1", &Entry::Removed(of));
             checker.history("m4.1", &Entry::Start { id, attempt: 1, maker, made: 1003 });
         }),
-        // Somebody else was told so, too.
+        // The outcome was confirmed to a second worker, too.
         (Invariant::AnswersTrue, |checker| {
             checker.history("m4.1", &Entry::Recorded { id: in_term(200, 3), attempt: 1 });
         }),
-        // Of another attempt than the ledger has.
+        // The confirmed attempt is not the one in the ledger.
         (Invariant::AnswersTrue, |checker| {
             checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
             let id = well(201);
@@ -121,7 +121,7 @@ fn faults_of_handlers() -> Vec<(Invariant, Spoil)> {
             let start = Entry::Start { id, attempt, maker: "m2.1".into(), made: 1003 };
             checker.history("m4.1", &start);
         }),
-        // Only the last attempt may fail without its handler.
+        // Only the last attempt may fail without a return of its handler.
         (Invariant::NothingInvented, |checker| {
             checker.history("m2.1", &Entry::Make { term: 200, seq: 201, many: 9 });
             checker.settled(&Settled { id: well(201), failed: true, attempt: 1 });

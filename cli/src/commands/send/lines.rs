@@ -1,7 +1,7 @@
-//! The lines that are to be sent: where they are read, and in which batches they go.
+//! Reads the lines to send, and groups them into batches.
 //!
-//! **Invariant:** they are handed on in order, none is left out but what was to be skipped, and what comes before
-//! a line that cannot be sent is handed on first.
+//! **Invariant:** lines are handed on in order. None is left out, except empty lines that are to be
+//! skipped. The lines before a line that cannot be sent are handed on first.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,12 +14,12 @@ use super::{EMPTY_HINT, LINE_BYTES_MAX};
 use crate::args::Empty;
 use crate::exit::{FAILURE, Failure};
 
-/// Where lines are read.
+/// The source of the lines.
 pub(super) struct Input {
-    /// As it is called in errors.
+    /// Its name in errors.
     pub(super) from: String,
     pub(super) source: Box<dyn Read + Send>,
-    /// How many there are, of a file.
+    /// Its size, if it is a file.
     pub(super) bytes: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ fn size(file: impl std::os::fd::AsFd) -> Option<u64> {
     plain.then_some(stat.st_size as u64)
 }
 
-/// How lines are read.
+/// How to read lines.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub(super) raw: bool,
@@ -67,7 +67,8 @@ pub(super) struct Bad {
     pub(super) hint: &'static str,
 }
 
-/// Reads lines and hands them on in batches, at once whenever no whole line waits to be read.
+/// Reads lines and hands them on in batches. When no complete line is ready to be read, the batch
+/// is handed on at once.
 pub(super) fn read(
     source: impl Read,
     from: &str,
@@ -80,7 +81,7 @@ pub(super) fn read(
         let ready = reader.buffer().contains(&reading.end);
         let next = match (ready || batch.is_empty()).then(|| line(&mut reader, from, reading)) {
             Some(Ok(Some(line))) => Ok(Some(line)),
-            // Nothing waits to be read: what is there goes first.
+            // No line is ready: hand on the batch first.
             None => Ok(None),
             Some(end) => Err(end),
         };
@@ -95,20 +96,20 @@ pub(super) fn read(
             continue;
         }
         if !batch.is_empty() && batches.blocking_send(std::mem::take(&mut batch)).is_err() {
-            return Ok(()); // nobody listens any more
+            return Ok(()); // the receiver is gone
         }
         match next {
             Ok(line) => {
                 bytes = line.as_ref().map_or(0, Vec::len);
                 batch.extend(line);
             }
-            // What came before it is sent, so that its number is right.
+            // The lines before it are sent, so that the number of this line is right.
             Err(end) => return end.map(|_| ()),
         }
     }
 }
 
-/// The next line, without its end; never more of it in memory than a payload may have.
+/// The next line, without its line end. Never more of it is in memory than a payload may have.
 fn line(reader: &mut impl BufRead, from: &str, reading: Reading) -> Result<Option<Vec<u8>>, Bad> {
     let mut line = Vec::new();
     loop {

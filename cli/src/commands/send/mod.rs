@@ -1,8 +1,8 @@
-//! `artel send`: put messages into a lane.
+//! `artel send`: puts messages into a lane.
 //!
-//! **Invariant:** exactly the first N lines of stdin are accepted, once each, in order, and N is said
-//! whatever happens: a line that cannot be sent, Ctrl-C. Lines that Redis did not answer for are said
-//! to be in doubt. A full lane holds up the reader.
+//! **Invariant:** exactly the first N lines of stdin are accepted, once each, in order. N is
+//! reported whatever happens: a line that cannot be sent, Ctrl-C. Lines that Redis did not answer
+//! for are reported as in doubt. A full lane holds up the reader.
 
 mod lines;
 
@@ -21,10 +21,10 @@ use crate::signals::Signals;
 
 use lines::{Input, Reading, read};
 
-/// Bytes of one line: what fits into a batch is also what a payload may have.
+/// Bytes of one line. A batch and a payload have the same limit.
 const LINE_BYTES_MAX: usize = Sender::BATCH_BYTES_MAX;
 const EMPTY_HINT: &str = "`--empty skip` leaves empty ones out, `--empty send` sends them, too";
-/// How long it may take to find the fleets there are, and how many of them are named.
+/// How long listing all fleets may take, and how many of them are named.
 const FLEETS_MAX: Duration = Duration::from_secs(1);
 const FLEETS_NAMED: usize = 10;
 /// Pause before a full lane is tried again.
@@ -46,7 +46,7 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
         let error = format!("message {} is empty", at + 1);
         return Err(Failure::new(USAGE, error).hint(EMPTY_HINT));
     }
-    // A file that cannot be read is said before anything else is done.
+    // Report a file that cannot be read before anything else is done.
     let input = match &args.file {
         Some(path) if path != Path::new("-") => Input::open(path)?,
         _ => Input::stdin(),
@@ -65,7 +65,8 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
     if args.messages.is_empty() { sending.lines(input).await } else { sending.arguments().await }
 }
 
-/// Nobody ever joined this fleet: its name may be wrong, so those are named that exist.
+/// Warns that nobody ever joined this fleet. Its name may be wrong, so the existing fleets are
+/// named.
 async fn warn_of_fleet(place: &Place) {
     let names = async { place.open()?.fleets().await };
     let names = tokio::time::timeout(FLEETS_MAX, names).await.ok().and_then(Result::ok);
@@ -84,17 +85,17 @@ async fn warn_of_fleet(place: &Place) {
     ));
 }
 
-/// What is on its way.
+/// A send command while it runs.
 struct Sending<'a> {
     sender: Sender,
     /// Messages of one batch.
     batch_max: usize,
     signals: Signals,
     args: &'a SendArgs,
-    /// What to do with what is empty.
+    /// What to do with an empty message.
     empty: Empty,
     accepted: u64,
-    /// It was said that the lane is full.
+    /// The remark that the lane is full was printed.
     waited: bool,
 }
 
@@ -134,7 +135,8 @@ impl Sending<'_> {
             end: if self.args.null { 0 } else { b'\n' },
             batch_max: self.batch_max,
         };
-        // Bounded: a full lane holds up the reader, and it whoever writes to us.
+        // Bounded: a full lane holds up the reader, and the reader holds up the process that writes
+        // to us.
         let (batches, mut received) = mpsc::channel(4);
         let reader = tokio::task::spawn_blocking(move || read(source, &from, reading, &batches));
         loop {
@@ -186,12 +188,12 @@ impl Sending<'_> {
         Ok(OK)
     }
 
-    /// This many lines behind those that were accepted are in doubt.
+    /// The failure when `lines` lines after the accepted ones are in doubt.
     fn in_doubt(&self, failure: Failure, lines: u64) -> Failure {
         let (from, to) = (self.accepted + 1, self.accepted + lines);
         let error = format!("lines {from} to {to} are in doubt: {}", failure.error);
         let certain = match self.accepted {
-            0 => "none is certain".to_owned(),
+            0 => "no line is certainly sent".to_owned(),
             1 => "line 1 is sent".to_owned(),
             n => format!("lines 1 to {n} are sent"),
         };
@@ -199,7 +201,7 @@ impl Sending<'_> {
         Failure { code: failure.code, error, hint: Some(hint) }
     }
 
-    /// Sends a batch, waiting while there is no room.
+    /// Sends a batch; waits while the lane is full.
     async fn batch(&mut self, batch: &[NewMessage]) -> Result<Ended, Failure> {
         loop {
             let (sender, dedup) = (self.sender.clone(), self.args.dedup.clone());
@@ -218,7 +220,7 @@ impl Sending<'_> {
             let mut sending = std::pin::pin!(sending);
             let (sent, signal) = match self.signals.unless(&mut sending).await {
                 Ok(sent) => (sent, None),
-                // What is on its way may have arrived: hear its answer, if it comes soon.
+                // The batch may have arrived already: wait a little for its answer.
                 Err(code) => match tokio::time::timeout(LAST_WORD, sending).await {
                     Ok(sent) => (sent, Some(code)),
                     Err(_) => return Ok(Ended::Doubt(in_doubt(LAST_WORD, code))),
@@ -275,9 +277,9 @@ impl Sending<'_> {
 /// How a batch ended.
 enum Ended {
     Sent,
-    /// A signal came; what is counted is sent, the rest is not.
+    /// A signal came. The messages in `accepted` are sent, the others are not.
     Stopped(u8),
-    /// Whether it was added is not known.
+    /// It is not known whether the batch was added.
     Doubt(Failure),
 }
 
@@ -287,10 +289,10 @@ fn in_doubt(after: Duration, code: u8) -> Failure {
         .hint("they were sent once or not at all: `artel status` shows how many were sent in all")
 }
 
-/// What is certain, and how to go on.
+/// The lines that are certainly sent, and how to continue.
 fn go_on(accepted: u64, hint: &str, args: &SendArgs) -> String {
     let hint = if hint.is_empty() { String::new() } else { format!("{hint}; ") };
-    // Lines that are left out are not counted.
+    // Empty lines that were skipped are not counted.
     let tail = match (args.null, args.empty) {
         (false, Empty::Skip) => "sed '/^$/d' | tail -n",
         (false, _) => "tail -n",

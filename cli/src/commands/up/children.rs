@@ -1,4 +1,4 @@
-//! The members of `up`: real processes, what they say, and the pipe that ties them to us.
+//! The members of `up`: real processes, their output, and the pipe that ties them to us.
 
 use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
@@ -15,23 +15,23 @@ use crate::layers;
 use crate::settings::Place;
 use crate::variables;
 
-/// What is shown of a line at a time.
+/// Bytes of a line that are shown at a time.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What is heard of the members.
+/// What a member printed, or what happened to it.
 pub(super) enum Event {
     /// A line of its log.
     Said(usize, String),
-    /// A line of what its handler printed.
+    /// A line that its handler printed.
     Printed(usize, String),
     Ended(usize, ExitStatus),
-    /// The verdict on a death, and the pid of who leads now.
+    /// The result of a death, and the process id of the member that leads now.
     Answer(String, Option<u32>),
 }
 
 struct Member {
     pid: u32,
-    /// Closed, it leaves.
+    /// When this pipe is closed, the member leaves.
     tether: Option<ChildStdin>,
     alive: bool,
     leads: bool,
@@ -43,7 +43,7 @@ pub(super) struct Children {
 }
 
 impl Children {
-    /// Starts so many members.
+    /// Starts `count` members.
     pub(super) fn start(
         count: u16,
         place: &Place,
@@ -51,13 +51,14 @@ impl Children {
         options: Vec<OsString>,
         events: mpsc::Sender<Event>,
     ) -> Result<Children, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::new(FAILURE, format!("cannot find myself: {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::new(FAILURE, format!("cannot find the artel program: {error}"))
+        })?;
         let mut members = Vec::new();
         for at in 0..usize::from(count) {
             let mut command = Command::new(&program);
-            // What they must know they are told; nothing else counts, from wherever it comes. What is
-            // no setting of ours may be their handlers'.
+            // Members get their settings as flags. Settings from the environment are removed. All
+            // other variables are kept: their handlers may need them.
             for name in variables::all(&layers::names()) {
                 command.env_remove(name);
             }
@@ -67,13 +68,15 @@ impl Children {
                 .args(["--tethered", "--log-format", "json", "--color", "never"])
                 .args(["--fleet", &place.fleet, "--redis", url])
                 .args(["--label", &format!("member-{}", at + 1)])
-                // Ctrl-C in the terminal is for us alone; we let go of them then.
+                // Ctrl-C in the terminal goes to this process alone, which then closes the pipes.
                 .process_group(0)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()
-                .map_err(|error| Failure::new(FAILURE, format!("no member started: {error}")))?;
+                .map_err(|error| {
+                    Failure::new(FAILURE, format!("cannot start a member: {error}"))
+                })?;
             let tether = child.stdin.take();
             let pid = child.id().unwrap_or(0);
             members.push(Member { pid, tether, alive: true, leads: false, session: None });
@@ -98,7 +101,8 @@ impl Children {
         self.members[at].session.clone()
     }
 
-    /// Takes in what a member says of itself. Does it say that it leads?
+    /// Reads a log line of a member and updates what is known of it. Does the line say that it
+    /// leads?
     pub(super) fn note(&mut self, at: usize, line: &str) -> bool {
         let line: Value = serde_json::from_str(line).unwrap_or_default();
         let message = line["message"].as_str().unwrap_or_default();
@@ -115,13 +119,13 @@ impl Children {
         message == LEADS
     }
 
-    /// A member has ended. Did it lead?
+    /// Records that a member has ended. Did it lead?
     pub(super) fn ended(&mut self, at: usize) -> bool {
         self.members[at].alive = false;
         std::mem::take(&mut self.members[at].leads)
     }
 
-    /// Closes the pipes: all of them leave, gracefully.
+    /// Closes the pipes: all members leave, gracefully.
     pub(super) fn let_go(&mut self) {
         for member in &mut self.members {
             member.tether = None;
@@ -137,12 +141,12 @@ impl Children {
     }
 }
 
-/// Hands on what a member says, and how it ended: after everything it said.
+/// Passes on the output of a member, and after that how it ended.
 async fn listen(at: usize, mut child: Child, events: mpsc::Sender<Event>) {
     let said = pass_on(child.stderr.take(), |line| Event::Said(at, line), &events);
     let printed = pass_on(child.stdout.take(), |line| Event::Printed(at, line), &events);
     let ended = child.wait();
-    // Its handlers may hold its streams open: its end counts, not theirs.
+    // Handlers may hold its streams open. Only the end of the member itself counts.
     let (mut said, mut printed) = (std::pin::pin!(said), std::pin::pin!(printed));
     let (mut over, mut ended) = ((false, false), std::pin::pin!(ended));
     let status = loop {

@@ -1,8 +1,8 @@
 //! `artel up`: a private server and some members in one terminal.
 //!
-//! **Invariant:** whatever ends `up`, its members end: each holds one end of a pipe whose other end is
-//! ours, and leaves when that closes. What is said after a death (lost, doubled, handed on) is read
-//! from Redis, not assumed.
+//! **Invariant:** whatever ends `up`, its members end: each holds one end of a pipe whose other end
+//! is ours, and leaves when that closes. The numbers that are printed after a death (lost, doubled,
+//! handed on) are read from Redis, not assumed.
 
 mod children;
 mod screen;
@@ -26,16 +26,16 @@ use crate::{commands, printer};
 use children::{Children, Event};
 use screen::Screen;
 
-/// How often the books are said unless `--snapshot-every` says otherwise.
+/// How often the books are printed without `--snapshot-every`.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
-/// How long after a death the fleet may take to put everything in order.
+/// How long the fleet may take to put everything back after a death.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// How long members may take to leave beside their own grace.
+/// How long members may take to leave, in addition to their own grace.
 const LEAVE_EXTRA: Duration = Duration::from_secs(5);
-/// How often members are told again that they are to end at once.
+/// How often the signal to end at once is sent again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Starts it all; `options` are what the members are told.
+/// Starts everything. `options` are the flags of the members.
 pub(crate) async fn up(
     global: &Global,
     args: &UpArgs,
@@ -50,8 +50,8 @@ pub(crate) async fn up(
     let hold = match signals.unless(&mut ensured).await {
         Ok(hold) => hold?,
         Err(code) => {
-            // What is being started is there in a moment, and goes again. A second signal waits for
-            // nothing.
+            // Wait until the server that is being started runs, and stop it again. A second signal
+            // ends this wait.
             if let Ok(Ok(hold)) = signals.unless(ensured).await {
                 drop(hold);
                 let _ = signals.unless(stop_server(&private)).await;
@@ -66,7 +66,8 @@ pub(crate) async fn up(
     let generates = maker.is_some();
     let home = Home { place: &place, private: &private, url: private.url(), server, generates };
     let result = supervise(global, args, options, &home, &mut signals).await;
-    // If nobody else uses it, it goes, with its lock and its socket. Its data stay.
+    // If nobody else uses the server, it is stopped, and its lock and socket are removed. Its data
+    // are kept.
     drop(hold);
     match signals.unless(stop_server(&private)).await {
         Ok(stopped) => {
@@ -87,7 +88,9 @@ async fn stop_server(private: &Embedded) -> Result<(), Failure> {
             // Connections of members that have just ended may still be counted.
             std::thread::sleep(Duration::from_millis(50));
         }
-        printer::remark("the private server stays: somebody else uses it (`artel embedded stop`)");
+        printer::remark(
+            "the private server keeps running: somebody else uses it (`artel embedded stop` stops it)",
+        );
         Ok(())
     })
     .await
@@ -97,11 +100,11 @@ async fn stop_server(private: &Embedded) -> Result<(), Failure> {
 struct Home<'a> {
     place: &'a Place,
     private: &'a Embedded,
-    /// Its address as a member is told it.
+    /// The address that is passed to the members.
     url: String,
-    /// What is said of it.
+    /// A description of the server, to print.
     server: String,
-    /// Somebody will lead.
+    /// There is a generator, so a member will lead.
     generates: bool,
 }
 
@@ -109,14 +112,14 @@ struct Home<'a> {
 struct Up<'a> {
     place: &'a Place,
     private: &'a Embedded,
-    /// Of a server that had to be started again.
+    /// The hold of a server that had to be started again.
     hold: Option<Hold>,
     before: Status,
     began: Instant,
     screen: Screen,
     children: Children,
     events: mpsc::Sender<Event>,
-    /// Somebody was told whom to kill.
+    /// The invitation to kill the generator was printed.
     invited: bool,
     /// A generator that died and has no successor yet.
     fallen: Option<Death>,
@@ -191,7 +194,7 @@ impl Up<'_> {
             let seconds = self.began.elapsed().as_secs();
             return self.screen.remark(&format!("{seconds} s: {}", since(&self.before, &status)));
         }
-        // The server can be killed like everything else here.
+        // The server may have been killed, too: start it again.
         let private = self.private.clone();
         let again = blocking(move || match private.is_there()? {
             true => Ok(None),
@@ -239,7 +242,7 @@ impl Up<'_> {
         let (led, pid) = (self.children.ended(at), self.children.pid(at));
         self.screen.remark(&format!("member-{} ({pid}) ended: {status}", at + 1));
         if status.code().is_some() {
-            return; // it left by itself, and has said why
+            return; // it left by itself, and has logged why
         }
         let death = Death::of(self.place, pid, self.children.session(at), led).await;
         if led {
@@ -249,8 +252,8 @@ impl Up<'_> {
         }
     }
 
-    /// Lets go of the members, shows what they still say, and waits for their end. A second signal
-    /// ends them at once, handlers included; its exit code then.
+    /// Closes the pipes, shows the last output of the members, and waits for their end. A second
+    /// signal ends them at once, with their handlers; then its exit code is returned.
     async fn leave(
         &mut self,
         heard: &mut mpsc::Receiver<Event>,
@@ -269,13 +272,15 @@ impl Up<'_> {
                     Event::Ended(at, _) => { self.children.ended(at); }
                     Event::Answer(text, _) => self.screen.remark(&text),
                 },
-                // They are leaving: a signal is their second, too, and ends them with their handlers.
+                // The members are leaving already, so this signal is the second for them, too: it
+                // ends them with their handlers.
                 code = signals.next() => {
                     forced = Some(code);
                     self.children.signal(Signal::TERM);
                     deadline = tokio::time::Instant::now() + LEAVE_EXTRA;
                 }
-                // One that had not noticed yet that it is to leave takes the first for its first.
+                // A member that has not noticed the closed pipe yet takes it as the first signal,
+                // so it is sent again.
                 _ = again.tick(), if forced.is_some() => self.children.signal(Signal::TERM),
                 () = tokio::time::sleep_until(deadline) => {
                     if std::mem::replace(&mut killed, true) {
@@ -290,7 +295,7 @@ impl Up<'_> {
         forced
     }
 
-    /// The books at the end.
+    /// Prints the books at the end.
     async fn farewell(&self, all_gone: bool) -> Result<u8, Failure> {
         let after = self.place.open()?.status().await?;
         let seconds = self.began.elapsed().as_secs();
@@ -306,18 +311,19 @@ impl Up<'_> {
             return Err(Failure::new(FAILURE, error));
         }
         if all_gone {
-            return Err(Failure::new(FAILURE, "all members are gone")
-                .hint("what they did not finish is kept: the next `artel up` goes on with it"));
+            return Err(Failure::new(FAILURE, "all members are gone").hint(
+                "their unfinished messages are kept: the next `artel up` continues with them",
+            ));
         }
         Ok(OK)
     }
 }
 
-/// What happened to the books since the start.
 async fn status_of(place: &Place) -> Result<Status, artel::Error> {
     place.open()?.status().await
 }
 
+/// The changes of the books since the start.
 fn since(before: &Status, now: &Status) -> String {
     let (b, n) = (&before.messages, &now.messages);
     let sent = n.sent.saturating_sub(b.sent);
@@ -339,7 +345,7 @@ struct Death {
     session: Option<String>,
     led: bool,
     at: Instant,
-    /// What had been handed on in the fleet before: this member's part is what comes on top.
+    /// The fleet's count of messages put back before this death. The increase is due to this death.
     returned: u64,
 }
 
@@ -351,7 +357,7 @@ impl Death {
         Death { pid, session, led, at, returned }
     }
 
-    /// Waits until the fleet has dealt with it, and says what it came to.
+    /// Waits until the fleet has put everything back, and reports the result.
     async fn settle(
         self,
         place: Place,

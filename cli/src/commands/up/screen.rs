@@ -1,4 +1,4 @@
-//! What `up` shows: who says it, in which role, and what.
+//! The lines that `up` prints: which member, its role, and its text.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::harmless::harmless;
 use crate::printer;
 use crate::settings::Place;
 
-/// Colours help; the words beside them say the same.
+/// Colours. The words say the same without them.
 const GENERATOR: &str = "\x1b[1;33m";
 const WORKER: &str = "\x1b[36m";
 const OURSELVES: &str = "\x1b[1;32m";
@@ -20,34 +20,34 @@ const PLAIN: &str = "\x1b[0m";
 
 pub(super) struct Screen {
     coloured: bool,
-    /// Of the members only warnings and errors.
+    /// Show only warnings and errors of the members.
     quiet: bool,
     /// Columns of the longest label.
     width: usize,
-    /// Sent messages that are done: how many were shown in this second, and how many were not since that was
-    /// said.
+    /// Counts the lines about sent messages that are done; `None` if all of them are shown.
     done: Option<DoneLines>,
 }
 
-/// Bounded, because a million lines may be sent.
+/// How many such lines were shown in this second, and how many were hidden since the last report.
+/// They are bounded, because a million messages may be sent.
 struct DoneLines {
     second: Instant,
     shown: u32,
     hidden: u64,
 }
 
-/// Sent messages that are shown to be done in a second.
+/// How many sent messages are shown as done per second.
 const DONE_PER_SECOND: u32 = 10;
 
 impl Screen {
-    /// With `verbose`, everything the members say is shown.
+    /// With `verbose`, all output of the members is shown.
     pub(super) fn new(coloured: bool, quiet: bool, verbose: bool, members: u16) -> Screen {
         let done = DoneLines { second: Instant::now(), shown: 0, hidden: 0 };
         let done = Some(done).filter(|_| !verbose);
         Screen { coloured, quiet, width: format!("member-{members}").len(), done }
     }
 
-    /// Is there room on the screen to say that one more sent message is done?
+    /// May one more line about a sent message that is done be shown?
     fn has_room(&mut self) -> bool {
         let Some(done) = &mut self.done else { return true };
         if done.second.elapsed() >= Duration::from_secs(1) {
@@ -58,7 +58,7 @@ impl Screen {
         done.shown <= DONE_PER_SECOND
     }
 
-    /// How many sent messages were done and not shown, since this was last asked.
+    /// How many sent messages were done and not shown since the last call.
     pub(super) fn hidden(&mut self) -> u64 {
         self.done.as_mut().map_or(0, |done| std::mem::take(&mut done.hidden))
     }
@@ -67,14 +67,14 @@ impl Screen {
         if self.coloured { format!("{colour}{text}{PLAIN}") } else { text.to_owned() }
     }
 
-    /// Something `up` itself has to say.
+    /// Prints a line of `up` itself.
     pub(super) fn remark(&self, text: &str) {
         let who = format!("{:width$}", "up", width = self.width + "  generator".len());
         let (who, text) = (self.paint(OURSELVES, &who), self.paint(OURSELVES, &harmless(text)));
         printer::painted(&format!("{who} │ {text}"));
     }
 
-    /// What to try.
+    /// Invites the user to kill the generator.
     pub(super) fn invite(&self, pid: u32) {
         self.remark(&format!("the generator is {pid}. See what happens: kill -9 {pid}"));
     }
@@ -92,12 +92,12 @@ impl Screen {
                     self.show(children, at, &self.readable(&entry));
                 }
             }
-            // Not its log: an error before the log began, or what a handler says.
+            // Not a log line: an error before the log began, or output of a handler.
             _ => self.text(children, at, line),
         }
     }
 
-    /// A line of anything a member printed.
+    /// A line of any other output of a member.
     pub(super) fn text(&self, children: &Children, at: usize, line: &str) {
         self.show(children, at, &harmless(line));
     }
@@ -110,7 +110,7 @@ impl Screen {
         printer::painted(&format!("{} │ {line}", self.paint(colour, &who)));
     }
 
-    /// `message  field=value …`, with the level where it is not the usual one.
+    /// `message  field=value …`, with the level if it is a warning or an error.
     fn readable(&self, entry: &serde_json::Map<String, Value>) -> String {
         let mut text = String::new();
         if let Some(level @ ("WARN" | "ERROR")) = entry.get("level").and_then(Value::as_str) {
@@ -120,7 +120,7 @@ impl Screen {
         let message = entry.get("message").and_then(Value::as_str).unwrap_or_default();
         text.push_str(&harmless(message));
         for (name, value) in entry {
-            // Who it is stands in front already.
+            // The label is at the beginning of the line already.
             if ["timestamp", "level", "message", "label"].contains(&name.as_str()) {
                 continue;
             }
@@ -135,13 +135,13 @@ impl Screen {
     }
 }
 
-/// How to call this program so that it finds the same fleet.
+/// The command line of this program that finds the same fleet.
 pub(super) fn program(global: &Global, place: &Place) -> String {
     let name = std::env::args().next().unwrap_or_else(|| "artel".to_owned());
     let mut text = name;
     let elsewhere = [&global.redis, &global.host].iter().any(|address| address.is_some());
     if elsewhere || global.port.is_some() || global.redis_url_file.is_some() {
-        // Some other Redis is configured here: say which one is meant.
+        // Another Redis is configured here, so the address must be given.
         text.push_str(&format!(" --redis {}", place.redis));
     } else if let Some(dir) = &global.data_dir {
         text.push_str(&format!(" --data-dir {}", dir.display()));
