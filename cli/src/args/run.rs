@@ -72,7 +72,7 @@ pub(crate) struct UpArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MakeArgs {
     /// Run this command each interval while this process leads: each line it prints is a message.
-    /// If it takes longer than five intervals plus two leases, another member leads instead
+    /// If it takes longer than five intervals and two leases, another member leads instead
     /// [default: none if there is a --handler, so that nobody leads and all work; else random text]
     #[arg(long, value_name = "CMD")]
     pub(crate) generator: Option<String>,
