@@ -167,7 +167,9 @@ fn no_room_needs_itself() {
 
 #[test]
 fn every_module_opens_with_what_it_is_for() {
-    for path in CRATES.into_iter().flat_map(|below| files(below, "rs")) {
+    for path in
+        ["src", "hub/src", "rig/src", "verify/src"].into_iter().flat_map(|below| files(below, "rs"))
+    {
         assert!(read(&path).starts_with("//!"), "{} has no head", path.display());
     }
 }
@@ -232,7 +234,9 @@ fn no_script_prints_a_number_its_own_way() {
 
 #[test]
 fn files_stay_readable() {
-    for path in CRATES.into_iter().flat_map(|below| files(below, "rs")) {
+    for path in
+        ["src", "hub/src", "rig/src", "verify/src"].into_iter().flat_map(|below| files(below, "rs"))
+    {
         let lines = read(&path).lines().count();
         assert!(lines <= 500, "{} has {lines} lines: split it by noun", path.display());
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
@@ -246,7 +250,9 @@ const FUNCTION_LINES_MAX: usize = 70;
 #[test]
 fn functions_stay_readable() {
     let mut long = Vec::new();
-    for path in CRATES.into_iter().flat_map(|below| files(below, "rs")) {
+    for path in
+        ["src", "hub/src", "rig/src", "verify/src"].into_iter().flat_map(|below| files(below, "rs"))
+    {
         let text = read(&path);
         let lines: Vec<&str> = text.lines().collect();
         for (at, line) in lines.iter().enumerate() {
@@ -296,7 +302,7 @@ fn only_one_place_ends_a_session_that_is_gone() {
 }
 
 /// Names that were metaphors, or that two things had, and what they are called now.
-const OLD_NAMES: [(&str, &str); 24] = [
+const OLD_NAMES: [(&str, &str); 26] = [
     ("Crew", "Stages, Children"),
     ("Keeper", "SessionHandle"),
     ("Pace", "Beats"),
@@ -321,6 +327,8 @@ const OLD_NAMES: [(&str, &str); 24] = [
     ("Spare", "RunnerMaker"),
     ("Caretaker", "Timer"),
     ("testkit", "rig"),
+    ("Actor", "Process"),
+    ("Scribe", "CallLog"),
 ];
 
 #[test]

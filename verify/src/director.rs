@@ -1,4 +1,4 @@
-//! [`run`]: starts the cast, injects faults by the plan, and watches.
+//! [`run`]: starts the processes, injects faults by the plan, and watches.
 //!
 //! **Invariant:** every fault is ended before anything is judged: at every quiet point nobody is
 //! frozen, no link is broken and Redis runs. Nothing outlives the run.
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::books::Books;
-use crate::cast::{Actor, Ended};
 use crate::check::Checker;
 use crate::history::{self, Entry};
 use crate::options::{Options, Progress, Stop, Target, Trouble};
 use crate::plan::{Kind, Step};
+use crate::process::{Ended, Process};
 use crate::promise::Invariant;
 use crate::report::{Outages, Paths, Report};
 use crate::schedule::Schedule;
@@ -183,7 +183,7 @@ impl Director<'_> {
     }
 
     fn swallowed(&self) -> u64 {
-        self.stage.actors.iter().map(Actor::swallowed).sum()
+        self.stage.processes.iter().map(Process::swallowed).sum()
     }
 
     /// A kind of fault that has not come yet, or has not had the effect it is meant for. If there
@@ -211,14 +211,14 @@ impl Director<'_> {
 
     /// The process that leads now, if it has no fault.
     pub(crate) fn generator(&self) -> Option<usize> {
-        let at = self.members().position(|actor| actor.name() == self.watch.leader.1)?;
-        (self.stage.actors[at].is_alive() && !self.stage.actors[at].hurt).then_some(at)
+        let at = self.members().position(|process| process.name() == self.watch.leader.1)?;
+        (self.stage.processes[at].is_alive() && !self.stage.processes[at].hurt).then_some(at)
     }
 
     /// Records that a fault of this process, or of Redis, began now.
     fn touch(&mut self, whom: &str) {
-        match self.stage.actors.iter_mut().find(|actor| actor.name() == whom) {
-            Some(actor) => actor.touched = history::now(),
+        match self.stage.processes.iter_mut().find(|process| process.name() == whom) {
+            Some(process) => process.touched = history::now(),
             None => self.stage.touched = history::now(),
         }
     }
@@ -227,9 +227,9 @@ impl Director<'_> {
     /// leases to recover.
     fn well_since(&self, at: usize) -> Option<u64> {
         let broken = self.stage.redis_hurt || self.touches_redis();
-        let last = self.stage.actors[at].touched.max(self.stage.touched);
+        let last = self.stage.processes[at].touched.max(self.stage.touched);
         let peace = (self.options.lease * 2).as_micros() as u64;
-        (!broken && !self.stage.actors[at].hurt).then_some(last + peace)
+        (!broken && !self.stage.processes[at].hurt).then_some(last + peace)
     }
 
     /// Does Redis have a fault that has not ended?
@@ -240,8 +240,8 @@ impl Director<'_> {
             .any(|Reverse((_, act))| !matches!(act, Act::Begin(_) | Act::Thaw(_) | Act::Mend(_)))
     }
 
-    pub(crate) fn members(&self) -> impl Iterator<Item = &Actor> {
-        self.stage.actors[..self.options.members].iter()
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Process> {
+        self.stage.processes[..self.options.members].iter()
     }
 
     /// Repeats a call until Redis answers.
@@ -267,9 +267,9 @@ impl Director<'_> {
         if self.stop.is_now() {
             return Err(Trouble::Ended);
         }
-        for at in 0..self.stage.actors.len() {
+        for at in 0..self.stage.processes.len() {
             self.revive(at)?;
-            for (who, time, entry) in self.stage.actors[at].read() {
+            for (who, time, entry) in self.stage.processes[at].read() {
                 self.see(at, who, time, entry);
             }
         }
@@ -285,17 +285,17 @@ impl Director<'_> {
 
     /// Begins a new life of a process that has ended by itself.
     fn revive(&mut self, at: usize) -> Result<(), Trouble> {
-        match self.stage.actors[at].ended() {
+        match self.stage.processes[at].ended() {
             None => return Ok(()),
             Some(Ended::NoHistory) => return Err(Trouble::NoHistory),
-            Some(Ended::Left) => self.stage.actors[at].hurt = false,
+            Some(Ended::Left) => self.stage.processes[at].hurt = false,
             Some(Ended::Otherwise(what)) => {
-                let about = vec![self.stage.actors[at].name().to_owned()];
+                let about = vec![self.stage.processes[at].name().to_owned()];
                 self.watch.checker.blame(Invariant::Heals, what, about);
             }
         }
         self.watch.wakes.gone(at);
-        self.stage.actors[at].begin()?;
+        self.stage.processes[at].begin()?;
         Ok(())
     }
 
@@ -333,7 +333,7 @@ impl Director<'_> {
                     vec!["data-loss".to_owned()],
                 );
             }
-            Entry::SessionLost if who == self.stage.actors[at].name() => {
+            Entry::SessionLost if who == self.stage.processes[at].name() => {
                 let well = self.well_since(at);
                 let wrong = well
                     .and_then(|well| self.watch.trusts.judged(who, time, well, self.options.lease));
@@ -348,7 +348,7 @@ impl Director<'_> {
 
     /// Ends all processes, and removes our keys from a given Redis.
     fn clear(&mut self) {
-        self.stage.actors.clear();
+        self.stage.processes.clear();
         if self.stage.server.is_none() {
             let _ = self.stage.books.clear();
         }

@@ -6,25 +6,25 @@
 //!
 //! [`run`] does four things:
 //!
-//! * It starts the cast: members, a taker of errors and a sender. All are real processes, each
+//! * It starts the processes: members, a taker of errors and a sender. All are real processes, each
 //!   behind a proxy of its own.
 //! * It injects faults. A seed decides the plan.
 //! * Every twenty seconds it repairs everything and checks the books.
 //! * At the end it judges.
 
 mod books;
-mod cast;
+mod call_log;
 mod check;
 mod director;
 mod history;
 mod member;
 mod options;
 mod plan;
+mod process;
 mod promise;
 mod quiet;
 mod report;
 mod schedule;
-mod scribe;
 mod sent;
 mod stage;
 mod strike;

@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::Notify;
 
+use crate::call_log::CallLog;
 use crate::history::{Book, Entry, Id, Source, Tail, id_of, now};
-use crate::scribe::Scribe;
 use crate::sent::{KEY, OF};
 use artel_rig::Clock;
 
@@ -108,7 +108,7 @@ impl Part {
         // If it is frozen when its parent dies, it must continue, or it would stay forever.
         let _ = set_parent_process_death_signal(Some(Signal::CONT));
         if role(&self.name) != NEXT_DOOR {
-            let _ = tracing::subscriber::set_global_default(Scribe(book.clone()));
+            let _ = tracing::subscriber::set_global_default(CallLog(book.clone()));
         }
         let fleet = Fleet::open(self.url.as_str(), FLEET)?;
         let leave = Notify::new();

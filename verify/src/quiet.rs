@@ -7,11 +7,11 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use crate::books::{Books, Snapshot};
-use crate::cast::Actor;
 use crate::director::{Director, LOOK, PAUSE};
 use crate::history;
 use crate::member::REST;
 use crate::options::{Progress, Trouble};
+use crate::process::Process;
 use crate::promise::Invariant;
 use crate::report::Paths;
 use crate::strike::Act;
@@ -63,7 +63,7 @@ impl Director<'_> {
             last = self.stage.books.snapshot().ok();
             let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
             let flows = self.watch.made.min(self.watch.begun_with) > since;
-            let here = self.members().all(|actor| actor.joined);
+            let here = self.members().all(|process| process.joined);
             if flows && here && last.as_ref().is_some_and(well) {
                 break;
             }
@@ -107,8 +107,8 @@ impl Director<'_> {
         let begun = Instant::now();
         loop {
             self.look()?;
-            let asleep = self.members().find(|actor| actor.woken < generation);
-            let asleep = asleep.map(|actor| actor.name().to_owned());
+            let asleep = self.members().find(|process| process.woken < generation);
+            let asleep = asleep.map(|process| process.name().to_owned());
             // Also no waiter may be left whose wait began before this.
             let late = self.watch.wakes.asleep(Instant::now(), begun.elapsed());
             let Some(asleep) = asleep.or_else(|| late.map(str::to_owned)) else { return Ok(()) };
@@ -139,13 +139,16 @@ impl Director<'_> {
             let read = self.watch.read == 0
                 && (self.watch.lossy || self.watch.checker.seen.settled >= now.settled);
             let time = history::now();
-            let moves =
-                self.stage.actors.iter().any(|actor| self.watch.trusts.moves(actor.name(), time));
+            let moves = self
+                .stage
+                .processes
+                .iter()
+                .any(|process| self.watch.trusts.moves(process.name(), time));
             // The generator and the sender have seen that it is time to rest. From earlier
             // generators nothing is accepted.
-            let rested = |actor: &Actor| self.watch.rested.contains(actor.name());
+            let rested = |process: &Process| self.watch.rested.contains(process.name());
             let rests = self.members().any(rested)
-                && rested(&self.stage.actors[self.sender()])
+                && rested(&self.stage.processes[self.sender()])
                 && begun.elapsed() > REST_AFTER
                 && !moves;
             if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {

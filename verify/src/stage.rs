@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::books::Books;
-use crate::cast::Actor;
 use crate::history::{self, Book};
 use crate::member::{NEXT_DOOR, Part, SENDER, TAKER};
 use crate::options::{Options, Target, Trouble};
 use crate::plan::Kind;
+use crate::process::Process;
 use crate::strike::{Act, server_args};
 use artel_rig::Clock;
 use artel_rig::PrivateServer;
@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// The things that are broken and repaired.
 pub(crate) struct Stage {
     pub(crate) server: Option<PrivateServer>,
-    pub(crate) actors: Vec<Actor>,
+    pub(crate) processes: Vec<Process>,
     pub(crate) books: Books,
     /// The acts that end faults, and when they are due.
     pub(crate) agenda: BinaryHeap<Reverse<(Instant, Act)>>,
@@ -55,7 +55,7 @@ impl Stage {
         }
         Ok(Stage {
             server,
-            actors: cast(options, &url, port, library)?,
+            processes: processes(options, &url, port, library)?,
             books,
             agenda: BinaryHeap::new(),
             redis_hurt: false,
@@ -83,7 +83,12 @@ fn start_server(
 
 /// Starts the processes: first the members, after them the taker, the sender and, on a private
 /// server, the fleet next door.
-fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::Result<Vec<Actor>> {
+fn processes(
+    options: &Options,
+    url: &str,
+    port: u16,
+    library: Option<&Path>,
+) -> io::Result<Vec<Process>> {
     let ticks = (1.0 / INTERVAL.as_secs_f64()) as u64;
     let part = Part {
         url: url.to_owned(),
@@ -95,18 +100,18 @@ fn cast(options: &Options, url: &str, port: u16, library: Option<&Path>) -> io::
     };
     let wanted = options.kinds.contains(&Kind::ClockMember);
     let library = library.filter(|_| wanted);
-    let mut actors = Vec::new();
+    let mut processes = Vec::new();
     for number in 1..=options.members {
         let role = format!("m{number}");
         let file = options.dir.join(format!("{role}.clock"));
         let clock = library.map(|library| Clock::new(library, file)).transpose()?;
-        actors.push(Actor::new(role, &options.program, part.clone(), port, clock)?);
+        processes.push(Process::new(role, &options.program, part.clone(), port, clock)?);
     }
     let next_door = matches!(options.target, Target::Private(_)).then_some(NEXT_DOOR);
     for role in [TAKER, SENDER].into_iter().chain(next_door) {
-        actors.push(Actor::new(role.into(), &options.program, part.clone(), port, None)?);
+        processes.push(Process::new(role.into(), &options.program, part.clone(), port, None)?);
     }
-    Ok(actors)
+    Ok(processes)
 }
 
 /// The options with all faults that are possible here, and why the others are not.

@@ -59,16 +59,17 @@ impl Director<'_> {
             return generator;
         }
         let behind = [self.taker(), self.sender()].get(step.which as usize / 7 % 16).copied();
-        let hit = |at: &usize| step.kind.hits_all() && !step.only && !self.stage.actors[*at].hurt;
+        let hit =
+            |at: &usize| step.kind.hits_all() && !step.only && !self.stage.processes[*at].hurt;
         if let Some(at) = behind.filter(hit) {
             return Some(at);
         }
-        let well = |at: &usize| !self.stage.actors[*at].hurt && Some(*at) != generator;
+        let well = |at: &usize| !self.stage.processes[*at].hurt && Some(*at) != generator;
         let mut others: Vec<usize> = (0..self.options.members).filter(well).collect();
         // A worker that is frozen with a message has lost it when it wakes.
-        let busy = others.iter().any(|at| self.stage.actors[*at].busy > 0);
+        let busy = others.iter().any(|at| self.stage.processes[*at].busy > 0);
         if step.kind == Kind::FreezeLong && busy {
-            others.retain(|at| self.stage.actors[*at].busy > 0);
+            others.retain(|at| self.stage.processes[*at].busy > 0);
         }
         others.get(step.which as usize % others.len().max(1)).copied()
     }
@@ -127,7 +128,7 @@ impl Director<'_> {
     }
 
     fn name_of(&self, at: usize) -> String {
-        self.stage.actors[at].name().to_owned()
+        self.stage.processes[at].name().to_owned()
     }
 
     /// `kill -9`, and a new life after the time of the step; returns the name of the process.
@@ -141,7 +142,7 @@ impl Director<'_> {
     /// Kills the taker: half of the time at any moment, half of the time while it holds errors.
     fn kill_taker(&mut self, step: &Step) -> Option<String> {
         let at = self.taker();
-        if self.stage.actors[at].hurt {
+        if self.stage.processes[at].hurt {
             return None;
         }
         let wait = step.which.is_multiple_of(2) || !self.watch.drained;
@@ -155,11 +156,11 @@ impl Director<'_> {
     /// for a message.
     fn kill_sender(&mut self, step: &Step) -> Option<String> {
         let at = self.sender();
-        if self.stage.actors[at].hurt {
+        if self.stage.processes[at].hurt {
             return None;
         }
         if step.which.is_multiple_of(2) {
-            self.stage.actors[at].network(Fault::HoldReplies);
+            self.stage.processes[at].network(Fault::HoldReplies);
             std::thread::sleep(UNANSWERED);
         }
         self.kill(at, step)
@@ -182,7 +183,7 @@ impl Director<'_> {
         if self.generator() == Some(at) {
             self.outage("generator stopped", false);
         }
-        self.stage.actors[at].leave();
+        self.stage.processes[at].leave();
         Some(self.name_of(at))
     }
 
@@ -225,7 +226,7 @@ impl Director<'_> {
 
     fn set_clock_of_member(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
         let Some(at) = self.target(step) else { return Ok(None) };
-        let Some(clock) = &self.stage.actors[at].clock else { return Ok(None) };
+        let Some(clock) = &self.stage.processes[at].clock else { return Ok(None) };
         clock.set(off_ms(step.which, self.options.lease))?;
         Ok(Some(self.name_of(at)))
     }
@@ -245,7 +246,7 @@ impl Director<'_> {
     fn forget_sender(&mut self) -> Result<Option<String>, Trouble> {
         let at = self.sender();
         let clock = self.stage.server.as_ref().and_then(PrivateServer::clock).cloned();
-        let hurt = self.stage.actors[at].hurt;
+        let hurt = self.stage.processes[at].hurt;
         let Some(clock) = clock.filter(|_| !hurt) else { return Ok(None) };
         let whom = self.name_of(at);
         self.end(at);
@@ -265,7 +266,7 @@ impl Director<'_> {
         let leads = self.generator() == Some(at);
         let act = if kind.is_network() { Act::Mend(at) } else { Act::Thaw(at) };
         self.ends(act, if kind == Kind::Reset { lease } else { step.lasts });
-        self.stage.actors[at].hurt = true;
+        self.stage.processes[at].hurt = true;
         let (now, term) = (Instant::now(), self.watch.leader.0);
         if leads && kind.is_silent() && step.lasts >= lease * 3 / 2 {
             self.watch.silenced.push((at, term, now));
@@ -275,8 +276,8 @@ impl Director<'_> {
             self.watch.held_up = Some((at, term, now + step.lasts + more));
         }
         match fault(kind, step) {
-            Some(fault) => self.stage.actors[at].network(fault),
-            None => self.stage.actors[at].freeze(),
+            Some(fault) => self.stage.processes[at].network(fault),
+            None => self.stage.processes[at].freeze(),
         }
         if leads && step.lasts > lease {
             match kind {
@@ -291,17 +292,17 @@ impl Director<'_> {
     /// Begins a new life of a sender, and cuts it off when its first message was added and the
     /// answer was swallowed. Did that happen?
     fn catch_first_answer(&mut self, at: usize) -> Result<bool, Trouble> {
-        let before = self.stage.actors[at].swallowed();
+        let before = self.stage.processes[at].swallowed();
         // The head of an envelope: no other request contains it.
-        self.stage.actors[at].network(Fault::DropReplyTo(b"-|s".to_vec()));
-        self.stage.actors[at].begin()?;
+        self.stage.processes[at].network(Fault::DropReplyTo(b"-|s".to_vec()));
+        self.stage.processes[at].begin()?;
         let begun = Instant::now();
-        while self.stage.actors[at].swallowed() == before && begun.elapsed() < CATCH_FIRST {
+        while self.stage.processes[at].swallowed() == before && begun.elapsed() < CATCH_FIRST {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let caught = self.stage.actors[at].swallowed() > before;
+        let caught = self.stage.processes[at].swallowed() > before;
         if caught {
-            self.stage.actors[at].network(Fault::Cut);
+            self.stage.processes[at].network(Fault::Cut);
         } else {
             self.ends(Act::Mend(at), Duration::ZERO);
         }
@@ -342,8 +343,8 @@ impl Director<'_> {
 
     /// `kill -9`.
     fn end(&mut self, at: usize) {
-        self.stage.actors[at].kill();
-        self.stage.actors[at].hurt = true;
+        self.stage.processes[at].kill();
+        self.stage.processes[at].hurt = true;
         self.watch.wakes.gone(at);
     }
 
@@ -384,21 +385,21 @@ impl Director<'_> {
         let whom = at.map_or_else(redis, |at| self.name_of(at));
         self.stage.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
         match at {
-            Some(at) => self.stage.actors[at].touched = now(),
+            Some(at) => self.stage.processes[at].touched = now(),
             None => self.stage.touched = now(),
         }
         match act {
             Act::Begin(at) => {
-                self.stage.actors[at].network(Fault::Pass);
-                if !self.stage.actors[at].is_alive() {
-                    self.stage.actors[at].begin()?;
+                self.stage.processes[at].network(Fault::Pass);
+                if !self.stage.processes[at].is_alive() {
+                    self.stage.processes[at].begin()?;
                 }
-                self.stage.actors[at].hurt = false;
+                self.stage.processes[at].hurt = false;
             }
             Act::Thaw(at) => {
                 self.replaced(at);
-                self.stage.actors[at].thaw();
-                self.stage.actors[at].hurt = false;
+                self.stage.processes[at].thaw();
+                self.stage.processes[at].hurt = false;
             }
             Act::Mend(at) => self.mend(at),
             Act::RedisUp => self.redis_up()?,
@@ -432,8 +433,8 @@ impl Director<'_> {
         if held_up.is_some_and(|(_, term, _)| self.watch.leader.0 > term) {
             self.watch.paths.stale_requests += 1;
         }
-        self.stage.actors[at].network(Fault::Pass);
-        self.stage.actors[at].hurt = false;
+        self.stage.processes[at].network(Fault::Pass);
+        self.stage.processes[at].hurt = false;
     }
 
     /// Starts Redis again, with the data it kept.

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::cast::Actor;
 use crate::director::Director;
 use crate::history::Entry;
+use crate::process::Process;
 use crate::promise::Invariant;
 
 /// If no process has set the event after this time, another one is ordered to.
@@ -27,7 +27,7 @@ pub(crate) struct Wakes {
 
 #[derive(Debug)]
 struct Wake {
-    /// The index of the waiter in the cast.
+    /// The index of the waiter among the processes.
     whose: usize,
     told: Option<Instant>,
     /// Since when the event is set and nothing disturbs the waiter.
@@ -93,7 +93,7 @@ impl Wakes {
 impl Director<'_> {
     /// Reads an entry: a process waits for an event, has set one, or returned.
     pub(crate) fn wake(&mut self, at: usize, who: &str, entry: &Entry) {
-        let lives = self.stage.actors[at].is_alive() && who == self.stage.actors[at].name();
+        let lives = self.stage.processes[at].is_alive() && who == self.stage.processes[at].name();
         match entry {
             Entry::Waits(name) if lives => self.watch.wakes.waits(name, at),
             Entry::Set(name) => self.watch.wakes.set(name, Instant::now()),
@@ -113,15 +113,15 @@ impl Director<'_> {
         // waiting.
         let blind = std::mem::replace(&mut self.watch.looked, now) + BLIND < now;
         let silent = self.stage.books.answered + BLIND < now;
-        let (actors, down) = (&self.stage.actors, self.stage.redis_hurt || blind || silent);
-        self.watch.wakes.hold(now, |at| down || actors[at].hurt || !actors[at].is_alive());
+        let (processes, down) = (&self.stage.processes, self.stage.redis_hurt || blind || silent);
+        self.watch.wakes.hold(now, |at| down || processes[at].hurt || !processes[at].is_alive());
         for (name, whose) in self.watch.wakes.tell(now, self.watch.lossy) {
-            let able = |actor: &Actor| actor.is_alive() && !actor.hurt;
+            let able = |process: &Process| process.is_alive() && !process.hurt;
             // Not the fleet next door: it has other events.
             let many = self.sender() + 1;
             let others = (1..many).map(|by| (whose + by) % many);
-            if let Some(other) = others.into_iter().find(|at| able(&self.stage.actors[*at])) {
-                self.stage.actors[other].tell(&format!("set {name}"));
+            if let Some(other) = others.into_iter().find(|at| able(&self.stage.processes[*at])) {
+                self.stage.processes[other].tell(&format!("set {name}"));
             }
         }
         if let Some(name) = self.watch.wakes.asleep(now, WAKE_MAX).map(str::to_owned) {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, HandlerMode, MakeArgs, MemberArgs, ProcessArgs, RunArgs, WorkArgs};
 use crate::builtin::{Inspector, Text};
-use crate::commands::tell::tell;
+use crate::commands::notice_log::log_notices;
 use crate::exit::{Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::http::Token;
@@ -150,7 +150,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         };
     let http_over = CancellationToken::new();
     let served = listening.map(|port| http::serve(port, token, &member, http_over.clone()));
-    let teller = tokio::spawn(tell(member.notices(), config.label.clone()));
+    let teller = tokio::spawn(log_notices(member.notices(), config.label.clone()));
     if let Some(remark) = start.remark() {
         tracing::warn!("{remark}");
     }

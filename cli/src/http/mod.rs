@@ -5,8 +5,8 @@
 //! of a connection, the time a client takes to send its request, the time it leaves the answer
 //! unread, and the number of requests that wait for the fleet.
 
+mod access; // which client may read which path
 mod connections; // the open connections, and which one is closed to make room
-mod door; // which client may read which path
 mod router; // the answer of each path
 mod stream; // writes do not wait forever
 
@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::{FAILURE, Failure, USAGE};
 
+pub(crate) use access::Token;
 use connections::{Connection, Connections};
-pub(crate) use door::Token;
 use stream::Stream;
 
 /// How long a client may take to send its request.
@@ -88,7 +88,7 @@ pub(crate) fn serve(
             "http: /api/v1 is not served off loopback without a token: set ARTEL_HTTP_TOKEN"
         );
     }
-    let router = router::router(router::View::new(member), door::Door { token, loopback });
+    let router = router::router(router::View::new(member), access::Access { token, loopback });
     tokio::spawn(accept(listener, router, over))
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{Mutex, Semaphore};
 
-use super::door::Door;
+use super::access::Access;
 use crate::harmless::harmless_json;
 
 /// Requests that may wait for the fleet at the same time.
@@ -48,8 +48,8 @@ impl View {
     }
 }
 
-/// All paths, behind the [`Door`].
-pub(super) fn router(view: View, door: Door) -> Router {
+/// All paths, behind the [`Access`].
+pub(super) fn router(view: View, access: Access) -> Router {
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -57,7 +57,7 @@ pub(super) fn router(view: View, door: Door) -> Router {
         .route("/api/v1/status", get(status))
         .fallback(unknown)
         .method_not_allowed_fallback(only_get)
-        .layer(middleware::from_fn_with_state(door, at_the_door))
+        .layer(middleware::from_fn_with_state(access, at_the_door))
         .with_state(view)
 }
 
@@ -150,8 +150,8 @@ async fn only_get() -> Response {
     refuse(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read (GET)")
 }
 
-async fn at_the_door(State(door): State<Door>, request: Request, next: Next) -> Response {
-    match door.lets(request.uri(), request.headers()) {
+async fn at_the_door(State(access): State<Access>, request: Request, next: Next) -> Response {
+    match access.lets(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err((code, why)) => refuse(code, why),
     }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 
-use crate::commands::tell::{DEPOSED, JOINED, LEADS};
+use crate::commands::notice_log::{DEPOSED, JOINED, LEADS};
 use crate::exit::{FAILURE, Failure};
 use crate::layers;
 use crate::settings::Place;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::children::Children;
 use crate::args::Global;
-use crate::commands::tell::DONE;
+use crate::commands::notice_log::DONE;
 use crate::harmless::harmless;
 use crate::printer;
 use crate::settings::Place;

@@ -1,4 +1,4 @@
-//! [`Door`]: which client may read which path.
+//! [`Access`]: which client may read which path.
 //!
 //! **Invariant:** probes are for everybody. With a token, everything else is for clients that know
 //! the token, and it is compared in constant time. Without a token, `/` and `/api` are for this
@@ -76,7 +76,7 @@ impl Token {
 
 /// The rules of one port.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct Access {
     pub(super) token: Option<Token>,
     /// Only this machine can reach the port.
     pub(super) loopback: bool,
@@ -101,7 +101,7 @@ fn about(path: &str) -> About {
     }
 }
 
-impl Door {
+impl Access {
     /// Allows a request, or returns why it is refused.
     pub(super) fn lets(
         &self,
@@ -203,9 +203,9 @@ mod tests {
         let (here, there) = ((header::HOST, "localhost:1"), (header::HOST, "pod.example"));
         let lets =
             |token: &Option<Token>, loopback, path: &str, with: &[(header::HeaderName, &str)]| {
-                let door = Door { token: token.clone(), loopback };
+                let access = Access { token: token.clone(), loopback };
                 let uri = path.parse().expect("a path");
-                door.lets(&uri, &headers(with)).map_or_else(|(code, _)| code.as_u16(), |()| 200)
+                access.lets(&uri, &headers(with)).map_or_else(|(code, _)| code.as_u16(), |()| 200)
             };
         for path in ["/livez", "/readyz"] {
             assert_eq!(lets(&None, false, path, std::slice::from_ref(&there)), 200);

@@ -1,4 +1,4 @@
-//! [`Actor`]: one role in the cast. A process plays it until it is killed; then a new process does.
+//! [`Process`]: a process of the fleet: a member, the taker or the sender. When it is killed, a new one is started in its place.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use artel_rig::Clock;
 use artel_rig::{Fault, Proxy};
 
 /// A process, the proxy between it and Redis, and its history.
-pub(crate) struct Actor {
+pub(crate) struct Process {
     /// `m3`, `taker` or `sender`.
     role: String,
     program: PathBuf,
@@ -56,19 +56,19 @@ pub(crate) enum Ended {
     Otherwise(String),
 }
 
-impl Actor {
+impl Process {
     pub(crate) fn new(
         role: String,
         program: &Path,
         mut part: Part,
         port: u16,
         clock: Option<Clock>,
-    ) -> io::Result<Actor> {
+    ) -> io::Result<Process> {
         let proxy = Proxy::start(port)?;
         part.url = through(&part.url, port, proxy.port());
         let tail = Tail::new(String::new(), PathBuf::new());
         let (program, old) = (program.to_owned(), Vec::new());
-        let mut actor = Actor {
+        let mut process = Process {
             role,
             program,
             part,
@@ -85,8 +85,8 @@ impl Actor {
             joined: false,
             woken: 0,
         };
-        actor.begin()?;
-        Ok(actor)
+        process.begin()?;
+        Ok(process)
     }
 
     /// The name of its present life.
@@ -219,7 +219,7 @@ impl Actor {
     }
 }
 
-impl Drop for Actor {
+impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }

@@ -1,4 +1,4 @@
-//! [`Scribe`]: writes into the history of a process every call it makes to Redis, the answer, and
+//! [`CallLog`]: writes into the history of a process every call it makes to Redis, the answer, and
 //! how long it trusts its session. It gets these from the log events of the library.
 
 use std::fmt::{Debug, Write as _};
@@ -15,7 +15,7 @@ use crate::history::{Book, Entry, id_of, now};
 const CALLS: &str = "artel::calls";
 
 /// Receives log events about calls, and writes them into the history.
-pub(crate) struct Scribe(pub(crate) Arc<Book>);
+pub(crate) struct CallLog(pub(crate) Arc<Book>);
 
 /// The fields of one log event.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Visit for Said {
     }
 }
 
-impl Subscriber for Scribe {
+impl Subscriber for CallLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == CALLS || *metadata.level() <= Level::WARN
     }
@@ -104,7 +104,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("m1.1.history");
         let book = Arc::new(Book::open(&path).expect("a file"));
-        tracing::subscriber::with_default(Scribe(book), || {
+        tracing::subscriber::with_default(CallLog(book), || {
             tracing::trace!(target: "artel::calls", number = 7_u64, call = "push", "called");
             tracing::trace!(target: "artel::calls", number = 7_u64, tag = String::from("ok"), "answered");
             tracing::trace!(target: "artel::calls", until = 99_u64, "trusted");

@@ -17,7 +17,7 @@ const NO_WORKER: &str =
     "nobody works: start a second copy, or let this one work with `--leader-works alone`";
 
 /// Logs the notices until the member has left the fleet.
-pub(crate) async fn tell(mut notices: Notices, label: String) {
+pub(crate) async fn log_notices(mut notices: Notices, label: String) {
     let (mut failed, mut not_generated) = (Repeats::after(5), Repeats::after(1));
     loop {
         let notice = tokio::time::timeout(EVERY / 4, notices.next()).await;
