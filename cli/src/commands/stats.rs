@@ -43,12 +43,14 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
     let mut members: Vec<&MemberStats> = stats.members.iter().collect();
     members.sort_by_key(|member| natural(&member.label));
     let rows = members.iter().map(|member| {
+        let [done, failed, running] =
+            [member.done, member.failed, member.in_flight].map(|count| count.to_string());
         [
             member.label.clone(),
             member.role.to_string(),
-            member.done.to_string(),
-            member.failed.to_string(),
-            member.in_flight.to_string(),
+            done,
+            failed,
+            running,
             ms(member.handler_p50),
             ms(member.handler_p99),
             times::span(member.uptime),
