@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Cause {
-    /// The handler said so, or panicked.
+    /// The handler returned a failure, or panicked.
     Handler,
     /// Too many workers died while they held it.
     Attempts,
@@ -26,7 +26,7 @@ pub enum Cause {
     Timeout,
     /// Several workers could not read it over their links.
     Unread,
-    /// No handler is there for its kind.
+    /// There is no handler for its kind.
     Kind,
 }
 

@@ -1,8 +1,8 @@
 //! The one clock on which this process bounds its trust.
 //!
-//! **Invariant:** time on this clock never stands still and never goes back: it counts on through a
-//! suspended machine, so a process that slept past its lease knows so the moment it wakes. It is
-//! never compared with another process's clock or with Redis time.
+//! **Invariant:** time on this clock never stands still and never goes back. It goes on while the
+//! machine is suspended, so a process that slept past its lease knows this when it wakes. It is never
+//! compared with another process's clock or with Redis time.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// The present.
+    /// The current time.
     pub(crate) fn now() -> Moment {
         #[cfg(target_os = "linux")]
         let clock = ClockId::Boottime;
@@ -31,7 +31,7 @@ impl Moment {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// How long after `earlier` this is; zero if it is before.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }

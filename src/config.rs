@@ -1,10 +1,10 @@
-//! [`Config`]: every limit and duration, its default, and what is allowed.
+//! [`Config`]: every limit and duration, its default, and its range.
 
 use std::time::Duration;
 
 use crate::Error;
 
-/// What is kept of settled messages, for looking things up later.
+/// What is kept about settled messages, to look them up later.
 ///
 /// ```
 /// use artel::{Config, Ledger};
@@ -21,12 +21,12 @@ pub enum Ledger {
     Off,
     /// An entry per message, for ever. For tests and audits.
     All,
-    /// About this many of the latest.
+    /// About this many of the latest entries.
     Last(u64),
 }
 
 impl Ledger {
-    /// As the scripts want it.
+    /// The value for scripts.
     pub(crate) fn arg(self) -> i64 {
         match self {
             Ledger::Off => 0,
@@ -48,11 +48,11 @@ impl Ledger {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// When the primary has it. A failover with asynchronous replication may lose the last of it.
+    /// When the primary has it. A failover with asynchronous replication may lose the last writes.
     #[default]
     Local,
-    /// When this many replicas have it, too (`WAIT`). Costs a round trip to the slowest of them;
-    /// while they are away, generating and settling wait.
+    /// When this many replicas have it, too (`WAIT`). It costs a round trip to the slowest of them.
+    /// While they are down, generating and settling wait.
     Replicated(u32),
 }
 
@@ -80,16 +80,16 @@ pub enum LeaderWorks {
     /// It only generates: all others work.
     #[default]
     Never,
-    /// It works as long as no other member does. When one joins, it finishes what it has started,
-    /// hands back the rest and fetches no more.
+    /// It works as long as no other member does. When a worker joins, it finishes the messages it has
+    /// started, gives back the rest and fetches no more.
     Alone,
     /// It works like every other member. A handler that blocks its thread then delays its ticks, too.
     Always,
 }
 
-/// How often each lane is the first to be served: of as many blocks as these add up to, each lane
-/// is first in its weight of them. What a lane's turn cannot fill is filled from the others, the
-/// most urgent first; a lane of weight 0 is served only then.
+/// How often each lane is the first to be served. In as many blocks as these weights add up to, each
+/// lane is first as often as its weight. What the first lane cannot fill is filled from the others, the
+/// most urgent first. A lane of weight 0 is served only then.
 ///
 /// ```
 /// let mut config = artel::Config::default();
@@ -100,7 +100,7 @@ pub enum LeaderWorks {
 pub struct LaneWeights {
     /// Sent, urgent.
     pub high: u32,
-    /// Of the generator.
+    /// From the generator.
     pub generated: u32,
     /// Sent.
     pub normal: u32,
@@ -129,13 +129,13 @@ impl Default for LaneWeights {
 #[non_exhaustive]
 pub struct Config {
     /// How long a session lasts without a refresh. One value for the whole fleet, set by its first
-    /// member; `None` takes the fleet's (default 3 s).
+    /// member; `None` uses the fleet's value (default 3 s).
     pub lease: Option<Duration>,
     /// How long presence must be missing before a member counts as dead. One value for the fleet;
-    /// `None` takes the fleet's (default 300 ms).
+    /// `None` uses the fleet's value (default 300 ms).
     pub presence_grace: Option<Duration>,
-    /// Workers that may die over a message before it goes to the error store. One value for the
-    /// fleet; `None` takes the fleet's (default 5).
+    /// How many workers may die while they hold a message before it goes to the error store. One value
+    /// for the fleet; `None` uses the fleet's value (default 5).
     pub attempts_max: Option<u32>,
     /// Time between two ticks of the generator.
     pub interval: Duration,
@@ -143,46 +143,47 @@ pub struct Config {
     pub takeover_step: Duration,
     /// Whether this member handles messages while it leads.
     pub leader_works: LeaderWorks,
-    /// Messages handled at the same time by this process.
+    /// How many messages this process handles at the same time.
     pub concurrency: usize,
     /// A handler that runs longer is stopped and its message fails.
     pub handler_timeout: Duration,
-    /// Messages the generator adds, over the life of the fleet; then it keeps its lease and rests.
+    /// How many messages the generator adds over the life of the fleet. Then it keeps its lease and
+    /// rests.
     pub messages_max: Option<u64>,
-    /// Messages that may wait in a lane; beyond, the generator waits and sending is refused. One value
-    /// for the fleet; `None` takes the fleet's (default 1,000,000).
+    /// How many messages may wait in a lane. Beyond that the generator waits and sending is refused.
+    /// One value for the fleet; `None` uses the fleet's value (default 1,000,000).
     pub backlog_max: Option<usize>,
-    /// Failed messages that may be stored; beyond, the generator waits and sending is refused until some are
-    /// taken, put back or dropped. What is under way may still fail. One value for the fleet; `None` takes the
-    /// fleet's (default 1,000,000).
+    /// How many failed messages may be stored. Beyond that the generator waits and sending is refused
+    /// until some are taken, put back or dropped. Messages that are under way may still fail. One value
+    /// for the fleet; `None` uses the fleet's value (default 1,000,000).
     pub errors_max: Option<usize>,
     /// How often each lane is the first to be served.
     pub lane_weights: LaneWeights,
-    /// Messages per push and per fetch.
+    /// The most messages per push and per fetch.
     pub batch_max: usize,
-    /// Bytes of messages per fetch.
+    /// The most bytes of messages per fetch.
     pub block_bytes_max: usize,
-    /// Bytes of one payload.
+    /// The most bytes of one payload.
     pub payload_bytes_max: usize,
     /// How long a graceful stop waits for running handlers.
     pub stop_grace: Duration,
     /// When a push or an outcome counts as recorded.
     pub durability: Durability,
-    /// What is kept of settled messages. One value for the fleet; `None` takes the fleet's (default
-    /// nothing).
+    /// What is kept about settled messages. One value for the fleet; `None` uses the fleet's value
+    /// (default nothing).
     pub ledger: Option<Ledger>,
-    /// What people call this process; empty: its program and its process id.
+    /// This process's name for people. If it is empty: its program and its process id.
     pub label: String,
 }
 
-/// A setting that is the same for the whole fleet: it stands in Redis, and scripts read it there.
+/// A setting with one value for the whole fleet: it is stored in Redis, where scripts read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FleetSetting {
     /// Its field in `config`.
     pub(crate) field: &'static str,
-    /// An explicit wish; `None` takes what the fleet has.
+    /// The value this member wants; `None` uses the fleet's value.
     pub(crate) wanted: Option<i64>,
-    /// What a first member sets that asks for nothing else.
+    /// The value that the first member sets if it wants no other.
     pub(crate) default: i64,
 }
 
@@ -215,7 +216,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The settings of which the fleet has one value: lease, grace, attempts, ledger, backlog, errors.
+    /// The settings with one value for the fleet: lease, grace, attempts, ledger, backlog, errors.
     pub(crate) fn fleet_wide(&self) -> [FleetSetting; 6] {
         let ms = |time: Duration| time.as_millis() as i64;
         let setting = |field, wanted, default| FleetSetting { field, wanted, default };
@@ -246,7 +247,7 @@ impl Config {
         counted("concurrency", self.concurrency, 1, 10_000)?;
         let bounds = [("backlog_max", self.backlog_max), ("errors_max", self.errors_max)];
         for (field, bound) in bounds {
-            // Scripts compare it: beyond this their numbers are not exact.
+            // Scripts compare it. Beyond this their numbers are not exact.
             bound.map_or(Ok(()), |bound| counted(field, bound, 1, 1 << 52))?;
         }
         counted("batch_max", self.batch_max, 1, 5_000)?;
@@ -262,7 +263,7 @@ impl Config {
     }
 }
 
-/// Fleet names stand in every key between braces and in shell commands, so they are plain words.
+/// Fleet names are part of every key, between braces, and of shell commands, so they are plain words.
 pub(crate) fn check_fleet_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.len() > 100 {
         return Err(bad("fleet", "must have 1 to 100 characters"));

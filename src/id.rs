@@ -1,17 +1,18 @@
-//! [`MemberId`] and [`MessageId`]: the names of sessions and of messages.
+//! [`MemberId`] and [`MessageId`]: the ids of sessions and of messages.
 //!
-//! **Invariant:** an id stands in keys and on screens, so it is letters, digits and a few signs, whoever wrote it.
+//! **Invariant:** an id is used in keys and shown on screens, so it consists of letters, digits and a
+//! few signs, whoever wrote it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::term::Term;
 
-/// Bytes of an id.
+/// The most bytes of an id.
 const ID_BYTES_MAX: usize = 200;
 
-/// Is this an id, of a member or of a message? They stand in keys and on screens, so what stands in
-/// Redis and is anything else is refused, whoever wrote it.
+/// Is this an id of a member or of a message? Ids are used in keys and shown on screens, so any other
+/// text in Redis is refused, whoever wrote it.
 fn is_id(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=ID_BYTES_MAX).contains(&text.len())
@@ -19,13 +20,14 @@ fn is_id(text: &str) -> bool {
         && text.bytes().all(known)
 }
 
-/// How the ids of members begin that neither work nor lead.
+/// The first letter of the ids of observers.
 const OBSERVER: char = 'o';
 
-/// A session's name: random, and new for every session, so that an id is itself a claim token.
+/// The id of a session: random, and new for every session, so that an id is itself a claim token.
 ///
-/// Ranks count by id, and the ids of observers begin with a letter behind all others: however many
-/// there are, none of them delays an election or keeps watch while somebody else can.
+/// Ranks count by id, and the ids of observers begin with a letter that sorts behind all others.
+/// However many observers there are, none of them delays an election, or watches while another member
+/// can.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -70,12 +72,12 @@ impl MemberId {
         self.0.starts_with(OBSERVER)
     }
 
-    /// What stands in Redis, if it is an id.
+    /// Reads an id from Redis; `None` if the text is not an id.
     pub(crate) fn from_redis(text: &str) -> Option<MemberId> {
         is_id(text).then(|| MemberId(text.to_owned()))
     }
 
-    /// The id as it stands in Redis.
+    /// The id as it is stored in Redis.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -87,7 +89,7 @@ impl fmt::Display for MemberId {
     }
 }
 
-/// A message's name: `<term>-<seq>` if it was generated, with `seq` dense within a term;
+/// The id of a message: `<term>-<seq>` if it was generated, with `seq` dense within a term;
 /// `s<sender>-<seq>` if it was sent. It stays the same over all attempts, so it serves as an
 /// idempotency key for effects outside Redis.
 ///
@@ -113,7 +115,7 @@ impl serde::Serialize for MessageId {
 }
 
 impl MessageId {
-    /// The id as it stands in Redis.
+    /// The id as it is stored in Redis.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -122,12 +124,12 @@ impl MessageId {
         MessageId(format!("s{sender}-{seq}").into())
     }
 
-    /// Of a message that cannot be read.
+    /// The id of a message that cannot be read.
     pub(crate) fn unreadable() -> MessageId {
         MessageId("unreadable".into())
     }
 
-    /// What stands in Redis, if it is an id.
+    /// Reads an id from Redis; `None` if the text is not an id.
     pub(crate) fn from_redis(text: &str) -> Option<MessageId> {
         is_id(text).then(|| MessageId(text.into()))
     }

@@ -1,7 +1,7 @@
-//! Times as they stand in the documented JSON, and [`TimeLeft`].
+//! Times in the documented JSON, and [`TimeLeft`].
 //!
-//! **Invariant:** a time is milliseconds since 1970 or RFC 3339 in UTC, a span is milliseconds. Numbers from
-//! elsewhere that are no span are refused, and never panic.
+//! **Invariant:** a time is milliseconds since 1970 or RFC 3339 in UTC, a span is milliseconds. Numbers
+//! from elsewhere that are not a span are refused, and never panic.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,7 +28,7 @@ pub enum TimeLeft {
 }
 
 impl TimeLeft {
-    /// From a deadline and the present, in milliseconds of Redis time.
+    /// From the current time and a deadline, in milliseconds of Redis time.
     pub(crate) fn between(now_ms: i64, deadline_ms: i64) -> TimeLeft {
         let span = Duration::from_millis(deadline_ms.abs_diff(now_ms));
         if deadline_ms < now_ms { TimeLeft::Overdue(span) } else { TimeLeft::For(span) }
@@ -58,7 +58,7 @@ impl Serialize for TimeLeft {
     }
 }
 
-/// Redis time as a time.
+/// Redis time in milliseconds as a system time.
 pub(crate) fn at_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
@@ -77,7 +77,7 @@ pub(crate) mod point_text {
     }
 }
 
-/// A time both ways: the fields `time` and `time_ms`.
+/// A time in both forms: the fields `time` and `time_ms`.
 pub(crate) mod point_both {
     use super::*;
 

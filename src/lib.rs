@@ -5,7 +5,7 @@
 //! again if its process dies or is cut off; its late outcome is refused. Effects committed with the
 //! outcome ([`Outcome::with`]) happen exactly once, too.
 //!
-//! The way through the house is one way:
+//! Data goes one way through the stages:
 //!
 //! | stage | module | takes | hands on |
 //! |---|---|---|---|
@@ -16,12 +16,14 @@
 //! | 4 who handles it | `worker` | a claim | [`Outcome`] |
 //! | 5 how it ended | `outcome` | a claim, [`Outcome`] | |
 //!
-//! There is one door. [`Fleet`] is a client: it sends, looks, sets events, reads errors, and needs no membership.
-//! [`Fleet::join`] makes this process a [`Member`], which owns every task; what happens goes to [`Notices`], and to an
-//! [`EventHub`](hub::EventHub) ([`Member::hub`]).
+//! There is one entry point. [`Fleet`] is a client: it sends messages, sets events, and reads errors
+//! and the status. It needs no membership. [`Fleet::join`] makes this process a [`Member`], which owns
+//! every task. A member reports what happens to [`Notices`], and to an [`EventHub`](hub::EventHub)
+//! ([`Member::hub`]).
 //!
-//! Beside the stages, on the same sessions and the same connection: [`DistributedEvent`], [`Lock`],
-//! [`Semaphore`], [`CountDownLatch`] and [`Barrier`], across processes and machines.
+//! In addition to the stages, on the same sessions and the same connection, there are
+//! [`DistributedEvent`], [`Lock`], [`Semaphore`], [`CountDownLatch`] and [`Barrier`], across processes
+//! and machines.
 //!
 //! ```
 //! # let server = artel_rig::Server::any();
@@ -86,12 +88,12 @@ mod worker;
 
 pub mod testing;
 
-/// Why it is the way it is.
+/// The reasons for the design.
 #[cfg(doc)]
 #[doc = include_str!("../DESIGN.md")]
 pub mod design {}
 
-/// The hub inside the process, on which a member publishes its notices: a crate of its own.
+/// The event hub inside the process, on which a member publishes its notices. It is a crate of its own.
 pub use artel_hub as hub;
 pub use cause::Cause;
 pub use config::{Config, Durability, LaneWeights, LeaderWorks, Ledger};

@@ -1,8 +1,9 @@
-//! Rules disabled, for the test of the tests: `artel verify` must catch each of them.
+//! Disabled rules, for the test of the tests: `artel verify` must notice each of them.
 //!
-//! Built with the feature `mutants` only, which no release has. `MUTANT_OF_ARTEL` says what is switched
-//! off, a line each: the name of a rule that is written in Rust, or an edit of a script, which is its name, a piece
-//! of its text and what stands there instead, between unit separators.
+//! Built with the feature `mutants` only, which no release has. The variable `MUTANT_OF_ARTEL` says
+//! what is disabled, one entry per line: the name of a rule that is written in Rust, or an edit of a
+//! script. An edit is the script's name, a piece of its text and the replacement, with unit separators
+//! between them.
 
 /// The variable that says what is disabled.
 #[cfg(feature = "mutants")]
@@ -14,13 +15,13 @@ const VARIABLE: &str = "MUTANT_OF_ARTEL";
 pub(crate) enum Rule {
     /// Trust counts from before a call was sent.
     TrustFromSending,
-    /// Whoever waits subscribes, and then reads.
+    /// A waiter subscribes first, and then reads.
     SubscribeThenRead,
-    /// Whoever waits reads again on a new connection.
+    /// A waiter reads again on a new connection.
     ReadAfterReconnect,
     /// A channel names the database of its fleet.
     ChannelNamesDatabase,
-    /// A sender whose numbers were forgotten does not send again what may have been added.
+    /// A sender whose numbers were forgotten does not repeat a batch that may have been added.
     ForgottenIsDoubt,
 }
 
@@ -47,11 +48,11 @@ pub(crate) fn disabled(rule: Rule) -> bool {
     !OFF.is_empty() && OFF.lines().any(|line| line == format!("{rule:?}"))
 }
 
-/// This script, as it is or spoilt.
+/// This script, unchanged or with the edits.
 ///
 /// # Panics
 ///
-/// If an edit of this script does not fit: a mutant that is none would be caught by nobody.
+/// If an edit of this script does not fit: a mutant without an effect would not be noticed.
 #[cfg(feature = "mutants")]
 pub(crate) fn script(name: &str, source: String) -> String {
     let Ok(edits) = std::env::var(VARIABLE) else { return source };
@@ -59,7 +60,7 @@ pub(crate) fn script(name: &str, source: String) -> String {
     for edit in edits.lines() {
         let parts: Vec<&str> = edit.split('\u{1f}').collect();
         let [script, rule, instead] = parts[..] else {
-            assert!(RULES.iter().any(|rule| edit == format!("{rule:?}")), "{edit:?} is no rule");
+            assert!(RULES.iter().any(|rule| edit == format!("{rule:?}")), "{edit:?} is not a rule");
             continue;
         };
         if script == name {

@@ -1,8 +1,8 @@
-//! [`Notice`]: what the stages tell whoever listens.
+//! [`Notice`]: what the stages report to listeners.
 //!
-//! **Invariant:** publishing never waits and never fails. A listener that is too slow is told how
-//! many notices it missed; it cannot slow a stage down. That holds for an [`EventHub`] as well: a
-//! task of its own carries notices there, and it waits for the hub's subscribers, nobody else does.
+//! **Invariant:** publishing never waits and never fails. A listener that is too slow learns how many
+//! notices it missed; it cannot slow a stage down. That holds for an [`EventHub`], too: a task of its
+//! own carries notices there. Only that task waits for the hub's subscribers.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::term::Term;
 /// How many notices a slow listener may be behind before it misses some.
 const KEPT: usize = 1024;
 
-/// Something that happened in this process or that it learnt about the fleet.
+/// Something that happened in this process, or that it learned about the fleet.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -64,28 +64,28 @@ pub enum Notice {
         /// The stale term.
         term: Term,
     },
-    /// This process leads and nobody works: messages only pile up. Told once per term.
+    /// This process leads and no member works: messages pile up. Reported once per term.
     NoWorker,
-    /// Too many messages wait or are stored as failed, Redis is out of memory, or it denies a write: generating
-    /// waits, nothing is dropped.
+    /// Too many messages wait or are stored as failed, Redis is out of memory, or it denies a write.
+    /// The generator waits, and nothing is dropped.
     Full {
-        /// What Redis said.
+        /// What Redis reported.
         reason: String,
     },
     /// There is room again.
     Flowing,
     /// A member was found dead and its session was ended.
     MemberDied {
-        /// The dead one.
+        /// The dead member.
         member: MemberId,
-        /// What people called it.
+        /// Its name for people.
         label: String,
         /// Where it ran, as `host:pid`.
         process: String,
     },
     /// Messages that dead members held were put back.
     Adopted {
-        /// The dead one.
+        /// The dead member.
         member: MemberId,
         /// How many will be handled again.
         returned: u64,
@@ -94,9 +94,9 @@ pub enum Notice {
     },
     /// A message ended in the error store.
     MessageFailed {
-        /// Which one.
+        /// Which message.
         id: MessageId,
-        /// What kind of message it is, if its maker said so.
+        /// Its kind, if its maker set one.
         kind: Option<String>,
         /// The attempt that failed.
         attempt: u32,
@@ -107,77 +107,78 @@ pub enum Notice {
         /// How long its handler ran.
         took: Duration,
     },
-    /// This process handled a message that was no longer its own; the outcome was not recorded.
+    /// This process handled a message that was no longer its own. The outcome was not recorded.
     ClaimLost {
-        /// Which one.
+        /// Which message.
         id: MessageId,
     },
-    /// This process lost its session; what it held belongs to others now.
+    /// This process lost its session. Its messages and locks belong to others now.
     SessionLost {
-        /// The id that is no member any more.
+        /// The id that is no longer a member.
         member: MemberId,
     },
     /// Redis does not answer. Nothing new is started until it does.
     Disconnected {
-        /// What the network said.
+        /// What the network reported.
         reason: String,
     },
-    /// Redis is there again, or still, and refuses our credentials or a right that we had. Nothing new is
-    /// started until it does not; an operator must help.
+    /// Redis answers, but refuses our credentials or a right that we had. Nothing new is started until
+    /// it accepts them; an operator must help.
     Denied {
-        /// What Redis said.
+        /// What Redis reported.
         reason: String,
     },
     /// Redis answers again.
     Reconnected {
-        /// How long it did not.
+        /// How long it did not answer.
         after: Duration,
     },
     /// Redis lost acknowledged writes. The fleet goes on; messages may be missing or repeated.
     DataLossSeen {
-        /// What did not fit.
+        /// What was lost, or did not fit.
         what: &'static str,
     },
-    /// Redis keeps refusing what must be recorded: this process gives up what it holds and joins anew.
+    /// Redis keeps refusing a call that must be recorded: this process gives up what it holds and joins
+    /// again.
     Refused {
-        /// What Redis said.
+        /// What Redis reported.
         reason: String,
     },
     /// A message was claimed and could not be read over this link in time.
     Unread {
-        /// Which one.
+        /// Which message.
         id: MessageId,
-        /// True if it went to the error store, because too many workers could not; else another worker
-        /// may try.
+        /// True if it went to the error store, because too many workers could not read it. Otherwise
+        /// another worker may try.
         failed: bool,
     },
     /// No larger term or token can be granted: Redis's clock is, or once was, past the year 2112. An
-    /// operator must help. Said once a minute.
+    /// operator must help. Reported once a minute.
     Exhausted {
-        /// The keys in Redis: of terms, without which nobody is elected, or of tokens, without which nobody
-        /// gets a lock.
+        /// The keys in Redis: without terms no member is elected, and without tokens no member gets a
+        /// lock.
         keys: Vec<String>,
     },
-    /// Fewer replicas than demanded have the last writes: generating and settling wait for them.
+    /// Fewer replicas than required have the last writes: generating and settling wait for them.
     Unreplicated {
-        /// How many have them.
+        /// How many replicas have them.
         replicas: u32,
-        /// How many must.
+        /// How many replicas must have them.
         wanted: u32,
     },
-    /// This process handed back messages it had not started; no attempt was counted.
+    /// This process gave back messages that it had not started. This is not an attempt.
     GaveBack {
-        /// How many.
+        /// How many messages.
         messages: u64,
     },
-    /// The generator's own code failed; the tick was skipped.
+    /// The generator's own code failed. The tick was skipped.
     GenerateFailed {
-        /// What it said.
+        /// The error, in words.
         reason: String,
     },
     /// The listener was too slow and missed this many notices.
     Missed {
-        /// How many.
+        /// How many notices.
         notices: u64,
     },
 }
@@ -198,7 +199,7 @@ impl Board {
         let _ = self.sender.send(notice);
     }
 
-    /// Has everything carried to a hub from now on.
+    /// Carries all notices to a hub from now on.
     pub(crate) fn relay(&self, hub: &EventHub, topic: &Topic<Notice>) -> Relay {
         let over = CancellationToken::new();
         let Ok(publisher) = hub.publisher(topic) else { return Relay { over, task: None } };
@@ -234,7 +235,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// The next notice; `None` when the fleet has stopped.
+    /// The next notice. `None` when the member has stopped.
     ///
     /// # Cancel safety
     ///
@@ -248,8 +249,8 @@ impl Notices {
     }
 }
 
-/// Carries notices to a hub, and waits for those of its subscribers that lose nothing. Once told
-/// that it is over it carries what is left, as far as there is room.
+/// Carries notices to a hub, and waits for those of its subscribers that lose nothing. After `over` is
+/// cancelled it carries the remaining notices, as far as there is room.
 async fn carry(mut notices: Notices, publisher: Publisher<Notice>, over: CancellationToken) {
     loop {
         let notice = tokio::select! {
@@ -280,7 +281,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Has it carry what is left, and waits for its end.
+    /// Lets it carry the remaining notices, and waits for its end.
     pub(crate) async fn end(mut self) {
         self.over.cancel();
         if let Some(task) = self.task.take() {

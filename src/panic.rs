@@ -1,11 +1,11 @@
-//! What user code leaves behind when it panics.
+//! Handling the panics of user code.
 //!
 //! **Invariant:** whatever a panic carries, taking its text and dropping it never panics.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a panic said, if it said something.
+/// The text of a panic, or an empty text if it has none.
 pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -13,7 +13,8 @@ pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     text.unwrap_or_default()
 }
 
-/// Drops a value of user code, which may panic; what that panic carries may panic again, so it is left alone.
+/// Drops a value of user code, which may panic. The value of that panic may panic again, so it is not
+/// dropped.
 pub(crate) fn drop_quietly<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         std::mem::forget(panic);
@@ -24,7 +25,7 @@ pub(crate) fn drop_quietly<T>(value: T) {
 mod tests {
     use super::*;
 
-    /// Carries another one that panics when it is dropped, and so on.
+    /// Panics when it is dropped, with another one that does the same.
     struct Bomb(u32);
 
     impl Drop for Bomb {

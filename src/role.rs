@@ -15,17 +15,17 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// It has no session, and joins anew.
+    /// It has no session, and joins again.
     Outside,
     /// It handles messages.
     Worker,
-    /// It leads, and generates them.
+    /// It leads, and generates messages.
     Generator,
-    /// It can lead and has no handler: it waits for its turn.
+    /// It can lead and has no handler. It waits for its turn.
     Standby,
-    /// It neither generates nor handles: it is here for locks, events or to look.
+    /// It neither generates nor handles. It uses locks and events, or only reads.
     Observer,
-    /// The deadline of its session has passed: it is dead, or late. Only others see a member so.
+    /// The deadline of its session has passed: it is dead, or late. Only other members see this role.
     Overdue,
 }
 

@@ -1,13 +1,16 @@
 //! [`Shutdown`]: the stop signal, its deadline, and the order in which a member leaves.
 //!
-//! **Invariant:** one signal stops everything, and everything together gets one grace: a Redis that
-//! is away, or handlers that do not end, cannot hold up a stop for longer than that and the time a
-//! few last calls take.
+//! **Invariant:** one signal stops everything, and everything together gets one grace. If Redis is
+//! down, or handlers do not end, the stop takes no longer than that and the time of a few last calls.
 //!
-//! The order, and why: stop generating and **resign** (a successor starts at once, before we are
-//! even gone); stop **claiming** and hand back what no handler has started (others start on it now);
-//! let running handlers **finish** until the deadline and record their outcomes; **leave** (what is
-//! left becomes an orphan, counted, and is adopted); close Redis.
+//! The order, and why:
+//!
+//! 1. Stop generating and **resign**: a successor starts at once, before we have left.
+//! 2. Stop **claiming** and give back the messages that no handler has started: others start on them
+//!    now.
+//! 3. Let running handlers **finish** until the deadline, and record their outcomes.
+//! 4. **Leave**: what is left becomes an orphan, is counted, and is adopted.
+//! 5. Close the connections to Redis.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,7 +30,7 @@ impl Shutdown {
         Shutdown { token: CancellationToken::new(), begun: Arc::default(), grace }
     }
 
-    /// Begins the stop; the grace counts from the first call.
+    /// Begins the stop. The grace counts from the first call.
     pub(crate) fn begin(&self) {
         self.begun.get_or_init(Instant::now);
         self.token.cancel();

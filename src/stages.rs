@@ -1,8 +1,8 @@
 //! [`Stages`]: the part of one member in the stages, across its sessions.
 //!
-//! **Invariant:** what was started under a session ends before the next one is served, and nothing
-//! runs on after [`run`](Stages::run) returns. The order of a graceful stop is written down in
-//! `shutdown.rs`.
+//! **Invariant:** everything that was started under a session ends before the next session is served,
+//! and nothing runs on after [`run`](Stages::run) returns. `shutdown.rs` describes the order of a
+//! graceful stop.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::store::{Store, StoreError};
 use crate::tenure::{LeaseUse, resign};
 use crate::worker::{DynHandle, Mode, Worker};
 
-/// How often a leader checks whether any member works: soon if it may have to work itself or to report, else
-/// rarely.
+/// How often a leader checks whether any other member works: soon if it may have to work itself or to
+/// report, otherwise rarely.
 const CHECK_SOON: Duration = Duration::from_secs(1);
 const CHECK_LATER: Duration = Duration::from_secs(10);
-/// A leader that has seen nobody work for this long says so.
+/// A leader that has seen no member work for this long reports it.
 const NO_WORKER_AFTER: Duration = Duration::from_secs(1);
 
 /// The parts of one member.
@@ -46,7 +46,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// Takes part until told to stop, and leaves.
+    /// Takes part until it is stopped, and leaves.
     pub(crate) async fn run(mut self, handle: SessionHandle, duties: Duties) {
         let mut sessions = handle.sessions();
         loop {
@@ -69,7 +69,7 @@ impl Stages {
         handle.leave().await;
     }
 
-    /// Takes part under one session, until it is over or the fleet stops.
+    /// Takes part under one session, until it is over or the member stops.
     async fn serve(&mut self, session: &Arc<Session>) {
         let (mode, modes) = watch::channel(Mode::Work);
         let mut worker = self.handle.as_ref().map(|handle| {
@@ -104,8 +104,7 @@ impl Stages {
         }
     }
 
-    /// Stands for election and leads, again and again, until the session is over or the fleet
-    /// stops.
+    /// Stands for election and leads, again and again, until the session is over or the member stops.
     async fn lead(&mut self, session: &Arc<Session>, mode: &watch::Sender<Mode>) {
         let Some(runner) = &mut self.runner else {
             tokio::select! {
@@ -133,7 +132,7 @@ impl Stages {
                 handles: self.handle.is_some(),
                 mode,
             };
-            // Until it is known who else works, it counts who else is here.
+            // Until it is known which members work, the number of members counts.
             check.follow(session.views.follow().borrow().members > 1);
             self.role.send_replace(Role::Generator);
             self.board.publish(Notice::BecameGenerator { term: lease.term });
@@ -159,7 +158,7 @@ impl Stages {
             }
             mode.send_replace(Mode::Work);
             session.tally.works.store(self.handle.is_some(), Ordering::Relaxed);
-            // Whoever was deposed for making no progress lets others try first.
+            // A generator that was deposed because it made no progress lets others try first.
             tokio::select! {
                 () = self.stop.token.cancelled() => break,
                 () = tokio::time::sleep(session.trust.lease() / 3) => {}
@@ -169,7 +168,7 @@ impl Stages {
     }
 }
 
-/// Whether a leader works, by its setting and by whether any other member does.
+/// Whether a leader works: this depends on its setting, and on whether any other member works.
 fn leader_mode(policy: LeaderWorks, others: bool) -> Mode {
     match policy {
         LeaderWorks::Always => Mode::Work,
@@ -189,7 +188,7 @@ struct WorkerCheck<'a> {
 }
 
 impl WorkerCheck<'_> {
-    /// Works or rests; does it work now?
+    /// Works or rests. Returns whether it works now.
     fn follow(&self, others: bool) -> bool {
         let wanted = leader_mode(self.policy, others);
         self.mode.send_if_modified(|mode| std::mem::replace(mode, wanted) != wanted);
@@ -211,7 +210,7 @@ impl WorkerCheck<'_> {
                     }
                     soon |= nobody && !told;
                 }
-                Err(error) => tracing::debug!(%error, "checking for workers"),
+                Err(error) => tracing::debug!(%error, "checking for workers failed"),
             }
             tokio::time::sleep(if soon { CHECK_SOON } else { CHECK_LATER }).await;
         }
@@ -230,7 +229,7 @@ async fn resign_lease(store: &Store, lease: &Lease) {
     let session = &lease.session;
     let call = resign(store, &session.id, lease.term);
     if session.ask(&store.work, Patience::ONCE, call).await.is_err() {
-        tracing::debug!("resigning unanswered: the lease ends with the session");
+        tracing::debug!("resign was not answered: the lease ends with the session");
     }
 }
 

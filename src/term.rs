@@ -31,8 +31,8 @@ macro_rules! fencing_token {
 }
 
 fencing_token! {
-    /// A leadership term: the fencing token Redis grants with a lease. A newer term compares
-    /// greater, so a stale generator is recognised without asking any clock.
+    /// A leadership term: the fencing token that Redis grants with a lease. A newer term compares
+    /// greater, so a stale generator is recognised without a clock.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -56,8 +56,9 @@ fencing_token! {
 }
 
 fencing_token! {
-    /// The fencing token Redis grants with a lock. A later holder's token compares greater, so a
-    /// resource that remembers the highest it has seen can refuse a holder that came too late.
+    /// The fencing token that Redis grants with a lock. The token of a later holder compares greater,
+    /// so a resource that remembers the highest token it has seen can refuse a holder that comes too
+    /// late.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();

@@ -1,7 +1,7 @@
 //! Tests of handlers and generators, without Redis.
 //!
-//! A handler gets what a worker would give it, and its outcome is what a worker would record: a panic, a time-out or a
-//! body that does not decode is a failed message here, too.
+//! A handler gets what a worker would give it, and its outcome is what a worker would record. A panic,
+//! a time-out or a body that does not decode is a failed message here, too.
 //!
 //! ```
 //! use artel::{Cause, Context, Effect, Message, NewMessage, Outcome, testing};
@@ -38,7 +38,7 @@ pub fn message(message: impl Into<NewMessage>) -> Message {
     Message::received(message.into(), Lane::Normal)
 }
 
-/// What a worker says about this message beside it.
+/// The context that a worker would give with this message.
 pub fn context(message: &Message) -> Context {
     Context {
         id: message.id().clone(),
@@ -48,7 +48,7 @@ pub fn context(message: &Message) -> Context {
     }
 }
 
-/// The tick of this number, with what its predecessor kept.
+/// The tick of this number, with the state that its predecessor kept.
 ///
 /// # Panics
 ///
@@ -59,16 +59,17 @@ pub fn tick(count: u64, state: impl Into<Vec<u8>>) -> Tick {
     Tick { term, seq: count, count, time: SystemTime::UNIX_EPOCH, state: state.into().into() }
 }
 
-/// Has a message handled; its outcome. Needs a tokio runtime with time, as a worker has.
+/// Calls the handler with a message, and returns its outcome. It needs a tokio runtime with time, as a
+/// worker has.
 pub async fn handle(handler: impl Handle, new: impl Into<NewMessage>) -> Outcome {
     crate::worker::handle(&handler, message(new), Instant::now(), TIMEOUT).await
 }
 
-/// Has a tick made.
+/// Calls the generator with a tick.
 ///
 /// # Errors
 ///
-/// What the generator says.
+/// The error of the generator.
 pub async fn generate(generator: &mut impl Generate, tick: Tick) -> Result<Batch, BoxError> {
     generator.generate(tick).await
 }

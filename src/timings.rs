@@ -1,13 +1,13 @@
 //! [`Timings`]: how long something took, as a few numbers.
 //!
-//! **Invariant:** noting a time never waits and never allocates; a percentile is at most an eighth
-//! too high, and never too low.
+//! **Invariant:** noting a time never waits and never allocates. A percentile is at most an eighth too
+//! high, and never too low.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Eight steps for every power of two of microseconds; the last holds everything from 19 hours on.
+/// Eight steps for every power of two of microseconds. The last one holds everything from 19 hours on.
 const STEPS: usize = 8;
 const BUCKETS: usize = 36 * STEPS;
 
@@ -33,7 +33,7 @@ impl Timings {
         self.counts[bucket(took.as_micros() as u64)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The time that so many of a hundred did not exceed; `None` if nothing was noted.
+    /// The time that `percent` of a hundred did not exceed; `None` if nothing was noted.
     pub(crate) fn percentile(&self, percent: u64) -> Option<Duration> {
         let counts: Vec<u64> = self.counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         let total: u64 = counts.iter().sum();
@@ -47,7 +47,8 @@ impl Timings {
     }
 }
 
-/// Below eight every number has its own step; above, the power of two and the three bits behind it.
+/// Below eight every number has its own step. Above, the power of two and the three bits behind it
+/// decide.
 fn bucket(micros: u64) -> usize {
     if micros < STEPS as u64 {
         return micros as usize;

@@ -1,7 +1,7 @@
-//! [`Adopter`]: ends what dead members left behind.
+//! [`Adopter`]: puts back the messages of dead members and frees their locks.
 //!
-//! **Invariant:** an orphan is forgotten only when its messages are put back and its locks are freed; one script
-//! checks both. However many members adopt at once, nothing happens twice.
+//! **Invariant:** an orphan is forgotten only when its messages are put back and its locks are freed.
+//! One script checks both. However many members adopt at once, nothing happens twice.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::tenure::{locks_of, release_lock};
 
 static FORGET: Script = Script::new("forget", include_str!("forget.lua"));
 
-/// Orphans per round.
+/// The most orphans per round.
 const ROUND: usize = 16;
-/// Pause after Redis refused something.
+/// Pause after Redis refused a call.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Adopts whenever there is an orphan.
@@ -39,13 +39,14 @@ impl Adopter {
                 (view.orphans, view.rank)
             };
             if orphans {
-                // Everybody hears of it; the lower ranks are usually done before the others begin.
+                // Every member receives it. The lower ranks are usually done before the others begin.
                 tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
-                // Before, not after: what is heard of meanwhile must not be forgotten.
+                // Before the work, not after it: an orphan that is reported meanwhile must not be
+                // missed.
                 session.views.update(|view| view.orphans = false);
                 let adopted = adopt_all(&self.means.store, session, &self.means.board).await;
                 if let Err(AskError::Failed(error)) = adopted {
-                    tracing::debug!(%error, "adopting");
+                    tracing::debug!(%error, "adopting failed");
                     tokio::time::sleep(RETRY).await;
                     session.views.update(|view| view.orphans = true);
                 }
@@ -79,8 +80,9 @@ impl Duty for Adopter {
     }
 }
 
-/// Adopts until no orphan is left, none can be got on with, or the session is over. Nobody else
-/// may get on with what is left, either: it is tried again with the next heartbeat, and no sooner.
+/// Adopts until no orphan is left, no orphan makes progress, or the session is over. Other members
+/// cannot
+/// make progress with such an orphan, either: the next try follows the next heartbeat, and no sooner.
 pub(crate) async fn adopt_all(
     store: &Store,
     session: &Session,
@@ -103,7 +105,7 @@ pub(crate) async fn adopt_all(
             };
             let mut put_back = PutBack::default();
             let adopted = adopt(store, session, &id, &mut put_back).await;
-            // Whatever went wrong after it, it is put back.
+            // These messages are put back, whatever went wrong after that.
             let PutBack { returned, failed } = put_back;
             if returned + failed > 0 {
                 board.publish(Notice::Adopted { member: id, returned, failed });
@@ -122,7 +124,7 @@ pub(crate) async fn adopt_all(
     }
 }
 
-/// The id of an orphan. Nothing can belong to what is no id: it is removed.
+/// The id of an orphan. A value that is not an id is removed: nothing can belong to it.
 async fn orphan_id(
     store: &Store,
     session: &Session,
@@ -138,7 +140,8 @@ async fn orphan_id(
     Ok(id)
 }
 
-/// Frees the locks of an orphan, for which somebody may wait, and then puts its messages back. Is nothing left of it?
+/// Frees the locks of an orphan, because others may wait for them, and then puts its messages back.
+/// Returns whether nothing is left of it.
 async fn adopt(
     store: &Store,
     session: &Session,

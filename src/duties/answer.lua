@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Notes what a member answers in one round of questions.
+-- Records the answer of a member in one round.
 -- KEYS[1] members ZSET   KEYS[2] stats:<round> HASH, member -> its numbers as JSON
 -- ARGV    me, numbers, ttl_ms
 -- Returns 'ok', 'gone'

@@ -1,7 +1,8 @@
-//! Duties: what every member does beside its part in the stages, for as long as it is a member.
+//! Duties: what every member does in addition to its part in the stages, for as long as it is a member.
 //!
-//! **Invariant:** a duty runs from the first session to the end of the last, and [`Duties::stop`] returns when none
-//! of them runs any more. Each follows the sessions by itself; whatever it began under one that is over has no effect.
+//! **Invariant:** a duty runs from the first session to the end of the last, and [`Duties::stop`]
+//! returns when none of them runs any longer. Each follows the sessions by itself. Work that it began
+//! under a session that is over has no effect.
 
 mod adopter;
 mod reporter;
@@ -22,7 +23,7 @@ use crate::watch::EventWatch;
 
 pub(crate) use adopter::adopt_all;
 
-/// What duties work with.
+/// What a duty needs for its work.
 #[derive(Clone)]
 pub(crate) struct Means {
     pub(crate) store: Store,
@@ -36,21 +37,21 @@ pub(crate) struct Means {
     pub(crate) began: Instant,
 }
 
-/// One duty: it runs until it is stopped, or until there will be no session any more.
+/// One duty. It runs until it is stopped, or until there will be no further session.
 trait Duty: Send + 'static {
-    /// It runs on the thread of the session, where busy handlers cannot hold it up.
+    /// It runs on the session thread, where busy handlers cannot delay it.
     const ON_SESSION_THREAD: bool;
 
     fn run(self) -> impl Future<Output = ()> + Send;
 }
 
-/// The duties of one member, as they run.
+/// The running duties of one member.
 pub(crate) struct Duties {
     running: Vec<JoinHandle<()>>,
 }
 
 impl Duties {
-    /// Starts all of them.
+    /// Starts all duties.
     pub(crate) fn start(means: &Means) -> Result<Duties, Error> {
         let mut duties = Duties { running: Vec::new() };
         duties.begin(means, adopter::Adopter::new(means.clone()))?;
@@ -67,7 +68,7 @@ impl Duties {
         Ok(())
     }
 
-    /// Stops all of them, and waits for their end.
+    /// Stops all duties, and waits for their end.
     pub(crate) async fn stop(mut self) {
         for duty in &mut self.running {
             duty.abort();

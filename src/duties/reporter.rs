@@ -1,7 +1,7 @@
-//! [`Reporter`]: answers when the fleet is asked for its numbers.
+//! [`Reporter`]: answers the question for this member's numbers.
 //!
-//! **Invariant:** it runs on the thread of the session, so a process whose handlers are busy answers
-//! as fast as an idle one. Whoever does not answer is frozen, cut off or gone.
+//! **Invariant:** it runs on the session thread, so a process whose handlers are busy answers as fast
+//! as an idle one. A member that does not answer is frozen, cut off or gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ static ANSWER: Script = Script::new("answer", include_str!("answer.lua"));
 
 /// How long an answer is kept.
 const TTL: Duration = Duration::from_secs(10);
-/// How often to look for the question when nothing was heard.
+/// How often to read the question again if no message arrived.
 const REREAD_EVERY: Duration = Duration::from_secs(5);
-/// How often an answer is given that Redis does not take.
+/// How often an answer is sent if Redis does not accept it.
 const TRIES: u32 = 5;
-/// Pause after something went wrong.
+/// Pause after an error.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Reports the numbers of this process.
 pub(super) struct Reporter {
     means: Means,
-    /// Of the session, on whose thread it runs.
+    /// The session connection, on whose thread it runs.
     link: Arc<Link>,
 }
 
@@ -42,7 +42,8 @@ impl Reporter {
 impl Duty for Reporter {
     const ON_SESSION_THREAD: bool = true;
 
-    /// Answers every round, from the one that is open when it begins; again under a new session.
+    /// Answers every round, beginning with the one that is open at its start; and again under a new
+    /// session.
     async fn run(mut self) {
         let (mut round, mut sessions) = (0, self.means.sessions.clone());
         loop {
@@ -50,7 +51,7 @@ impl Duty for Reporter {
                 asked = self.means.question.wait_past(round, REREAD_EVERY) => match asked {
                     Ok(next) => round = next,
                     Err(error) => {
-                        tracing::debug!(%error, "waiting to be asked for numbers");
+                        tracing::debug!(%error, "waiting for the question for numbers failed");
                         tokio::time::sleep(RETRY).await;
                         continue;
                     }
@@ -64,7 +65,9 @@ impl Duty for Reporter {
                 let Some(session) = session.filter(|_| round > 0) else { break };
                 match self.answer(&session, round).await {
                     Ok(()) => break,
-                    Err(AskError::Failed(error)) => tracing::debug!(%error, "telling our numbers"),
+                    Err(AskError::Failed(error)) => {
+                        tracing::debug!(%error, "sending our numbers failed")
+                    }
                     Err(AskError::Over | AskError::Gone) => {}
                 }
                 tokio::time::sleep(RETRY).await;
@@ -114,7 +117,7 @@ impl Reporter {
     }
 }
 
-/// Memory of this process that is in use, where the system tells.
+/// The memory that this process uses, if the system reports it.
 fn memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,7 +1,7 @@
-//! [`Elector`]: waits for the lease to be free, and for its turn, and takes it.
+//! [`Elector`]: waits until the lease is free and until its turn, and takes the lease.
 //!
-//! **Invariant:** every lease it returns is one Redis granted to this session, under a term that
-//! was never granted before.
+//! **Invariant:** every lease it returns was granted by Redis to this session, under a term that was
+//! never granted before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::membership::{AskError, FleetView, Patience, Session};
 use crate::store::Store;
 use crate::tenure::{Granted, LeaseUse, acquire_lease};
 
-/// A holder whose deadline has passed is asked after this often, until somebody has reaped it.
+/// Pause between two tries. A holder whose deadline has passed keeps the lease until it is reaped.
 const RETRY: Duration = Duration::from_millis(100);
-/// A deadline is given this much before it counts as missed.
+/// A deadline counts as missed only when this time has passed after it.
 const SLACK: Duration = Duration::from_millis(20);
 
-/// Stands for election on behalf of one session.
+/// Stands for election for one session.
 pub(crate) struct Elector {
     pub(crate) store: Store,
     pub(crate) session: Arc<Session>,
@@ -26,7 +26,7 @@ pub(crate) struct Elector {
 }
 
 impl Elector {
-    /// Waits until elected; `None` when the session is over.
+    /// Waits until this member is elected. `None` if the session is over.
     pub(crate) async fn elect(&self) -> Option<Lease> {
         let mut views = self.session.views.follow();
         loop {
@@ -63,20 +63,20 @@ impl Elector {
                 Ok(Some(lease)) => return Some(lease),
                 Ok(None) => {}
                 Err(AskError::Over | AskError::Gone) => return None,
-                Err(AskError::Failed(error)) => tracing::debug!(%error, "acquire unanswered"),
+                Err(AskError::Failed(error)) => tracing::debug!(%error, "acquire was not answered"),
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    /// Does somebody else lead whose deadline is still to come?
+    /// Does another member lead, with a deadline that has not passed yet?
     fn taken(&self, view: &FleetView) -> bool {
         view.lease.as_ref().is_some_and(|holder| {
             holder.member != self.session.id && holder.deadline + SLACK > Moment::now()
         })
     }
 
-    /// Asks for the lease; `None` if somebody has it.
+    /// Asks for the lease. `None` if another member has it.
     async fn acquire(&self) -> Result<Option<Lease>, AskError> {
         let session = &self.session;
         let call = acquire_lease(&self.store, &session.id, session.trust.lease_ms());

@@ -1,7 +1,7 @@
 //! [`Lease`], and the arithmetic of taking over.
 //!
-//! **Invariant:** nothing here reads Redis; a lease is proof that Redis granted a term once, and
-//! every use of it is checked there again.
+//! **Invariant:** nothing here reads Redis. A lease proves that Redis granted a term once, and every
+//! use of it is checked there again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::membership::Session;
 use crate::term::Term;
 
-/// No standby waits longer than this for its turn, however many stand before it.
+/// No standby waits longer than this for its turn, however many ranks are before it.
 const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// The permission to add generated messages: borrowed by every push.
@@ -24,7 +24,7 @@ pub(crate) struct Lease {
     pub(crate) over: CancellationToken,
     /// Messages the fleet had generated when the lease was granted.
     pub(crate) generated: u64,
-    /// What the generator before it kept, with the last push that was accepted.
+    /// The state that the previous generator kept, with the last push that was accepted.
     pub(crate) state: Arc<[u8]>,
     granted: Moment,
     granted_redis_ms: u64,
@@ -46,7 +46,7 @@ impl Lease {
         Lease { term, session, over, generated, state, granted, granted_redis_ms, pushed_redis_ms }
     }
 
-    /// Redis time, as far as it can be told from when the lease was granted. For display only.
+    /// Redis time, estimated from the moment when the lease was granted. For display only.
     pub(crate) fn redis_ms(&self) -> u64 {
         self.granted_redis_ms + Moment::now().since(self.granted).as_millis() as u64
     }

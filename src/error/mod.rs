@@ -22,7 +22,7 @@ pub enum Error {
     /// A setting is out of its range, so nothing was started.
     #[error("{field} {problem}")]
     Config {
-        /// The setting, as it is called in [`Config`](crate::Config).
+        /// The setting, by its name in [`Config`](crate::Config).
         field: &'static str,
         /// What is wrong with its value.
         problem: String,
@@ -48,7 +48,7 @@ pub enum Error {
         yours: String,
     },
 
-    /// The fleet runs with another protocol than this program speaks, so nothing was done.
+    /// The fleet runs with a protocol that this program does not speak, so nothing was done.
     #[error("fleet {fleet:?} runs with protocol {theirs}, this program speaks {ours}")]
     Protocol {
         /// The fleet's name.
@@ -59,19 +59,19 @@ pub enum Error {
         ours: u32,
     },
 
-    /// Somebody removes the fleet with everything in it, so nothing was done.
+    /// The fleet is being removed with everything in it, so nothing was done.
     #[error("fleet {fleet:?} is being removed")]
     BeingRemoved {
         /// The fleet's name.
         fleet: String,
     },
 
-    /// Members are in the fleet, so it was not removed, or only a part of it was.
+    /// The fleet has members, so it was not removed, or only a part of it was.
     #[error("fleet {fleet:?} is in use: members in it: {members}")]
     InUse {
         /// The fleet's name.
         fleet: String,
-        /// How many.
+        /// How many members it has.
         members: u64,
     },
 
@@ -87,7 +87,7 @@ pub enum Error {
     Unreachable {
         /// The address, without credentials.
         redis: String,
-        /// What the network said.
+        /// What the network reported.
         reason: String,
         /// The same for programs.
         why: Unreached,
@@ -98,7 +98,7 @@ pub enum Error {
     Denied {
         /// The address, without credentials.
         redis: String,
-        /// What Redis said.
+        /// What Redis reported.
         reason: String,
         /// The same for programs.
         why: Denial,
@@ -122,7 +122,7 @@ pub enum Error {
         max: usize,
     },
 
-    /// There is no room for more messages at the moment, so none of this batch was added.
+    /// There is no room for more messages now, so no message of this batch was added.
     #[error("no room: {reason}")]
     Full {
         /// Which bound is reached.
@@ -132,25 +132,28 @@ pub enum Error {
     /// More messages than one call may carry, so none of them was added.
     #[error("a batch of {messages} messages and {bytes} bytes is too large: {max}")]
     BatchTooLarge {
-        /// How many.
+        /// How many messages.
         messages: usize,
-        /// Their payloads together.
+        /// The size of all their payloads.
         bytes: usize,
         /// What is allowed.
         max: &'static str,
     },
 
-    /// Redis did not answer in time; whether the call took effect is not known.
+    /// Redis did not answer in time. It is not known whether the call took effect.
     #[error("Redis did not answer within {after:?}")]
     NoAnswer {
-        /// How long it was waited for.
+        /// How long the call waited.
         after: Duration,
     },
 
-    /// Messages were sent and Redis did not answer in time: they were added once or not at all, which of
-    /// both is not known. To be sure, look for the id ([`Fleet::find`](crate::Fleet::find), `artel show`);
-    /// or send under a key of your own ([`Sender::send_once`](crate::Sender::send_once)), for then sending
-    /// again adds nothing twice.
+    /// Messages were sent and Redis did not answer in time. They were added once or not at all; it is
+    /// not
+    /// known which. To be sure, look for the id: [`Fleet::find`](crate::Fleet::find), or `artel show`.
+    /// Or send
+    /// under a key of your own ([`Sender::send_once`](crate::Sender::send_once)): then sending again
+    /// adds
+    /// nothing twice.
     #[error(
         "it is not known whether {} added: Redis did not answer within {} s{}",
         were(*messages, id),
@@ -160,9 +163,9 @@ pub enum Error {
     InDoubt {
         /// The id of the first of them, if they were added.
         id: MessageId,
-        /// How many.
+        /// How many messages.
         messages: usize,
-        /// How long it was waited for.
+        /// How long the call waited.
         after: Duration,
         /// They were sent under a key, so the same call may be repeated.
         under_key: bool,
@@ -171,11 +174,11 @@ pub enum Error {
     /// Redis answered with an error that Artel does not expect.
     #[error("Redis refused: {reason}")]
     Refused {
-        /// What Redis said.
+        /// What Redis reported.
         reason: String,
     },
 
-    /// A lock or a permit is not held any more, so what was guarded by it was not done.
+    /// A lock or a permit is no longer held, so the action that it guards was not done.
     #[error("{what} {name:?} is no longer held")]
     NotHeld {
         /// `lock` or `permit`.
@@ -184,15 +187,15 @@ pub enum Error {
         name: String,
     },
 
-    /// The fleet was told to stop before it could do this.
-    #[error("the fleet is stopping")]
+    /// This member was stopped before it could do this.
+    #[error("this member is stopping")]
     Stopping,
 }
 
 impl Error {
-    /// True if the same call may be repeated without any change and without doing anything twice: Redis is
-    /// away, there is no room, or the message has a key. Not for [`Error::NoAnswer`], nor without a key for
-    /// [`Error::InDoubt`]: then it may have been done.
+    /// True if the same call may be repeated unchanged without doing anything twice: Redis is down,
+    /// there is no room, or the message has a key. Not for [`Error::NoAnswer`], and not for
+    /// [`Error::InDoubt`] without a key: then it may have been done.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -210,12 +213,12 @@ impl Error {
         matches!(self, Error::InDoubt { .. })
     }
 
-    /// True if a lock or a permit is not held any more.
+    /// True if a lock or a permit is no longer held.
     pub fn is_not_held(&self) -> bool {
         matches!(self, Error::NotHeld { .. })
     }
 
-    /// True if there is no room for more messages at the moment.
+    /// True if there is no room for more messages now.
     pub fn is_full(&self) -> bool {
         matches!(self, Error::Full { .. })
     }
@@ -224,6 +227,6 @@ impl Error {
 fn were(messages: usize, id: &MessageId) -> String {
     match messages {
         1 => format!("message {id} was"),
-        n => format!("{n} messages, {id} the first of them, were"),
+        n => format!("{n} messages (the first is {id}) were"),
     }
 }

@@ -1,4 +1,4 @@
-//! Why something did not happen, where programs may want to know.
+//! The reasons of errors, for programs that distinguish them.
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ use std::fmt;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BadAddress {
-    /// It is not an address of Redis at all.
+    /// It is not an address of Redis.
     Invalid,
     /// It would switch the check of certificates off.
     Insecure,
     /// It contains `#`, which means something else in an address.
     Hash,
-    /// It contains `?`, which names no database here.
+    /// It contains `?`, which does not name a database here.
     QuestionMark,
-    /// Certificates are given, and it is not one for TLS.
+    /// Certificates are given, but it is not an address for TLS.
     NotTls,
-    /// Its certificates cannot be used, as this says.
+    /// Its certificates cannot be used; the text says why.
     Certificates(String),
 }
 
@@ -72,7 +72,7 @@ pub enum Unfit {
         /// Its version.
         version: String,
     },
-    /// It may drop what it holds.
+    /// It may evict its data.
     Evicts {
         /// Its `maxmemory-policy`.
         policy: String,
@@ -86,7 +86,7 @@ pub enum Unfit {
         /// The type it should have.
         expected: &'static str,
     },
-    /// The key of an event, a lock or something else by name holds something else.
+    /// The key of an event, a lock and so on holds something else.
     Occupied {
         /// The key.
         key: String,
@@ -166,22 +166,22 @@ pub enum Unreached {
     Expired,
     /// The server asks for a certificate of ours.
     CertificateWanted,
-    /// The server does not accept ours.
+    /// The server does not accept our certificate.
     CertificateRefused,
-    /// The address says TLS, and the server speaks none.
+    /// The address says TLS, but the server does not speak it.
     NoTls,
-    /// The address says plain, and the server speaks TLS.
+    /// The address does not say TLS, but the server speaks it.
     OnlyTls,
-    /// Something else answers there.
+    /// The server that answers is not Redis.
     NotRedis,
-    /// It may be a matter of TLS.
+    /// TLS may be the reason.
     PerhapsTls,
-    /// Nobody is there, or the network is in the way.
+    /// No server listens there, or the network does not let us through.
     Network,
 }
 
 impl Unreached {
-    /// By what the network or the other side said.
+    /// Finds the reason in the text of the network or the server.
     pub(crate) fn of(reason: &str) -> Unreached {
         const WORDS: [(&[&str], Unreached); 9] = [
             (&["unknownissuer", "unknown issuer"], Unreached::UnknownAuthority),

@@ -3,8 +3,8 @@
 //! **Invariant:** everything that is made from one `Fleet`, or from a clone of it, shares one set of connections. A
 //! client writes nothing to a fleet that speaks another protocol.
 //!
-//! What a client can do stands with the room that does it: sending with the queue, events with `sync`, the error store
-//! and the status with `outcome`, joining with [`Member`](crate::Member).
+//! The methods of a client are in the modules that do the work: sending in `queue`, events in `sync`,
+//! the error store and the status in `outcome`, joining with [`Member`](crate::Member).
 
 mod sender_names;
 
@@ -20,10 +20,11 @@ use crate::watch::EventWatch;
 
 pub(crate) use sender_names::{CALLS_MAX, Names, Numbers};
 
-/// A fleet, as a client sees it: send messages, read and put back errors, set and wait for events, look. It needs no
-/// membership; [`join`](Self::join) takes part.
+/// A client of a fleet. It sends messages, reads errors and puts them back to work, sets events and
+/// waits for them, and reads the status. It needs no membership; [`join`](Self::join) makes this
+/// process a member.
 ///
-/// Make one per process and clone it. Use it from one tokio runtime: what it sends is sent by the runtime that
+/// Make one per process and clone it. Use it from one tokio runtime: its calls run on the runtime that
 /// connected.
 ///
 /// ```
@@ -40,17 +41,17 @@ pub(crate) use sender_names::{CALLS_MAX, Names, Numbers};
 #[derive(Clone)]
 pub struct Fleet {
     pub(crate) store: Store,
-    /// What this process listens to, by key: one for all who wait.
+    /// The events that this process watches, by key. All waiters share one watch.
     watches: Arc<Mutex<HashMap<String, Weak<EventWatch>>>>,
-    /// The protocol was compared: by joining, or when it was first used.
+    /// The protocol was compared: by joining, or at the first use.
     compared: Arc<AtomicBool>,
-    /// The names under which this process numbers what it sends.
+    /// The names under which this process numbers the messages it sends.
     pub(crate) names: Arc<Names>,
     pub(crate) payload_bytes_max: usize,
     pub(crate) durability: Durability,
 }
 
-/// What a client learns of a fleet that it did not join.
+/// What a client can read about a fleet without joining it.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -67,9 +68,10 @@ pub struct Fleet {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct FleetInfo {
-    /// A member joined it, now or ever. If not, its name may be wrong: what is sent waits until somebody joins.
+    /// At least one member has joined it at some time. If not, its name may be wrong: messages wait
+    /// until a member joins.
     pub was_joined: bool,
-    /// How many messages may wait in a lane: a larger batch never finds room.
+    /// How many messages may wait in a lane. A larger batch never fits.
     pub backlog_max: usize,
 }
 
@@ -92,8 +94,9 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Reads address and name; connects with the first call that needs it, and checks less: for programs whose user may
-    /// only wait for events, or that must start while Redis is away.
+    /// Reads the address and the name. It connects with the first call that needs it, and checks less
+    /// than [`connect`](Self::connect). Use it if the Redis user may only wait for events, or if the
+    /// program must start while Redis is down.
     ///
     /// ```
     /// let fleet = artel::Fleet::open("redis://127.0.0.1", "orders")?;
@@ -118,7 +121,8 @@ impl Fleet {
         })
     }
 
-    /// For a member with these settings: on these connections, or on others if another member has them.
+    /// The client of a member with these settings. It uses these connections, or new ones if another
+    /// member uses them.
     pub(crate) fn of_member(&self, config: &Config) -> Result<(Fleet, Hints), Error> {
         let mut fleet = self.clone();
         let hints = match self.store.session_link()?.claim() {
@@ -128,24 +132,24 @@ impl Fleet {
                 fleet.store.session_link()?.claim().ok_or(Error::Stopping)?
             }
         };
-        // What is sent is bounded as the member says, so it is numbered apart.
+        // The member has its own limits for messages, so it numbers them separately.
         fleet.names = Arc::new(Names::new());
         fleet.payload_bytes_max = config.payload_bytes_max;
         fleet.durability = config.durability;
         Ok((fleet, hints))
     }
 
-    /// The protocol was compared by joining.
+    /// Notes that the protocol was compared by joining.
     pub(crate) fn is_compared(&self) {
         self.compared.store(true, Ordering::Release);
     }
 
-    /// Its name.
+    /// The name of the fleet.
     pub fn name(&self) -> &str {
         self.store.fleet()
     }
 
-    /// Was it ever joined, and how much may wait?
+    /// Reads whether a member ever joined the fleet, and how many messages may wait in a lane.
     ///
     /// # Errors
     ///
@@ -159,13 +163,13 @@ impl Fleet {
         Ok(FleetInfo { was_joined, backlog_max })
     }
 
-    /// Compares the protocol of the fleet with ours, once. While Redis does not answer nothing is known,
-    /// and what follows finds that out by itself.
+    /// Compares the protocol of the fleet with ours, once. If Redis does not answer, this is not an
+    /// error: the next call finds that out by itself.
     pub(crate) async fn compare(&self) -> Result<(), Error> {
         if self.compared.load(Ordering::Acquire) {
             return Ok(());
         }
-        // Apart: it happens once, and ten thousand who wait would each keep room for it.
+        // In a box: it happens once, and otherwise each of ten thousand waiters would keep room for it.
         match Box::pin(self.store.try_open_fleet()).await {
             Ok(Ok(_)) => {
                 self.compared.store(true, Ordering::Release);
@@ -176,7 +180,7 @@ impl Fleet {
         }
     }
 
-    /// What this process knows of the event under this key: one for all who ask.
+    /// The watch of the event under this key. All callers share it.
     pub(crate) fn watch(&self, signal: &Signal) -> Result<Arc<EventWatch>, Error> {
         let key = &signal.key;
         let session = self.store.session_link()?;
@@ -192,7 +196,7 @@ impl Fleet {
         Ok(watch)
     }
 
-    /// What went wrong with a key that is somebody's by name.
+    /// The error of a call whose key has a name chosen by a user.
     pub(crate) fn explain(&self, key: &str, error: StoreError) -> Error {
         match error {
             StoreError::Server { code, .. } if code == "WRONGTYPE" => Error::Unfit {

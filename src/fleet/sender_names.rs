@@ -1,7 +1,7 @@
 //! [`Names`]: the names under which a sender numbers its batches.
 //!
-//! **Invariant:** at most one call at a time numbers under a name, and a name that a call did not give back is never
-//! used again.
+//! **Invariant:** at most one call at a time uses a name, and a name that a call did not give back is
+//! never used again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,13 +9,13 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Moment;
 
-/// Calls of one sender that are under way at a time; more of them wait for their turn.
+/// How many calls of one sender may be under way at a time. More calls wait for their turn.
 pub(crate) const CALLS_MAX: usize = 64;
 
-/// The names under which batches are numbered. A call has one for itself until it is answered; a call
-/// that is dropped or not answered takes its name with it, and nobody numbers under it again.
+/// The names under which batches are numbered. A call has a name for itself until it is answered. If
+/// the call is dropped or not answered, its name is never used again.
 pub(crate) struct Names {
-    /// The one that was used last comes first.
+    /// The name that was used last comes first.
     free: Mutex<Vec<Numbers>>,
     pub(crate) calls: Semaphore,
 }
@@ -30,11 +30,11 @@ impl Names {
     }
 }
 
-/// A name that Redis knows, and which number comes next under it.
+/// A name that Redis knows, and its next number.
 pub(crate) struct Numbers {
     pub(crate) name: Arc<str>,
     pub(crate) next: u64,
-    /// When the name was asked for, on our clock and, a little later, on Redis's. For display only.
+    /// When the name was requested on our clock, and Redis's time a little later. For display only.
     pub(crate) asked: Moment,
     pub(crate) now_ms: u64,
 }

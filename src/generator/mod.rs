@@ -1,7 +1,7 @@
-//! Stage 2: what is made. Takes: `&Lease`. Hands on: [`NewMessage`]s.
+//! Stage 2: making messages. Takes: `&Lease`. Hands on: [`NewMessage`]s.
 //!
-//! **Invariant:** `generate` is called only while this process leads and trusts its lease, by one
-//! process of the fleet at a time as far as Redis is concerned: what a stale one made is refused.
+//! **Invariant:** `generate` is called only while this process leads and trusts its lease. For Redis
+//! there is one such process in the fleet at a time: messages of a stale generator are refused.
 
 mod runner;
 
@@ -60,13 +60,14 @@ pub struct Tick {
 }
 
 impl Tick {
-    /// Is it the first since this process leads? What its predecessor knew is in [`state`](Self::state).
+    /// Is it the first tick since this process leads? [`state`](Self::state) has what its predecessor
+    /// kept.
     pub fn is_first(&self) -> bool {
         self.count == 1
     }
 
-    /// What was kept with the last messages that Redis accepted, by whichever process led then; empty if
-    /// nothing ever was. See [`Batch::with_state`].
+    /// The state that was kept with the last messages that Redis accepted, by this generator or an
+    /// earlier one. Empty if none was ever kept. See [`Batch::with_state`].
     pub fn state(&self) -> &[u8] {
         &self.state
     }
@@ -74,8 +75,8 @@ impl Tick {
 
 /// What a generator makes in one tick.
 ///
-/// A state is kept by Redis in the same step as the messages, so that the next leader goes on exactly
-/// where this one stopped: nothing is left out, nothing is made twice.
+/// Redis keeps a state in the same step as the messages, so that the next leader goes on exactly where
+/// this one stopped: nothing is left out, nothing is made twice.
 ///
 /// ```
 /// use artel::{Batch, Tick};
@@ -94,24 +95,24 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What it adds.
+    /// The messages it adds.
     pub fn messages(&self) -> &[NewMessage] {
         &self.messages
     }
 
-    /// What it keeps, if it does.
+    /// The state it keeps, if it keeps one.
     pub fn state(&self) -> Option<&[u8]> {
         self.state.as_deref()
     }
 
-    /// Bytes of a state.
+    /// The most bytes of a state.
     pub const STATE_BYTES_MAX: usize = 64 << 10;
-    /// Messages of a tick that keeps a state: they are added in one step.
+    /// The most messages of a tick that keeps a state: they are added in one step.
     pub const STATED_MESSAGES_MAX: usize = 10_000;
-    /// Bytes of their payloads.
+    /// The most bytes of their payloads.
     pub const STATED_BYTES_MAX: usize = 4 << 20;
 
-    /// These messages, and the state as it is.
+    /// A batch of these messages. It leaves the state as it is.
     pub fn new(messages: impl IntoIterator<Item = impl Into<NewMessage>>) -> Batch {
         Batch { messages: messages.into_iter().map(Into::into).collect(), state: None }
     }
@@ -133,9 +134,9 @@ impl Batch {
 /// takes(|_: Tick| async { vec![NewMessage::from("one"), NewMessage::from("two")] });
 /// ```
 pub trait Generate: Send + 'static {
-    /// The messages of this tick, none or many. An error skips the tick and is reported as a notice. A generator that is
-    /// replaced gets no error: it is not called again, a call that is under way is dropped, and the next leader gets the
-    /// state that was accepted last.
+    /// The messages of this tick, none or many. An error skips the tick and is reported as a notice. A
+    /// generator that is replaced gets no error: it is not called again, and a call that is under way
+    /// is dropped. The next leader gets the state that was accepted last.
     fn generate(&mut self, tick: Tick) -> impl Future<Output = Result<Batch, BoxError>> + Send;
 }
 

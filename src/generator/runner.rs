@@ -1,7 +1,7 @@
 //! [`Runner`]: generates while a lease lasts.
 //!
-//! **Invariant:** it only decides when a tick is due and what it makes; everything that was made goes to the
-//! [`Pusher`], in order, before the next tick.
+//! **Invariant:** it only decides when a tick is due and what it makes. Everything that was made goes
+//! to the [`Pusher`], in order, before the next tick.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::panic::panic_text;
 use crate::queue::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
 use crate::store::Store;
 
-/// Ticks missed for longer than this are skipped, not made up for.
+/// Ticks that are late by more than this are skipped.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// The generator's user code, and where its messages go.
@@ -36,7 +36,7 @@ struct Progress {
     numbers: TermNumbers,
     /// Ticks of this term.
     ticks: u64,
-    /// What the next tick gets.
+    /// The state that the next tick gets.
     state: Arc<[u8]>,
     /// There is no room for all messages of a tick that keeps a state: nothing more is made.
     is_over: bool,
@@ -117,7 +117,7 @@ impl Runner {
         made
     }
 
-    /// What one tick makes; why it cannot be pushed.
+    /// Runs one tick. The error says why its messages cannot be pushed.
     async fn one_tick(&mut self, lease: &Lease, tick: Tick) -> Result<Batch, String> {
         let made = AssertUnwindSafe(self.generate.generate(tick)).catch_unwind().await;
         let made: Result<Batch, BoxError> =
@@ -129,7 +129,7 @@ impl Runner {
         }
     }
 
-    /// Why this tick cannot be pushed, if it cannot.
+    /// Why this tick cannot be pushed, if it cannot be.
     fn refuse(&self, lease: &Lease, batch: &Batch) -> Option<String> {
         let max = self.config.payload_bytes_max;
         let large = batch.messages.iter().find_map(|message| message.check(max).err());

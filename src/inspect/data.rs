@@ -1,15 +1,15 @@
-//! What effects wrote.
+//! Reading the data that effects wrote.
 
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::store::{Call, Reply};
 
-/// Elements of one name that are read at once; more are refused, not cut.
+/// The most elements of one name that are read at once. More are refused, not cut.
 const ELEMENTS_MAX: i64 = 100_000;
-/// Bytes that its answer may have.
+/// The most bytes of the answer.
 const BYTES_MAX: usize = 64 << 20;
 
-/// What effects wrote under one name.
+/// The data that effects wrote under one name.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -36,13 +36,15 @@ const BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Data {
-    /// Of [`Effect::set`](crate::Effect::set), or a number of [`Effect::incr_by`](crate::Effect::incr_by).
+    /// From [`Effect::set`](crate::Effect::set), or a number from
+    /// [`Effect::incr_by`](crate::Effect::incr_by).
     Text(Vec<u8>),
-    /// Of [`Effect::hset`](crate::Effect::hset) and [`Effect::hincr_by`](crate::Effect::hincr_by), by field.
+    /// From [`Effect::hset`](crate::Effect::hset) and [`Effect::hincr_by`](crate::Effect::hincr_by), by
+    /// field.
     Hash(Vec<(Vec<u8>, Vec<u8>)>),
-    /// Of [`Effect::sadd`](crate::Effect::sadd), sorted.
+    /// From [`Effect::sadd`](crate::Effect::sadd), sorted.
     Set(Vec<Vec<u8>>),
-    /// Of [`Effect::rpush`](crate::Effect::rpush), in their order.
+    /// From [`Effect::rpush`](crate::Effect::rpush), in their order.
     List(Vec<Vec<u8>>),
 }
 
@@ -57,7 +59,7 @@ impl Data {
 }
 
 impl Fleet {
-    /// What effects wrote under this name; `None` if nothing did.
+    /// The data that effects wrote under this name. `None` if there is none.
     ///
     /// # Errors
     ///

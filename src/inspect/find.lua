@@ -1,13 +1,13 @@
 #!lua flags=no-writes
--- Looks for a message in a piece of a list or of a stream, the newest first.
+-- Searches one piece of a list or a stream for a message, the newest entries first.
 -- KEYS[1] a lane or a block LIST, errors, a drain or the ledger STREAM
--- ARGV    id, from where on ('' = the newest; of a list: how many were looked at; of a stream: the position behind
---         which nothing is left to look at), how many to look at
--- Returns 'end' (nothing is left), {'more', from where on to go on, bytes that were looked at},
+-- ARGV    id, start ('' = the newest; in a list: how many were read already; in a stream: the position of the last
+--         entry that was read), how many to read
+-- Returns 'end' (nothing is left), {'more', the next start, bytes that were read},
 --         {'found', envelope, how many are in front of it} in a list,
 --         {'found', position, fields …} in a stream
 -- Uses    whole
--- Why from the tail: messages leave a list at its head and come in at its tail, so nothing that stays is overlooked.
+-- Why from the tail: messages leave a list at its head and enter at its tail, so no message that stays is missed.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local id, bytes = ARGV[1], 0
 if kind == 'list' then

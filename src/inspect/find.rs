@@ -1,6 +1,6 @@
-//! Where one message is.
+//! Finding one message.
 //!
-//! **Invariant:** a message that stays where it is is found there. One that moves meanwhile may be missed
+//! **Invariant:** a message that does not move is found. A message that moves meanwhile may be missed
 //! once, so the search runs twice before the message counts as gone.
 
 use std::time::SystemTime;
@@ -17,12 +17,12 @@ use crate::term::Term;
 
 static FIND: Script = Script::new("find", include_str!("find.lua"));
 
-/// Messages that one call reads, at most.
+/// The most messages that one call reads.
 const PIECE_MAX: usize = 1000;
-/// Bytes that one call reads, about.
+/// About how many bytes one call reads.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A line in which a message waits.
+/// The queue in which a message waits.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -43,7 +43,7 @@ const PIECE_BYTES: usize = 1 << 20;
 pub enum WaitingIn {
     /// The lane it was added to.
     Lane(Lane),
-    /// The line of what dead workers left, which is served first.
+    /// The lane `returned` for the messages of dead workers, which is served first.
     Returned,
 }
 
@@ -70,9 +70,9 @@ pub enum WaitingIn {
 pub enum MessageState {
     /// No worker has it yet.
     Waiting {
-        /// Where.
+        /// Where it waits.
         line: WaitingIn,
-        /// How many are in front of it.
+        /// How many messages are in front of it.
         ahead: u64,
         /// The attempt that comes next.
         attempt: u32,
@@ -83,23 +83,23 @@ pub enum MessageState {
     Claimed {
         /// That worker's session.
         member: MemberId,
-        /// What people call that worker.
+        /// That worker's name for people.
         label: String,
         /// Where it runs, as `host:pid`.
         process: String,
-        /// That worker is dead: another one gets the message in a moment.
+        /// That worker is dead: another one will get the message soon.
         is_dead: bool,
         /// Which attempt it is.
         attempt: u32,
     },
     /// It is stored as failed.
     Failed {
-        /// Everything about it.
+        /// Its record.
         record: Box<ErrorRecord>,
-        /// Somebody takes it at this moment.
+        /// It is being taken at this moment.
         is_being_taken: bool,
     },
-    /// It is done, says the ledger.
+    /// It is done, according to the ledger.
     Done {
         /// The session that completed it, if the ledger knows.
         member: Option<MemberId>,
@@ -108,28 +108,29 @@ pub enum MessageState {
         /// When, Redis time.
         at: SystemTime,
     },
-    /// It failed, says the ledger, and is not stored any more: it was taken, put back or dropped.
+    /// It failed, according to the ledger, and is no longer stored: it was taken, put back or dropped.
     FailedAndGone {
         /// When it failed, Redis time.
         at: SystemTime,
     },
     /// It was not added: a message was sent under its key before.
     Duplicate {
-        /// That one's id.
+        /// The id of that message.
         of: MessageId,
     },
-    /// Its number was used, and it is neither waiting, claimed nor stored as failed.
+    /// Its number was used, but it is neither waiting, claimed nor stored as failed.
     Ended {
-        /// No failed message of this fleet was ever taken, put back or dropped, and none that was sent was a
-        /// duplicate: so it is done. Else it may be one of those; a ledger would know.
+        /// It is certainly done: no failed message of this fleet was ever taken, put back or dropped,
+        /// and no sent message was a duplicate. Otherwise it may be one of those. Only a ledger would
+        /// show that.
         is_done: bool,
     },
-    /// Nothing is known of it.
+    /// Nothing is known about it.
     Unknown,
 }
 
 impl Fleet {
-    /// Looks for a message by its id. It looks through everything that waits, is claimed or is stored, in
+    /// Searches for a message by its id. It reads all messages that wait, are claimed or are stored, in
     /// small pieces: with millions of messages that takes seconds.
     ///
     /// # Errors
@@ -160,7 +161,7 @@ impl Fleet {
         found.await.map_err(|error| self.store.explain(error))
     }
 
-    /// Redis time, to say how long ago something was.
+    /// Redis time, to compute how long ago something was.
     ///
     /// # Errors
     ///
@@ -256,7 +257,7 @@ impl Fleet {
         Ok(None)
     }
 
-    /// Looks through one list or stream, piece by piece.
+    /// Searches one list or stream, piece by piece.
     async fn look_in(&self, key: &str, id: &MessageId) -> Result<Option<Reply>, StoreError> {
         let (mut from, mut count) = (String::new(), 1);
         loop {
@@ -275,7 +276,7 @@ impl Fleet {
         }
     }
 
-    /// Is everything done that was added and is nowhere any more?
+    /// Are all messages that were added and are no longer stored done?
     async fn all_are_done(&self) -> Result<bool, StoreError> {
         let call = Call::plain("HMGET").arg(self.store.keys.counts());
         let call = call.arg("taken").arg("requeued").arg("dropped").arg("duplicates");
@@ -312,7 +313,7 @@ impl Fleet {
     }
 }
 
-/// What became of a number.
+/// Whether a number was used.
 enum Used {
     Yes,
     ByDuplicate(MessageId),

@@ -1,4 +1,4 @@
-//! Which fleets there are, and the end of one.
+//! Listing the fleets, and removing one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::config::check_fleet_name;
 use crate::fleet::Fleet;
 use crate::store::{Call, REMOVING, Reply, Script, nonce};
 
-/// A removal that begins later than this does not begin: the fleet may be another one by then.
+/// A removal must begin within this time: later the fleet may be another one.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 static REMOVE: Script = Script::new("remove", include_str!("remove.lua"));
 
 impl Fleet {
-    /// The names of all fleets in this database of this Redis, also of those that nobody ever joined and
-    /// something was sent to. It reads the names of all keys there are, in pages.
+    /// The names of all fleets in this database of this Redis, including fleets that got messages but
+    /// that nobody ever joined. It reads the names of all keys of the database, in pages.
     ///
     /// # Errors
     ///
@@ -28,8 +28,8 @@ impl Fleet {
         let mut names = BTreeSet::new();
         let mut cursor = None;
         loop {
-            // Every fleet has `config` once it was joined, or `counts` once something was sent to it; one that
-            // nobody joined may have events or latches.
+            // Every fleet has `config` once it was joined, or `counts` once a message was sent to it. A
+            // fleet that nobody joined may have events or latches.
             let page = self.store.scan_page("artel:{*}:[cel][ova][unet]*", cursor.as_deref()).await;
             let (keys, next) = page.map_err(|error| self.store.explain(error))?;
             for key in keys {
@@ -47,9 +47,10 @@ impl Fleet {
         }
     }
 
-    /// Removes this fleet with everything in it: messages, failed ones, books, locks, events and what
-    /// effects wrote; says how many keys that were. Nobody may be in it; while it is being removed nobody can
-    /// join it or send to it. What was begun and not finished is finished by another call.
+    /// Removes this fleet with everything in it: messages, failed messages, books, locks, events and
+    /// the data that effects wrote. Returns how many keys were removed. The fleet must have no members.
+    /// While it is being removed, nobody can join it or send to it. If a removal was not finished,
+    /// another call finishes it.
     ///
     /// # Errors
     ///
@@ -57,8 +58,8 @@ impl Fleet {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, a part of it may be gone; nobody can join until another call has removed
-    /// the rest.
+    /// If it is dropped before it returns, a part of the fleet may be removed. Nobody can join until
+    /// another call has removed the rest.
     pub async fn remove(&self) -> Result<u64, Error> {
         let keys = &self.store.keys;
         let name = self.begin_removal().await?;
@@ -76,7 +77,8 @@ impl Fleet {
         Ok(removed + self.remove_keys("last", &name, &[]).await?)
     }
 
-    /// Keeps everybody out; the name of this removal, or of an earlier one that was not finished.
+    /// Keeps everybody out of the fleet. Returns the name of this removal, or of an earlier one that
+    /// was not finished.
     async fn begin_removal(&self) -> Result<String, Error> {
         let explain = |error| self.store.explain(error);
         let keys = &self.store.keys;
@@ -89,7 +91,8 @@ impl Fleet {
             "ok" => reply.text(0).map_err(explain),
             "busy" => Err(self.in_use(&reply)),
             "over" => {
-                let reason = "the fleet was made anew meanwhile, so it was not removed".to_owned();
+                let reason =
+                    "the fleet was created again meanwhile, so it was not removed".to_owned();
                 Err(Error::Refused { reason })
             }
             _ => Err(explain(reply.unexpected())),
@@ -103,7 +106,7 @@ impl Fleet {
         let reply = self.store.repeat(&REMOVE.call(&all).arg(what).arg(name)).await?;
         match reply.tag() {
             "ok" => Ok(reply.number(0).map_err(|error| self.store.explain(error))? as u64),
-            // Somebody else has finished it.
+            // Another call has finished it.
             "over" => Ok(0),
             "busy" => Err(self.in_use(&reply)),
             _ => Err(self.store.explain(reply.unexpected())),

@@ -1,7 +1,8 @@
-//! What people ask for: where a message is, what effects wrote, which fleets there are, and away with one.
+//! Tools for people: where a message is, which data effects wrote, which fleets exist, and removing a
+//! fleet.
 //!
-//! **Invariant:** looking changes nothing and is done in small pieces, however much there is to look
-//! through. A fleet is removed only while nobody is in it, and nobody can join it halfway through.
+//! **Invariant:** reading changes nothing and is done in small pieces, however much there is to read. A
+//! fleet is removed only while nobody is in it, and nobody can join it halfway through.
 
 mod data;
 mod find;

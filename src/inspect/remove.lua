@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
--- Removes keys of a fleet, only while nobody is in it, and keeps everybody out of it until the last of them is gone.
+-- Removes keys of a fleet, only while nobody is in it, and keeps everybody out until the last key is gone.
 -- KEYS[1] members ZSET   KEYS[2] config HASH   KEYS[3…] the keys to remove
--- ARGV    what: 'begin', 'piece' or 'last'; the name of this removal; to begin: the protocol that says that the fleet is being
+-- ARGV    what: 'begin', 'piece' or 'last'; the name of this removal; to begin: the protocol of a fleet that is being
 --         removed, `born` as the caller saw it ('' = none), and the ms until which this call counts
 -- Returns {'ok', how many were removed} ({'ok', the name of the removal} to begin: that of an earlier one that was not
---         finished, if there is one), {'busy', how many members are in it}, 'over' (this removal is finished, or never began)
+--         finished, if there is one), {'busy', number of members}, 'over' (this removal is finished, or never
+-- began)
 -- Uses    clock
--- Why the protocol: somebody who joined, or sent, between two calls would find half a fleet.
--- Why a name, and an end to begin with: a late copy must not remove a fleet that was made since.
+-- Why the protocol: a process that joined or sent between two calls would find half a fleet.
+-- Why a name, and an end to begin with: a late copy must not remove a fleet that was created since.
 local here = redis.call('ZCARD', KEYS[1])
 if here > 0 then return {'busy', here} end
 local config = redis.call('HMGET', KEYS[2], 'removing', 'born')

@@ -25,7 +25,7 @@ use crate::sync::SyncContext;
 use crate::worker::{DynHandle, Handle, by_kind};
 
 impl Fleet {
-    /// Begins to put a member together: what this process does in the fleet.
+    /// Begins to build a member, which is this process's part in the fleet.
     pub fn join(&self) -> MemberBuilder {
         MemberBuilder {
             fleet: self.clone(),
@@ -72,20 +72,22 @@ pub struct MemberBuilder {
 }
 
 impl MemberBuilder {
-    /// The settings.
+    /// Sets the settings of the member.
     pub fn config(mut self, config: Config) -> MemberBuilder {
         self.config = config;
         self
     }
 
-    /// What makes messages while this process leads. Without it, this process never leads.
+    /// Sets the generator, which makes messages while this process leads. Without it, this process
+    /// never leads.
     pub fn generate(mut self, generate: impl Generate) -> MemberBuilder {
         self.generate = Some(Box::new(generate));
         self
     }
 
-    /// What handles messages of this kind. Several kinds have a handler each; what [`handle`](Self::handle) is given
-    /// gets all the others, and without it they fail with the cause `kind`.
+    /// Sets the handler for messages of this kind. Each kind can have its own handler.
+    /// [`handle`](Self::handle) sets the handler for all other messages; without it they fail with the
+    /// cause `kind`.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -117,15 +119,15 @@ impl MemberBuilder {
         self
     }
 
-    /// What handles messages. Without it, this process never works. With neither, it is an observer:
-    /// a member that only uses locks and events.
+    /// Sets the handler for messages. Without a handler this process never works. Without a handler and
+    /// without a generator it is an observer: a member that only uses locks and events.
     pub fn handle(mut self, handle: impl Handle) -> MemberBuilder {
         self.handle = Some(Arc::new(handle));
         self
     }
 
-    /// The hub on which this member publishes its notices, from the first on, under
-    /// [`Member::notice_topic`]. It may be your program's own; the member never shuts it down.
+    /// Sets the hub on which this member publishes its notices, from the first one on, under
+    /// [`Member::notice_topic`]. It may be your program's own hub; the member never shuts it down.
     pub fn hub(mut self, hub: EventHub) -> MemberBuilder {
         self.hub = Some(hub);
         self
@@ -144,12 +146,12 @@ impl MemberBuilder {
         self.config.validate()
     }
 
-    /// Joins the fleet; returns when this process is a member.
+    /// Joins the fleet. Returns when this process is a member.
     ///
     /// # Errors
     ///
-    /// If a setting is out of range, Redis cannot be reached, denies access or is unfit, or the
-    /// fleet runs with other values. Once started, a member survives all of Redis's troubles.
+    /// If a setting is out of range, Redis cannot be reached, denies access or is unfit, or the fleet
+    /// runs with other values. Once it has started, a member survives all failures of Redis.
     ///
     /// # Cancel safety
     ///
@@ -172,7 +174,7 @@ impl MemberBuilder {
         fleet.is_compared();
         let observes = self.generate.is_none() && self.handle.is_none();
         if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
-            tracing::warn!("Redis keeps no append-only file: what it holds is lost when it dies");
+            tracing::warn!("Redis has no append-only file: its data is lost when it dies");
         }
         let sessions = handle.sessions();
         let sync = SyncContext::new(fleet.clone(), sessions.clone())?;
@@ -247,7 +249,7 @@ impl std::fmt::Debug for MemberBuilder {
     }
 }
 
-/// What people call a process that has no label: its program and its number.
+/// The name of a process without a label: its program and its process id.
 fn own_name() -> String {
     let program = std::env::current_exe().ok();
     let program =

@@ -1,8 +1,7 @@
-//! [`Member`]: this process's part in a fleet. It owns every task and runs until it is told to stop.
+//! [`Member`]: this process's part in a fleet. It owns every task and runs until it is stopped.
 //!
-//! **Invariant:** every task ends before [`Member::stopped`] returns; what listens for events
-//! ends with the last who has a use for it. The order of a graceful stop is written down in
-//! `shutdown.rs`.
+//! **Invariant:** every task ends before [`Member::stopped`] returns. A task that listens for events
+//! ends with its last user. `shutdown.rs` describes the order of a graceful stop.
 
 mod builder;
 
@@ -61,12 +60,12 @@ pub struct Member {
 }
 
 impl Member {
-    /// The fleet it is a member of, over the connections that it has anyway.
+    /// The fleet it is a member of, over the member's own connections.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    /// What this process does at this moment.
+    /// The role of this process at this moment.
     pub fn role(&self) -> Role {
         match &*self.sessions.borrow() {
             None => Role::Outside,
@@ -74,12 +73,12 @@ impl Member {
         }
     }
 
-    /// The id of the present session, if there is one.
+    /// The id of the current session, if there is one.
     pub fn id(&self) -> Option<MemberId> {
         self.sessions.borrow().as_ref().map(|session| session.id.clone())
     }
 
-    /// Whether this process takes part, also after this was dropped.
+    /// Tells whether this process takes part, also after the member was dropped.
     pub fn readiness(&self) -> Readiness {
         Readiness { sessions: self.sessions.clone(), stop: self.stop.token.clone() }
     }
@@ -93,7 +92,7 @@ impl Member {
         Lock::new(&self.sync, name)
     }
 
-    /// A semaphore of this fleet, with so many permits.
+    /// A semaphore of this fleet, with this number of permits.
     ///
     /// # Errors
     ///
@@ -102,7 +101,7 @@ impl Member {
         Semaphore::new(&self.sync, name, permits)
     }
 
-    /// A barrier of this fleet, at which so many are waited for.
+    /// A barrier of this fleet, for this number of parties.
     ///
     /// # Errors
     ///
@@ -111,13 +110,13 @@ impl Member {
         Barrier::new(&self.sync, name, parties)
     }
 
-    /// What happens from now on; the first call also gets what happened since the start.
+    /// The notices from now on. The first call also gets the notices since the start.
     pub fn notices(&mut self) -> Notices {
         self.notices.take().unwrap_or_else(|| self.board.listen())
     }
 
-    /// The hub on which this member publishes its notices: the one it was given, else one of its
-    /// own that begins with this call.
+    /// The hub on which this member publishes its notices: the hub it was given, or else one of its own
+    /// that begins with this call.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -153,13 +152,13 @@ impl Member {
         self.topic.clone()
     }
 
-    /// Puts back what dead members left behind, blocks that belong to nobody included, and says what
-    /// became of it. Live work is never touched. Members do this all the time by
-    /// themselves; this does it now.
+    /// Puts back the messages of dead members, including blocks without an owner, and returns what
+    /// happened to them. Live work is never touched. Members do this all the time by themselves; this
+    /// call does it now.
     ///
     /// # Cancel safety
     ///
-    /// Safe: whatever was not put back is put back by any member.
+    /// Safe: any member puts back the rest.
     pub async fn clean(&self) -> Result<PutBack, Error> {
         let session = self.sessions.borrow().clone().ok_or(Error::Stopping)?;
         let explain = |error: AskError| self.fleet.store.explain(error.into_store());
@@ -170,7 +169,7 @@ impl Member {
         adopt_all(&self.fleet.store, &session, &self.board).await.map_err(explain)
     }
 
-    /// Takes part until this future is done, and leaves.
+    /// Takes part until this future is done, and then leaves.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), artel::Error> {
@@ -183,7 +182,7 @@ impl Member {
     ///
     /// # Cancel safety
     ///
-    /// Not safe: dropped early, it stops in the background.
+    /// Not safe: if it is dropped early, the member stops in the background.
     pub async fn run_until<F: Future>(self, until: F) -> F::Output {
         let done = until.await;
         self.shutdown().await;
@@ -194,7 +193,7 @@ impl Member {
     ///
     /// # Cancel safety
     ///
-    /// Not safe: dropped early, the stop goes on in the background.
+    /// Not safe: if it is dropped early, the stop goes on in the background.
     pub async fn shutdown(self) {
         self.stop();
         self.stopped().await;
@@ -209,7 +208,7 @@ impl Member {
     ///
     /// # Cancel safety
     ///
-    /// Not safe: it consumes the handle, so dropped early the stop goes on in the background.
+    /// Not safe: it consumes the handle. If it is dropped early, the stop goes on in the background.
     pub async fn stopped(mut self) {
         let _ = (&mut self.task).await;
         let relay = self.relay.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -219,7 +218,7 @@ impl Member {
     }
 }
 
-/// Whether a process takes part in its fleet: made by [`Member::readiness`].
+/// Tells whether a process takes part in its fleet. Made by [`Member::readiness`].
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -240,12 +239,12 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Nothing, if this process has a session that it may rely on at this instant; else what is
+    /// `None` if this process has a session that it can rely on at this instant. Otherwise what is
     /// wrong.
     pub fn problem(&self) -> Option<&'static str> {
         match &*self.sessions.borrow() {
             _ if self.stop.is_cancelled() => Some("it is stopping"),
-            None => Some("it has no session: it is joining anew, or Redis is away"),
+            None => Some("it has no session: it is joining again, or Redis is down"),
             Some(session) if !session.trust.holds() => Some("Redis does not answer"),
             Some(_) => None,
         }

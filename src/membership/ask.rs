@@ -1,8 +1,8 @@
 //! [`Session::ask`]: the one way to make a call in the name of a session.
 //!
-//! **Invariant:** calls are repeated byte for byte, those that were not answered, until each has its answer or
-//! the [`Patience`] ends. `gone` ends the session. Trust counts from before the call was sent, and is refreshed only by
-//! an answer with which Redis has refreshed the session itself.
+//! **Invariant:** calls that were not answered are repeated byte for byte until each has its answer or
+//! the [`Patience`] ends. `gone` ends the session. Trust counts from before the call was sent, and is
+//! refreshed only by an answer with which Redis has refreshed the session itself.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use crate::store::{Call, Link, Reply, Store, StoreError};
 
 /// Pause before a call is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A call whose answer does not come through this often, while Redis answers otherwise, is replaced.
+/// If the answer to a call is missing this often, although Redis answers other calls, the call is
+/// replaced.
 const TRIES_BEFORE_INSTEAD: u32 = 3;
 
 /// What a call does while its session is in doubt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum InDoubt {
-    /// It is sent all the same: nothing is built on its answer.
+    /// It is sent nevertheless: nothing depends on its answer.
     Send,
     /// It is sent once, and not repeated.
     GiveUp,
@@ -29,21 +30,21 @@ enum InDoubt {
     Wait,
 }
 
-/// How long, how often, and through which refusals something is asked.
+/// How often and how long a call is repeated, and how many refusals it survives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     tries: u32,
     in_doubt: InDoubt,
-    /// So many refusals that do not pass are one too many; and then the session is ended, so that others get what
-    /// it holds.
+    /// After this many permanent refusals the call is given up. With `ends_session` the session is
+    /// ended then, so that others get what it holds.
     refusals: u32,
     ends_session: bool,
-    /// An answer is waited for only as long as a beat of the session.
+    /// The call waits for its answer no longer than one beat of the session.
     within_beat: bool,
 }
 
 impl Patience {
-    /// Asked once.
+    /// Sent once.
     pub(crate) const ONCE: Patience = Patience {
         tries: 1,
         in_doubt: InDoubt::Send,
@@ -51,7 +52,7 @@ impl Patience {
         ends_session: false,
         within_beat: false,
     };
-    /// Asked once by the task that keeps the session alive, which has no time to wait.
+    /// Sent once, by the task that keeps the session alive, which has no time to wait.
     pub(super) const ONE_BEAT: Patience = Patience { within_beat: true, ..Patience::ONCE };
     /// Repeated a few times.
     pub(crate) const SHORT: Patience = Patience { tries: 5, ..Patience::ONCE };
@@ -60,14 +61,15 @@ impl Patience {
         Patience { tries: u32::MAX, in_doubt: InDoubt::GiveUp, ..Patience::ONCE };
     /// Repeated until it is answered or the session is over.
     pub(crate) const UNTIL_OVER: Patience = Patience { tries: u32::MAX, ..Patience::ONCE };
-    /// The same, and only while the session is trusted.
+    /// The same, but it is sent only while the session is trusted.
     pub(crate) const UNTIL_ANSWERED: Patience =
         Patience { tries: u32::MAX, in_doubt: InDoubt::Wait, ..Patience::ONCE };
-    /// The same. A refusal that does not pass is waited out for a while; then the session is ended.
+    /// The same. If Redis refuses permanently, the call is repeated for a while; then the session is
+    /// ended.
     pub(crate) const UNTIL_RECORDED: Patience =
         Patience { refusals: 60, ends_session: true, ..Patience::UNTIL_ANSWERED };
 
-    /// What comes after a try that was not answered.
+    /// The next step after a try without an answer.
     fn next(self, tries: u32, refusals: u32, trusted: bool) -> Next {
         if refusals >= self.refusals {
             return Next::Refused;
@@ -86,7 +88,7 @@ enum Next {
     Refused,
 }
 
-/// The longer Redis refuses, the less it is asked.
+/// The pause before the next try. The more often Redis has refused, the longer it is.
 fn pause(refused: u32) -> Duration {
     PAUSE * (refused / 4 + 1).min(10)
 }
@@ -96,14 +98,14 @@ fn pause(refused: u32) -> Duration {
 pub(crate) enum AskError {
     /// The session is over.
     Over,
-    /// This very call found out that it is: Redis does not know the session any more.
+    /// This call found out that the session is over: Redis no longer knows it.
     Gone,
     /// Redis did not answer, or refused.
     Failed(StoreError),
 }
 
 impl AskError {
-    /// As an error of the store, for callers to whom a session that is over is one more reason.
+    /// As an error of the store, for callers that treat the end of the session as one more failure.
     pub(crate) fn into_store(self) -> StoreError {
         match self {
             AskError::Over | AskError::Gone => StoreError::odd("the session is over"),
@@ -112,17 +114,18 @@ impl AskError {
     }
 }
 
-/// One call of an ask.
+/// One of several calls that are made together.
 pub(crate) struct Part<R> {
     pub(crate) call: Call<R>,
     pub(crate) instead: Option<Instead<R>>,
 }
 
-/// What is sent if an answer is too large for the link: it does not come through, and Redis answers otherwise.
+/// The replacement for a call whose answer is too large for the link: the answer does not arrive,
+/// although Redis answers other calls.
 pub(crate) struct Instead<R> {
-    /// Bytes the answer may have: with the next try it gets the time to travel.
+    /// How many bytes the answer may have. The next try gets the time for them.
     pub(crate) bytes: usize,
-    /// What is sent in the end.
+    /// The call that is sent in the end.
     pub(crate) call: Call<R>,
 }
 
@@ -132,7 +135,7 @@ impl<R> From<Call<R>> for Part<R> {
     }
 }
 
-/// The state of an ask.
+/// The state of calls that are made together.
 struct Asking<R> {
     parts: Vec<Part<R>>,
     /// The answers so far, each with the epoch of its connection.
@@ -140,7 +143,7 @@ struct Asking<R> {
     /// Tries of each part that were too slow.
     slow: Vec<u32>,
     tries: u32,
-    /// Refusals that do not pass, and those that do.
+    /// Permanent refusals, and temporary ones.
     refusals: u32,
     passing: u32,
 }
@@ -159,8 +162,8 @@ impl Session {
         answer.map(|(answer, _)| answer).ok_or(AskError::Over)
     }
 
-    /// Makes calls that are written and repeated together; returns when as many replicas have what they wrote as
-    /// an answer needs.
+    /// Makes calls that are written and repeated together. Returns when all are answered and enough
+    /// replicas have what they wrote.
     pub(crate) async fn ask_all<R>(
         &self,
         store: &Store,
@@ -171,7 +174,7 @@ impl Session {
         let mut asking = Asking::new(parts);
         loop {
             match asking.answered(self, &store.work, patience).await {
-                // What Redis answered before it forgot us is true all the same.
+                // The answers that Redis gave before it forgot us are still true.
                 Err(AskError::Gone) if asking.answers.iter().any(Option::is_some) => {
                     return Ok(asking.into_answers());
                 }
@@ -198,7 +201,7 @@ impl<R> Asking<R> {
         self.answers.into_iter().flatten().map(|(answer, _)| answer).collect()
     }
 
-    /// Sends what has no answer, again and again until everything has.
+    /// Sends the calls without an answer, again and again until all are answered.
     async fn answered(
         &mut self,
         session: &Session,
@@ -216,7 +219,7 @@ impl<R> Asking<R> {
                 Next::Again => {}
                 Next::Unanswered => return Err(AskError::Failed(error)),
                 Next::Refused if patience.ends_session => {
-                    // Nothing of it was recorded, and nothing will be: let others have what we hold.
+                    // Nothing was recorded, and nothing will be: let others have what we hold.
                     session.board.publish(Notice::Refused { reason: error.to_string() });
                     session.end(End::Refused);
                     return Err(AskError::Over);
@@ -227,7 +230,7 @@ impl<R> Asking<R> {
         }
     }
 
-    /// One try of everything that has no answer; what went wrong last, if anything did.
+    /// Tries all calls without an answer once. Returns the last error, if there was one.
     async fn try_once(
         &mut self,
         session: &Session,
@@ -260,7 +263,7 @@ impl<R> Asking<R> {
         Ok(failed)
     }
 
-    /// Takes an answer.
+    /// Stores an answer.
     fn take(
         &mut self,
         session: &Session,
@@ -277,7 +280,7 @@ impl<R> Asking<R> {
         Ok(())
     }
 
-    /// Notes that a try came to nothing.
+    /// Counts a try that failed.
     fn note(
         &mut self,
         session: &Session,
@@ -286,7 +289,7 @@ impl<R> Asking<R> {
         error: &StoreError,
         sent: Moment,
     ) {
-        // Memory may be freed: what must be recorded waits for it.
+        // Memory may be freed: a call that must be recorded waits for that.
         let passes = error.is_passing() || (patience.ends_session && error.is_oom());
         if !passes {
             self.refusals += 1;
@@ -297,7 +300,7 @@ impl<R> Asking<R> {
         }
         tracing::debug!(%error, "unanswered");
         self.passing += u32::from(matches!(error, StoreError::Server { .. }));
-        // Redis is there, and the answer is not: it may be large, and the link slow.
+        // Redis answers other calls, but not this one: the answer may be large, and the link slow.
         let slow = matches!(error, StoreError::Silent(_)) && session.trust.refreshed_at() > sent;
         let part = &mut self.parts[at];
         if !slow || part.instead.is_none() {
@@ -312,8 +315,8 @@ impl<R> Asking<R> {
         }
     }
 
-    /// Do this many replicas have everything? If the connection has changed, nothing can be said about what was
-    /// written over the one before: it is written again.
+    /// Do this many replicas have all writes? If the connection has changed, that is unknown for the
+    /// writes over the old one: they are made again.
     async fn replicated(&mut self, session: &Session, store: &Store, wanted: u32) -> bool {
         if wanted == 0 {
             return true;
@@ -331,7 +334,7 @@ impl<R> Asking<R> {
             }
             Ok(_) => true,
             Err(error) => {
-                tracing::debug!(%error, "replicas unknown, will be repeated");
+                tracing::debug!(%error, "replicas unknown: the writes will be repeated");
                 self.answers.fill_with(|| None);
                 false
             }

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Refreshes the caller's session and tells it what it must know about the fleet.
+-- Refreshes the caller's session and returns what it must know about the fleet.
 -- KEYS[1] members ZSET     KEYS[2] lease STRING   KEYS[3] watch HASH     KEYS[4] orphans SET
 -- KEYS[5] member:<id> HASH KEYS[6] blocks:<id> HASH KEYS[7] locks:<id> HASH
 -- KEYS[8] term STRING      KEYS[9] token STRING  KEYS[10] config HASH
@@ -7,9 +7,10 @@
 --         then field, value … for the member's hash
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
 --         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
---         what can be granted no more (see acquire): '', 'term', 'token' or both with a blank between, lease_ms, grace_ms, its locks as name, `token:attempt` …}
+--         what can no longer be granted (see acquire): '', 'term', 'token' or both with a blank between,
+-- lease_ms, grace_ms, its locks as name, `token:attempt` …}
 -- Uses    clock, deadline_of, grow, refresh, whole
--- Why the lease from config: it may change while only observers are here, and there must be one at a time.
+-- Why the lease from config: it may change while all members are observers, and all must use the same one.
 -- Why a number is enough for held: see fetch.
 local me = ARGV[1]
 if not deadline_of(KEYS[1], me) then return 'gone' end
@@ -27,7 +28,7 @@ local stray, known = 0, tonumber(ARGV[4])
 local hi = redis.call('HGET', KEYS[6], 'hi')
 local open = redis.call('HLEN', KEYS[6]) - (hi and 1 or 0)
 hi = tonumber(hi or '0')
--- A fetch that is under way may have opened the numbers behind the last one known.
+-- A fetch that is under way may have opened blocks with higher numbers than the last one known.
 if hi < known or open > ARGV[3] + (hi - known) then stray = 1 end
 if #ARGV > 5 then
   redis.call('HSET', KEYS[5], unpack(ARGV, 6))

@@ -1,6 +1,7 @@
-//! [`Beats`]: heartbeats while a session is trusted, questions while it is in doubt, and presence in between.
+//! [`Beats`]: sends heartbeats while a session is trusted and questions while it is in doubt, and keeps
+//! it present.
 //!
-//! **Invariant:** only a trusted session is refreshed, over whichever connection works.
+//! **Invariant:** only a trusted session is refreshed, over any connection that works.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,10 +22,10 @@ use crate::term::{Term, Token};
 
 static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
 
-/// Locks given back after one heartbeat; more wait for the next.
+/// How many locks are given back after one heartbeat. More wait for the next one.
 const STRAYS_MAX: usize = 16;
 
-/// What the task that keeps sessions alive knows of the present one.
+/// What the session task knows about the current session.
 pub(super) struct Beats<'a> {
     pub(super) task: &'a mut SessionTask,
     pub(super) session: Arc<Session>,
@@ -35,21 +36,21 @@ pub(super) struct Beats<'a> {
     pub(super) ranked: i64,
     /// When the last answered "am I still a member?" was sent.
     confirmed: Option<Moment>,
-    /// The connection on which we are subscribed; any other one does not show our presence.
+    /// The connection on which we are subscribed. Another one does not show our presence.
     subscribed: Option<u64>,
 }
 
 /// What Redis answers to a heartbeat.
 struct Heartbeat {
-    /// Who holds the lease, and how long its session lasts unless it is refreshed.
+    /// The holder of the lease, its term, and how long its session lasts unless it is refreshed.
     holder: Option<(MemberId, Term, Duration)>,
-    /// When the fleet was last looked over.
+    /// How long ago a member last looked.
     looked_ago: Duration,
     has_orphans: bool,
     members: usize,
-    /// Redis and the worker do not agree on its blocks.
+    /// Redis and the worker disagree about the worker's blocks.
     is_stray: bool,
-    /// What can be granted no more: `term`, `token`.
+    /// What can no longer be granted: `term`, `token`.
     spent: Vec<String>,
     lease_ms: u64,
     grace_ms: u64,
@@ -112,7 +113,7 @@ impl Beats<'_> {
                     return;
                 }
                 Some(hint) = self.task.hints.recv() => match hint {
-                    // Without presence we are suspects: be heard of at once, then keep being heard of.
+                    // Without presence we are suspects: refresh the session at once, and then often.
                     Hint::Lost => (self.subscribed, self.next_beat) = (None, Instant::now()),
                     Hint::Control(control) => self.follow(control),
                 },
@@ -122,7 +123,7 @@ impl Beats<'_> {
         }
     }
 
-    /// Follows what scripts tell.
+    /// Applies a message of a script.
     fn follow(&mut self, control: Control) {
         let (me, views) = (self.session.id.clone(), &self.session.views);
         match control {
@@ -138,7 +139,7 @@ impl Beats<'_> {
             Control::Dead(ref id) | Control::Left(ref id) => {
                 let is_dead = matches!(control, Control::Dead(_));
                 if is_dead && *id == me {
-                    // Judged dead while we live: learn it now, not at the next heartbeat.
+                    // We were judged dead although we live: find it out now, not at the next heartbeat.
                     (self.last_heartbeat, self.next_beat) = (None, Instant::now());
                 }
                 views.update(|view| {
@@ -153,7 +154,7 @@ impl Beats<'_> {
         }
     }
 
-    /// We are told that a lock is free for which nobody here waits any more: let the next know.
+    /// A lock is free, but nobody here waits for it any longer: notify the next waiter.
     fn pass_on(&self, name: &str) {
         let (session, link) = (self.session.clone(), self.task.link.clone());
         let call = release_lock(&self.task.store, &session.id, &session.id, name, None);
@@ -190,7 +191,7 @@ impl Beats<'_> {
                 if !trust.holds() {
                     self.task.unheard(&error);
                 }
-                // While Redis is silent a generator cannot show its work.
+                // While Redis does not answer, a generator cannot show its progress.
                 lease.note_progress();
                 ABSENT_BEAT.min(beat)
             }
@@ -216,8 +217,8 @@ impl Beats<'_> {
         Box::pin(self.task.subscribe(&self.session.id, timeout))
     }
 
-    /// Without presence we are suspects: refresh over the work connection, at once and then ten
-    /// times a second, while a new session connection is made.
+    /// Without presence we are suspects. Refreshes the session over the work connection, at once and
+    /// then ten times a second, until a new session connection is made.
     async fn become_present(&mut self) {
         let session = self.session.clone();
         let mut subscribing = self.subscribing();
@@ -254,8 +255,8 @@ impl Beats<'_> {
                 () = self.task.stop.cancelled() => return,
                 () = tokio::time::sleep(ABSENT_BEAT) => {}
                 result = &mut subscribing => {
-                    // While the other connection is heard, this one is tried again and again; if
-                    // neither is, the question must be asked.
+                    // While the work connection is answered, this one is tried again and again. If
+                    // neither is answered, the question must be asked.
                     if self.subscribed(result, heard) || !heard {
                         return;
                     }
@@ -321,7 +322,7 @@ impl Beats<'_> {
         call.reading(Heartbeat::read)
     }
 
-    /// Refreshes the session and applies what the reply says.
+    /// Refreshes the session and applies the reply.
     async fn heartbeat(&mut self, session: &Arc<Session>) -> Result<Duration, StoreError> {
         let (tenures, asked) = (&session.tenures, session.blocks.asked());
         let (lease_before, locks_before) = (tenures.lease.get(), tenures.locks.known());
@@ -332,7 +333,7 @@ impl Beats<'_> {
             Err(AskError::Over | AskError::Gone) => return Ok(session.trust.beat()),
             Err(AskError::Failed(error)) => return Err(error),
         };
-        // With the lease that Redis has just used.
+        // Trust counts with the lease that Redis has just used.
         session.trust.follow(told.lease_ms, told.grace_ms);
         session.trust.refresh(sent);
         self.last_heartbeat = Some(Instant::now());
@@ -384,11 +385,11 @@ impl Beats<'_> {
 
     async fn resign(&self, term: Term) {
         let call = resign(&self.task.store, &self.session.id, term);
-        // Unanswered is fine: the next heartbeat sees the lease again.
+        // It may stay unanswered: the next heartbeat sees the lease again.
         let _ = self.session.ask(&self.task.link, Patience::ONE_BEAT, call).await;
     }
 
-    /// In doubt: asks, and changes nothing.
+    /// In doubt: asks whether we are still a member, and changes nothing.
     async fn question(&mut self, session: &Session) -> Result<Duration, StoreError> {
         let members = self.task.store.keys.members();
         let call = Call::plain("ZSCORE").arg(members).arg(session.id.as_str());

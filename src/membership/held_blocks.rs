@@ -1,10 +1,11 @@
-//! [`HeldBlocks`]: the blocks a worker knows of, for the check that Redis has lost none and made none up.
+//! [`HeldBlocks`]: the blocks that a worker knows. They are compared with the blocks in Redis, to find
+//! lost data.
 //!
-//! **Invariant:** a difference counts only if what the worker knew was valid all the time Redis was asked.
+//! **Invariant:** a difference counts only if the worker's blocks did not change while Redis was asked.
 
 use std::sync::Mutex;
 
-/// What a worker says of its blocks.
+/// What a worker reports about its blocks.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBlocks(Mutex<Known>);
 
@@ -16,7 +17,7 @@ struct Known {
     changes: u64,
 }
 
-/// What was known when Redis was asked.
+/// What the worker had reported when Redis was asked.
 pub(super) struct Asked {
     pub(super) held: usize,
     pub(super) hi: u64,
@@ -24,7 +25,8 @@ pub(super) struct Asked {
 }
 
 impl HeldBlocks {
-    /// The worker holds so many blocks, has used numbers up to `hi`, and has a fetch on its way or not.
+    /// Reports how many blocks the worker holds, the highest number it has used, and whether a fetch is
+    /// under way.
     pub(crate) fn note(&self, held: usize, hi: u64, fetching: bool) {
         let mut known = self.0.lock().expect("never poisoned");
         let changes = known.changes + 1;
@@ -36,7 +38,7 @@ impl HeldBlocks {
         Asked { held, hi, mark: (!fetching).then_some(changes) }
     }
 
-    /// Is what was known then still what is known, and was it certain?
+    /// Has nothing changed since then, and was no fetch under way?
     pub(super) fn is_unchanged(&self, asked: &Asked) -> bool {
         asked.mark.is_some() && asked.mark == self.asked().mark
     }

@@ -1,37 +1,39 @@
 #!lua flags=allow-oom
--- Opens a session: the only script that ever adds a member.
+-- Opens a session. No other script adds a member.
 -- KEYS[1] members ZSET     KEYS[2] member:<id> HASH   KEYS[3] watch HASH    KEYS[4] blind SET
 -- KEYS[5] config HASH      KEYS[6] term STRING        KEYS[7] suspects HASH KEYS[8] orphans SET
 -- KEYS[9] alive:<id> channel                          KEYS[10] ctl channel
 -- ARGV    id, ttl_ms, protocol, '1' if the caller saw all members overdue for a whole lease,
---         number of settings, then for each: field, value wanted ('' = whatever the fleet has), default;
+--         number of settings, then for each: field, value wanted ('' = the fleet's value), default;
 --         then field, value … for the member's hash
 -- Returns {'ok', highest term granted, blind, born, the settings …},
 --         {'protocol', theirs, wait_ms} or {'config', field, stored, wanted, wait_ms}: nothing was written;
 --         wait_ms > 0 = all members are overdue: ask again until that much time has passed,
 --         'taken' (the id has a session already: a late copy)
 -- Uses    clock, deadline_of, reap, tell_dead, tell_joined, whole
--- Why born: the id of the fleet's first member ever; another one than before means that Redis forgot the fleet.
+-- Why born, the id of the fleet's first member ever: if it is another one than before, Redis has lost the fleet.
 -- Why blind: a member whose presence cannot be seen (behind a proxy) must be judged by its deadline only.
--- Why the overdue are reaped before a setting changes: one that was only frozen would go on with the old lease.
+-- Why overdue members are reaped before a setting changes: a member that was only frozen would go on with the old
+-- lease.
 local me = ARGV[1]
 if deadline_of(KEYS[1], me) then return 'taken' end
 local now = clock()
 local here = redis.call('ZRANGE', KEYS[1], 0, -1)
-local works = false -- observers (`o…`) follow whatever is in config, and pin nothing; see below
+local works = false -- observers (`o…`) follow the settings in config and pin none of them; see below
 for _, id in ipairs(here) do
   if string.sub(id, 1, 1) ~= 'o' then works = true; break end
 end
 local set, conflict = {}, false
 local theirs = redis.call('HGET', KEYS[5], 'protocol') or redis.call('EXISTS', KEYS[5]) == 1 and '1'
--- A newer protocol is never undone: what it wrote may be beyond us.
+-- A newer protocol is never replaced by an older one: we may not understand what it wrote.
 local newer = theirs and (tonumber(theirs) or 0) > tonumber(ARGV[3])
 if theirs and theirs ~= ARGV[3] and (newer or #here > 0) then conflict = {'protocol', theirs} end
 local last = 5 + 3 * ARGV[5]
 for i = 6, last, 3 do
   local field, wanted = ARGV[i], ARGV[i + 1]
   local stored = redis.call('HGET', KEYS[5], field)
-  -- What an observer relies on was granted under the old lease: that may grow under it, and not shrink.
+  -- An observer's locks were granted under the old lease. That lease may grow while the observer is here, but not
+  -- shrink.
   local shrinks = (field == 'lease_ms' or field == 'grace_ms') and #here > 0
     and wanted ~= '' and stored and tonumber(wanted) < tonumber(stored)
   if stored and (works or shrinks) and wanted ~= '' and wanted ~= stored then
@@ -52,7 +54,7 @@ if conflict then
   end
 end
 if redis.call('ZCARD', KEYS[1]) == 0 then
-  -- The first member opens the watch: there is nobody yet whom it could judge wrongly.
+  -- The first member opens the watch: there is no other member that it could judge wrongly.
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
   redis.call('HSET', KEYS[3], 'run_id', run, 'looked', whole(now), 'calm', '0')
 end

@@ -8,10 +8,11 @@ use crate::clock::Moment;
 
 /// How often the members that watch over the fleet look.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// If nobody looked for this long, whoever hears of it does; sooner if the lease is short, so that
-/// the gap stays well below the half lease after which the judge begins anew.
+/// If nobody has looked for this long, the next member that notices it looks. With a short lease this
+/// time is shorter, so that the gap stays well below half a lease. After half a lease the judge must
+/// start again.
 const LOOK_OVERDUE: Duration = Duration::from_millis(300);
-/// How many of the lowest ranks watch beside the generator.
+/// How many of the lowest ranks watch, in addition to the generator.
 const WATCHERS: usize = 2;
 
 /// What a session sends next.
@@ -23,7 +24,8 @@ pub(super) enum Beat {
     Question,
 }
 
-/// Heartbeat while trusted, or once after a fresh answer to the question; otherwise only ask.
+/// A heartbeat while the session is trusted, or once after a fresh answer to the question. Otherwise
+/// the question.
 pub(super) fn beat(
     now: Moment,
     trusted_until: Moment,
@@ -39,12 +41,12 @@ pub(super) fn watches(leads: bool, rank: usize) -> bool {
     leads || rank < WATCHERS
 }
 
-/// Has nobody looked for so long that this member must?
+/// Is a look overdue, so that this member must look?
 pub(super) fn look_overdue(looked_age: Duration, lease: Duration) -> bool {
     looked_age > LOOK_OVERDUE.min(lease / 4)
 }
 
-/// Has a generator stopped producing although its session lives? Several ticks, and never less
+/// Has a generator stopped producing although its session lives? That takes several ticks, and more
 /// than a lease: a slow Redis alone must not depose it.
 pub(super) fn stalled(now: Moment, progress: Moment, interval: Duration, lease: Duration) -> bool {
     now.since(progress) > (interval * 5).max(lease * 2)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Ends the caller's own session; what it still holds becomes an orphan.
+-- Ends the caller's own session. If it still holds messages or locks, it becomes an orphan.
 -- KEYS[1] members ZSET   KEYS[2] suspects HASH      KEYS[3] blind SET         KEYS[4] orphans SET
 -- KEYS[5] lease STRING   KEYS[6] member:<id> HASH   KEYS[7] blocks:<id> HASH  KEYS[8] ctl channel
 -- KEYS[9] locks:<id> HASH

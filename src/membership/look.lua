@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Judges who is dead. The only judge: everything else merely asks "in members?".
+-- Judges which members are dead. It is the only judge: all others only ask whether an id is in members.
 -- KEYS[1] members ZSET  KEYS[2] watch HASH   KEYS[3] suspects HASH   KEYS[4] blind SET
 -- KEYS[5] orphans SET   KEYS[6] alive channel, one for each member beside it: `alive:<id>`   KEYS[7] ctl channel
 -- KEYS[8] config HASH: lease_ms, grace_ms
@@ -25,13 +25,13 @@ local function rank()
   return below
 end
 
--- 1. Somebody has just looked.
+-- 1. Another member has just looked.
 if looked and now >= looked and now - looked < 90 then return {'early', count, rank()} end
 
--- 2. The server is a new one, its clock went back, or nobody could look for half a lease: what is on
---    record says nothing about the members, so everybody gets one lease to be heard of again. Half, not
---    a whole one: the refreshes on record are up to a sixth of a lease old when Redis stalls, and looks
---    that were on their way run before any heartbeat when it goes on.
+-- 2. The server is a new one, its clock went back, or nobody could look for half a lease. Then the records say
+--    nothing about the members, so every member gets one lease to refresh its session. Why half a lease and not a
+--    whole one: when Redis stalls, the recorded refreshes are up to a sixth of a lease old, and when it goes on,
+--    looks that were on their way run before any heartbeat.
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 if run ~= watch[1] or not looked or now < looked or now - looked > lease / 2 then
   redis.call('DEL', KEYS[3])
@@ -44,7 +44,7 @@ elseif now - looked > 1000 then
 end
 redis.call('HSET', KEYS[2], 'run_id', run, 'looked', whole(now), 'calm', whole(calm))
 
--- Who of these (id, deadline …) is present, in the same order.
+-- Which of these members (id, deadline …) are present, in the same order.
 local function presence(members)
   local present = {}
   for from = 1, #members, 2000 do
@@ -57,10 +57,10 @@ local function presence(members)
   return present
 end
 
--- 3. Everybody is here: the common case, and it must stay cheap. Equality, not "at least": a half-open
---    connection that Redis still counts must not hide a dead member behind it. Nor must a subscriber that
---    is no member: those whose deadlines are next are looked at one by one. A dead member is not refreshed,
---    so it is among them as soon as the others are.
+-- 3. All members are present: the common case, which must stay cheap. The counts must be equal, and not "at
+--    least": a half-open connection that Redis still counts must not hide a dead member. A subscriber that is not
+--    a member must not hide one, either: the members with the earliest deadlines are checked one by one. A dead
+--    member is not refreshed, so it is among them as soon as the others are refreshed.
 local function stalest_here()
   local stalest = redis.call('ZRANGE', KEYS[1], 0, 31, 'WITHSCORES')
   for i, present in ipairs(presence(stalest)) do
@@ -86,7 +86,7 @@ for i = 1, #all, 2 do
   else
     local since = tonumber(redis.call('HGET', KEYS[3], id))
     if not since or deadline - lease >= since then
-      redis.call('HSET', KEYS[3], id, whole(now)) -- new, or refreshed since: suspicion starts anew
+      redis.call('HSET', KEYS[3], id, whole(now)) -- new, or refreshed since: suspicion starts again
     elseif now - since >= grace then
       is_dead = true
     end

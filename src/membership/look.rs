@@ -1,6 +1,7 @@
-//! Looking over the fleet: who does it, and what it reports.
+//! The look at the fleet: which member does it, and what it reports.
 //!
-//! **Invariant:** the judgement itself is one script; here is only decided who asks for it and when.
+//! **Invariant:** the judgement itself is one script. This file only decides which member runs it, and
+//! when.
 
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ static LOOK: Script = Script::new("look", include_str!("look.lua"));
 /// What a look showed.
 struct Looked {
     members: i64,
-    /// `None`: as before.
+    /// `None` if it is unchanged.
     rank: Option<usize>,
     dead: Vec<MemberId>,
 }
@@ -78,7 +79,7 @@ impl Beats<'_> {
             looked.dead.iter().for_each(|id| view.freed_by(id));
         });
         for member in looked.dead {
-            // What it was called, and where it ran; for people, so it may be missing.
+            // Its label, and where it ran. This is for people, so it may be missing.
             let info = MemberInfo::read(&task.link, keys, &member, session.trust.beat()).await;
             let MemberInfo { label, host, pid, .. } = info.unwrap_or_default();
             let process = if pid == 0 { String::new() } else { format!("{host}:{pid}") };

@@ -1,4 +1,4 @@
-//! [`MemberInfo`]: what a member tells about itself with every heartbeat. For people only.
+//! [`MemberInfo`]: what a member reports about itself with every heartbeat. For people only.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use crate::id::MemberId;
 use crate::store::{Call, Keys, Link, Reply, StoreError};
 
-/// A member's own words; empty if it is long gone.
+/// What a member last reported about itself. Empty if it left long ago.
 #[derive(Debug, Default)]
 pub(crate) struct MemberInfo {
     pub(crate) label: String,
@@ -22,9 +22,9 @@ pub(crate) struct MemberInfo {
     pub(crate) can_lead: bool,
     /// It has a handler.
     pub(crate) handles: bool,
-    /// It has a handler, and uses it at present.
+    /// It has a handler and uses it now.
     pub(crate) works: bool,
-    /// For how long it has seen nobody lead.
+    /// For how long it has seen no member lead.
     pub(crate) leaderless_ms: u64,
 }
 
@@ -60,13 +60,13 @@ impl MemberInfo {
     }
 }
 
-/// MemberInfos that are looked at to find a member that is idle, or that works.
+/// How many infos are read to find a member that is idle, or that works.
 const SAMPLE: i64 = 16;
-/// Ids among which they are chosen: observers, which never work, can be told by theirs.
+/// How many ids they are chosen from. Observers never work, and their ids show that.
 const IDS: i64 = 1000;
 
-/// Does the info of some other member say that it has a handler? A hint, and of a sample if there are
-/// many.
+/// Does the info of some other member say that it has a handler? This is a hint. If there are many
+/// members, only a sample is read.
 pub(crate) async fn another_handles(
     link: &Link,
     keys: &Keys,
@@ -75,7 +75,7 @@ pub(crate) async fn another_handles(
 ) -> Result<bool, StoreError> {
     let ids = window(link, keys, IDS, timeout).await?;
     let mut others: Vec<_> = ids.iter().filter(|id| *id != me && !id.is_observer()).collect();
-    // Another sample each time: what is overlooked once is found soon.
+    // Another sample each time: a member that was overlooked once is found soon.
     others.shuffle(&mut rand::rng());
     for id in others.into_iter().take(SAMPLE as usize) {
         let call = Call::plain("HGET").arg(keys.member(id)).arg("handles");
@@ -86,7 +86,7 @@ pub(crate) async fn another_handles(
     Ok(false)
 }
 
-/// At most this many ids of members, beginning anywhere if there are more.
+/// At most `count` ids of members. If there are more, it begins at a random place.
 async fn window(
     link: &Link,
     keys: &Keys,
@@ -101,8 +101,8 @@ async fn window(
     Ok(ids.iter().filter_map(|id| MemberId::from_redis(id)).collect())
 }
 
-/// Does the info of some other member say that it has nothing to do? A hint, and of a sample if there are
-/// many.
+/// Does the info of some other member say that it has nothing to do? This is a hint. If there are many
+/// members, only a sample is read.
 pub(crate) async fn somebody_idle(
     link: &Link,
     keys: &Keys,

@@ -13,12 +13,17 @@
 //!      └────────────────── in doubt ──────────────────────────────┘
 //! ```
 //!
-//! *In doubt* the process starts no handler, pushes nothing and refreshes nothing; it only asks
-//! "am I still a member?". So a link that loses only replies cannot keep a deaf leader in office.
+//! *In doubt* the process starts no handler, pushes nothing and refreshes nothing. It only asks "am I
+//! still a member?". So a generator that gets no replies cannot stay in office.
 //!
-//! Failure cases: Redis away (doubt, then go on under the same id if nobody else could look);
-//! frozen past the lease (gone on waking: everything claimed belongs to somebody else by now);
-//! presence lost but Redis reachable (refreshes ten times a second until it is visible again).
+//! Failure cases:
+//!
+//! * Redis is down: the session is in doubt. Then it goes on under the same id if nobody else could
+//!   look.
+//! * The process was frozen for longer than the lease: it is gone when it wakes. Everything that it had
+//!   claimed belongs to others by now.
+//! * Presence is lost but Redis is reachable: the session is refreshed ten times a second until its
+//!   presence is visible again.
 
 mod ask;
 mod heartbeat;
@@ -46,7 +51,7 @@ use crate::id::MemberId;
 use crate::store::{ONCE_TIMEOUT, Store};
 
 impl Store {
-    /// What a member tells about itself.
+    /// Reads what a member reports about itself.
     pub(crate) async fn member_info(&self, id: &MemberId) -> Result<MemberInfo, Error> {
         let info = MemberInfo::read(&self.work, &self.keys, id, ONCE_TIMEOUT).await;
         info.map_err(|error| self.explain(error))

@@ -1,6 +1,7 @@
 //! [`Session`]: what the stages of one process share while one session lasts.
 //!
-//! **Invariant:** a session ends once, for the first reason given; what runs under it stops then.
+//! **Invariant:** a session ends once, for the first reason given. Everything that runs under it stops
+//! then.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,9 +19,9 @@ use crate::tenure::Tenures;
 pub(crate) enum End {
     /// Redis says it is not a member: it was judged dead, or Redis lost its data.
     Gone,
-    /// What it knows and what Redis knows differ: Redis lost data.
+    /// Its records and those of Redis differ: Redis lost data.
     DataLoss,
-    /// Redis keeps refusing what it must record: others shall have what it holds.
+    /// Redis keeps refusing a call that must be recorded: others must get what this session holds.
     Refused,
     /// It leaves on purpose.
     Leave,
@@ -30,20 +31,20 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: MemberId,
-    /// Messages that may wait in a lane of this fleet.
+    /// How many messages may wait in a lane of this fleet.
     pub(crate) backlog_max: usize,
     /// Cancelled when the session is over: what runs under it stops.
     pub(crate) over: CancellationToken,
     end: Mutex<Option<End>>,
-    /// How long it may be acted on.
+    /// How long the process may act on it.
     pub(crate) trust: Trust,
-    /// What it counts.
+    /// The counts of its work.
     pub(crate) tally: Tally,
     /// The blocks of its worker.
     pub(crate) blocks: HeldBlocks,
     /// What it does with the lease, and its locks.
     pub(crate) tenures: Tenures,
-    /// What it last heard about the fleet.
+    /// What it last learned about the fleet.
     pub(crate) views: Views,
     pub(super) board: Board,
 }

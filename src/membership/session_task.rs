@@ -1,8 +1,8 @@
-//! [`SessionTask`]: keeps one session alive, on the thread of the connection that listens, so that busy
-//! handlers cannot stop the heartbeat; and starts a new one when it is lost.
+//! [`SessionTask`]: keeps one session alive, and starts a new one when it is lost. It runs on the
+//! thread of the session connection, so that busy handlers cannot stop the heartbeat.
 //!
-//! **Invariant:** a join is sent once per id. Without an answer the next try uses a new id, so a
-//! late copy can only add a ghost that nobody acts for, never bring a dead session back.
+//! **Invariant:** a join is sent once per id. Without an answer the next try uses a new id, so a late
+//! copy can only add a member for which nobody acts. It never brings a dead session back.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ static LEAVE: Script = Script::new("leave", include_str!("leave.lua"));
 
 /// How long a member's display hash outlives its last heartbeat.
 pub(super) const PROFILE_TTL: Duration = Duration::from_secs(60);
-/// Redis answered a moment ago, at the start check: a first join is tried this often again.
+/// How often a first join is repeated. Redis answered a moment ago, at the start check.
 const FIRST_TRIES: u32 = 4;
-/// Pause before a join that met other settings.
+/// Pause after a join that found other settings.
 const CONFLICT_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two refreshes while presence is lost.
 pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 /// How often a member reports that no term or token can be granted.
 const EXHAUSTED_EVERY: Duration = Duration::from_secs(60);
-/// How often it is tried to leave.
+/// How often the call to leave is tried.
 const LEAVE_TRIES: u32 = 3;
 /// How long a join waits for its answer.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a session tells about its process, and asks of its fleet.
+/// What a session reports about its process, and which settings it wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) label: String,
@@ -80,7 +80,7 @@ pub(crate) struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// Joins, and returns when there is a first session.
+    /// Joins, and returns when the first session is open.
     pub(crate) async fn start(
         store: Store,
         hints: Hints,
@@ -107,7 +107,7 @@ impl SessionHandle {
             is_denied: false,
         };
         let task = listening.spawn(task.run(ready));
-        // Dropped while waiting, the task must not stay a member on nobody's behalf.
+        // If this future is dropped while it waits, the task must leave the fleet.
         let abandoned = stop.clone().drop_guard();
         let joined = joined.await;
         abandoned.disarm();
@@ -118,7 +118,7 @@ impl SessionHandle {
         }
     }
 
-    /// The present session, and every later one.
+    /// The current session, and every later one.
     pub(crate) fn sessions(&self) -> watch::Receiver<Option<Arc<Session>>> {
         self.sessions.clone()
     }
@@ -139,8 +139,8 @@ impl Drop for SessionHandle {
 /// What Redis answered to a join.
 enum Joined {
     Session(Box<Session>),
-    /// The fleet has other settings, or another protocol. With a lease: all of its members are overdue,
-    /// and those that live are heard of within that time.
+    /// The fleet has other settings, or another protocol. With a `lease`, all of its members are
+    /// overdue; those that live refresh their sessions within that time.
     Conflict {
         error: Error,
         lease: Option<Duration>,
@@ -167,9 +167,9 @@ pub(super) struct SessionTask {
     seen_born: Option<String>,
     /// When it was last reported that no term can be granted.
     exhausted_at: Option<Instant>,
-    /// The connection on which the present session subscribed before it joined.
+    /// The connection on which the current session subscribed before it joined.
     pub(super) joined_on: u64,
-    /// Since when Redis does not answer, and whether it was reported that it denies access.
+    /// Since when Redis has not answered, and whether it was reported that it denies access.
     silent_since: Option<Instant>,
     is_denied: bool,
 }
@@ -206,21 +206,21 @@ impl SessionTask {
                 Some(End::DataLoss | End::Refused) => self.leave(&session).await,
                 Some(End::Leave) => {
                     self.leave(&session).await;
-                    // Clients of the same fleet may live on: what they listen to they subscribe to again.
+                    // Clients of the same fleet may go on: they subscribe again.
                     self.link.reset();
                     return;
                 }
             }
-            // New connections for a new id: the old id's presence ends with the old one, and if the
-            // old ones led to a server that is no longer the right one, this ends that, too.
+            // A new id gets new connections. The presence of the old id ends with its connection. If
+            // the old connections led to a server that is no longer the right one, that ends, too.
             self.link.reset();
             self.store.work.reset();
             self.store.wait.reset();
         }
     }
 
-    /// The fleet was set up anew with other values while we were away: they are taken from now on. Another protocol
-    /// cannot be taken: this waits until those members are gone. False if the process stops.
+    /// The fleet got other settings while we were away: we use them from now on. We cannot use another
+    /// protocol: this waits until those members are gone. Returns false if the process stops.
     async fn wait_for_the_fleet(&mut self, error: &Error) -> bool {
         let pause = match error {
             Error::BeingRemoved { .. } => {
@@ -243,7 +243,7 @@ impl SessionTask {
         self.pause(pause).await
     }
 
-    /// False if the process stops meanwhile.
+    /// Waits. Returns false if the process stops meanwhile.
     async fn pause(&self, time: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(time) => true,
@@ -251,10 +251,10 @@ impl SessionTask {
         }
     }
 
-    /// Joins under a new id, again and again until it is answered; `None` when told to stop.
+    /// Joins under a new id, again and again until it is answered. `None` if the process stops.
     async fn join(&mut self, first: bool) -> Result<Option<Session>, Error> {
         let mut tries = 0;
-        // Since when every member is overdue whose settings are not ours.
+        // Since when all members, whose settings are not ours, are overdue.
         let mut overdue_since: Option<Instant> = None;
         let mut waited = false;
         let mut id = MemberId::new(self.profile.observes());
@@ -264,13 +264,13 @@ impl SessionTask {
                     self.heard();
                     return Ok(Some(*session));
                 }
-                // They are dead, or only frozen: a living member refreshes within a lease. A refusal wrote
-                // nothing, so the id can be used again.
+                // The members are dead, or only frozen: a living member refreshes within a lease. A
+                // refusal wrote nothing, so the id can be used again.
                 Ok(Joined::Conflict { lease: Some(lease), error })
                     if first || matches!(error, Error::Protocol { .. }) =>
                 {
                     if overdue_since.is_none() {
-                        tracing::warn!(%error, "its members are overdue: waiting a lease for them");
+                        tracing::warn!(%error, "all members are overdue: waiting one lease for them");
                     }
                     let since = *overdue_since.get_or_insert_with(Instant::now);
                     waited = since.elapsed() >= lease;
@@ -365,7 +365,7 @@ impl SessionTask {
         call.arg("version").arg(env!("CARGO_PKG_VERSION"))
     }
 
-    /// Makes our presence visible, and hears hints from then on, for the epoch that is returned.
+    /// Makes our presence visible, and receives hints from then on, for the epoch that is returned.
     pub(super) fn subscribe(
         &self,
         id: &MemberId,
@@ -377,7 +377,7 @@ impl SessionTask {
             let mut epoch = link.subscribe(&first, timeout).await?;
             for channel in others {
                 if link.subscribe(&channel, timeout).await? != epoch {
-                    // What was subscribed to first is not heard on the new connection.
+                    // The earlier subscriptions do not exist on the new connection.
                     epoch = 0;
                 }
             }
@@ -385,7 +385,7 @@ impl SessionTask {
         }
     }
 
-    /// Says goodbye, for a bounded time: unanswered, the session ends by itself.
+    /// Leaves the fleet, for a bounded time. Without an answer the session ends by itself.
     async fn leave(&self, session: &Session) {
         let keys = &self.store.keys;
         let call = LEAVE
@@ -404,7 +404,7 @@ impl SessionTask {
         for _ in 0..LEAVE_TRIES {
             match self.link.call(&call, session.trust.call_timeout()).await {
                 Ok(_) => return,
-                Err(error) => tracing::debug!(%error, "leaving unanswered"),
+                Err(error) => tracing::debug!(%error, "leave was not answered"),
             }
         }
     }
@@ -423,7 +423,8 @@ impl SessionTask {
         self.seen_born = Some(born);
     }
 
-    /// No term or token can be granted any more. Reported again and again: only an operator can help.
+    /// No further term or token can be granted. This is reported again and again: only an operator can
+    /// help.
     pub(super) fn exhausted(&mut self, names: &[String]) {
         if self.exhausted_at.is_none_or(|at| at.elapsed() >= EXHAUSTED_EVERY) {
             self.exhausted_at = Some(Instant::now());

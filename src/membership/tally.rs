@@ -13,9 +13,9 @@ pub(crate) struct Tally {
     pub(crate) in_flight: AtomicU64,
     /// Messages it has claimed, started or not.
     pub(crate) claimed: AtomicU64,
-    /// It works, and has a free slot and nothing to do.
+    /// It works, has a free slot and has nothing to do.
     pub(crate) idle: AtomicBool,
-    /// It handles messages at present.
+    /// It handles messages now.
     pub(crate) works: AtomicBool,
     /// How long its handlers took.
     pub(crate) timings: Timings,

@@ -1,7 +1,7 @@
 //! [`Trust`]: how long this process may act on its session.
 //!
-//! **Invariant:** `holds()` is true only until two thirds of a lease after the last answered call
-//! was *sent*; a slow answer shortens trust and never stretches it.
+//! **Invariant:** `holds()` is true only until two thirds of a lease after the last answered call was
+//! *sent*. A slow answer shortens trust and never stretches it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::{CALLS, Link};
 /// The trust of one process in its session.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// Lease and grace of the fleet, ms. While only observers are here they may change.
+    /// The fleet's lease and grace, ms. They may change while all members are observers.
     lease_ms: AtomicU64,
     grace_ms: AtomicU64,
     until: AtomicU64,
@@ -24,12 +24,12 @@ pub(crate) struct Trust {
     back: Notify,
     /// The epoch of the session connection in which it is subscribed.
     present_in: AtomicU64,
-    /// Of the session.
+    /// Cancelled when the session is over.
     over: CancellationToken,
 }
 
 impl Trust {
-    /// That of a session which Redis opened by a call that was sent then.
+    /// The trust in a session that Redis opened with a call sent at `sent`.
     pub(super) fn new(
         lease: Duration,
         grace: Duration,
@@ -54,7 +54,7 @@ impl Trust {
         Duration::from_millis(self.lease_ms.load(Ordering::Acquire))
     }
 
-    /// The same, as scripts want it.
+    /// The same in milliseconds, for scripts.
     pub(crate) fn lease_ms(&self) -> u64 {
         self.lease_ms.load(Ordering::Acquire)
     }
@@ -63,7 +63,7 @@ impl Trust {
         Duration::from_millis(self.grace_ms.load(Ordering::Acquire))
     }
 
-    /// What the fleet has now, with which Redis has just refreshed the session.
+    /// Uses the lease and the grace with which Redis has just refreshed the session.
     pub(super) fn follow(&self, lease_ms: u64, grace_ms: u64) {
         self.lease_ms.store(lease_ms, Ordering::Release);
         self.grace_ms.store(grace_ms, Ordering::Release);
@@ -79,7 +79,7 @@ impl Trust {
         self.lease() / 6
     }
 
-    /// Notes that a call sent at `sent` was answered, and refreshed the session.
+    /// Notes that a call sent at `sent` was answered and has refreshed the session.
     pub(super) fn refresh(&self, sent: Moment) {
         let sent = if disabled(Rule::TrustFromSending) { Moment::now() } else { sent };
         let until = (sent + self.lease() * 2 / 3).as_micros();
@@ -90,7 +90,7 @@ impl Trust {
         }
     }
 
-    /// When the last answered call was sent that refreshed the session.
+    /// When the last answered call that refreshed the session was sent.
     pub(super) fn refreshed_at(&self) -> Moment {
         Moment::from_micros(self.refreshed.load(Ordering::Acquire))
     }
@@ -105,7 +105,7 @@ impl Trust {
         Moment::now() < self.until() && !self.over.is_cancelled()
     }
 
-    /// Waits until it holds; false if the session is over.
+    /// Waits until trust holds. Returns false if the session is over.
     pub(crate) async fn wait(&self) -> bool {
         if self.holds() {
             return true;
@@ -131,9 +131,10 @@ impl Trust {
         self.present_in.store(epoch, Ordering::Release);
     }
 
-    /// Until when a lock of this session may be relied on without hearing from Redis again. Without
-    /// presence, whose end Redis sees as soon as we do, that is not even the grace. If Redis itself is away,
-    /// it judges nobody, and nobody for a lease once it is back.
+    /// Until when the process may rely on a lock of this session without another answer from Redis.
+    /// Without presence that is shorter than the grace, because Redis sees the end of our presence as
+    /// soon as we do. If Redis itself is down, it judges no member. After its return it judges no
+    /// member for one lease.
     pub(crate) fn secure_until(&self, link: &Link) -> Moment {
         let trusted = self.until();
         if link.epoch() == self.present_in.load(Ordering::Acquire) || link.is_refused() {
@@ -143,8 +144,8 @@ impl Trust {
     }
 }
 
-/// The end of what may be relied on while absent: a judge lets a suspect live for `grace` after it
-/// was last heard of, and we stop before that.
+/// The end of that time without presence. The judge lets a suspect live for `grace` after its last
+/// refresh, and we stop before that.
 fn secure_until(trusted: Moment, heard: Moment, grace: Duration) -> Moment {
     trusted.min(heard + grace * 2 / 3)
 }

@@ -1,6 +1,6 @@
-//! [`FleetView`]: what this member last heard about its fleet.
+//! [`FleetView`]: what this member last learned about its fleet.
 //!
-//! **Invariant:** a view is a hint. Every part of it may be stale, and nothing is safe because of it.
+//! **Invariant:** a view is a hint. Every part of it may be stale, and safety never depends on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::id::MemberId;
 use crate::term::Term;
 
-/// Who holds the lease.
+/// The holder of the lease.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Holder {
     pub(crate) member: MemberId,
@@ -24,7 +24,7 @@ pub(crate) struct Holder {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FleetView {
     pub(crate) lease: Option<Holder>,
-    /// Has the lease been asked for at all yet?
+    /// Has a heartbeat reported yet who holds the lease?
     pub(crate) known: bool,
     pub(crate) rank: usize,
     pub(crate) members: usize,
@@ -32,7 +32,7 @@ pub(crate) struct FleetView {
 }
 
 impl FleetView {
-    /// This member does not lead any more.
+    /// Notes that this member no longer leads.
     pub(super) fn freed_by(&mut self, member: &MemberId) {
         if self.lease.as_ref().is_some_and(|holder| holder.member == *member) {
             self.lease = None;
@@ -40,11 +40,11 @@ impl FleetView {
     }
 }
 
-/// The present view, for all who follow it.
+/// The current view, and its followers.
 #[derive(Debug)]
 pub(crate) struct Views {
     present: watch::Sender<FleetView>,
-    /// Since when nobody was seen to lead, µs; 0 while somebody does.
+    /// Since when no member was seen to lead, µs; 0 while one leads.
     leaderless_since: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ impl Views {
         }
     }
 
-    /// The present view, and every later one.
+    /// The current view, and every later one.
     pub(crate) fn follow(&self) -> watch::Receiver<FleetView> {
         self.present.subscribe()
     }
@@ -72,7 +72,7 @@ impl Views {
         }
     }
 
-    /// For how long nobody was seen to lead.
+    /// For how long no member was seen to lead.
     pub(super) fn leaderless(&self) -> Duration {
         match self.leaderless_since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,

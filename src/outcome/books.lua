@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Reads the books of the fleet in one piece, so that they never tear.
+-- Reads the books of the fleet in one step, so that the numbers fit together.
 -- KEYS[1] members ZSET  KEYS[2] lease STRING  KEYS[3] counts HASH  KEYS[4] errors STREAM
 -- KEYS[5…9] lane:returned, high, generated, normal, low   KEYS[10] orphans SET
 -- KEYS[11] config HASH  KEYS[12] term STRING  KEYS[13] token STRING
--- KEYS[14…] drain:<token> STREAM, as known to the caller
+-- KEYS[14…] drain:<token> STREAM, the drains that the caller knows
 -- ARGV    none
 -- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
 --         message or '', stored errors, members as id, deadline_ms …, number of orphans, config as field, value …,

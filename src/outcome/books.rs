@@ -1,7 +1,7 @@
-//! The books: what was generated, where it is, how it ended.
+//! The books: how many messages were added, where they are, and how they ended.
 //!
-//! **Invariant:** `generated + sent = waiting + scheduled + claimed + done + failed`, at every
-//! moment. They are read by one script, so they never tear; [`MessageCounts::balance`] is the difference.
+//! **Invariant:** `generated + sent = waiting + scheduled + claimed + done + failed`, at every moment.
+//! One script reads them, so the numbers fit together. [`MessageCounts::balance`] is the difference.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const NUMBER_MAX: u64 = 1 << 52;
 
 static BOOKS: Script = Script::new("books", include_str!("books.lua"));
 
-/// Reads the books; an error if they are kept with another protocol.
+/// Reads the books. It is an error if the fleet runs with another protocol.
 pub(super) async fn read_books(store: &Store) -> Result<Books, Error> {
     let keys = &store.keys;
     let mut all = vec![
@@ -61,7 +61,7 @@ pub(super) struct Books {
     members: Vec<(MemberId, i64)>,
     pub(super) orphans: u64,
     config: HashMap<String, String>,
-    /// The highest that were granted.
+    /// The highest term and token that were granted.
     term: u64,
     token: u64,
     now_us: u64,
@@ -77,7 +77,7 @@ impl Books {
         self.config.get("lease_ms").and_then(|ms| ms.parse().ok()).unwrap_or(0)
     }
 
-    /// Keys whose number cannot grow any more.
+    /// Keys whose number can no longer grow.
     pub(super) fn exhausted(&self, store: &Store) -> Vec<String> {
         let is_spent = |highest: u64| (highest + 1).max(self.now_us) > NUMBER_MAX;
         let numbers = [(store.keys.term(), self.term), (store.keys.token(), self.token)];
@@ -85,7 +85,7 @@ impl Books {
         spent.map(|(key, _)| key).collect()
     }
 
-    /// The members, and for how long those that could lead have seen nobody lead.
+    /// The members, and for how long those that can lead have seen no member lead.
     pub(super) async fn members(
         &self,
         store: &Store,
@@ -124,7 +124,7 @@ impl Books {
         Ok((members, Duration::from_millis(leaderless_ms)))
     }
 
-    /// Who leads. Past its deadline nobody does, even if nobody is there to judge.
+    /// The member that leads. After its deadline no member leads, even if nobody is there to judge.
     pub(super) fn generator(&self, members: &[MemberStatus]) -> Option<GeneratorStatus> {
         let (member, term) = self.lease.as_ref()?;
         let deadline = self.members.iter().find(|(id, _)| id == member).map_or(0, |(_, at)| *at);
@@ -152,7 +152,7 @@ impl Books {
             .map(|n| n.into_number().map(|n| n as u64))
             .collect::<Result<_, _>>()?;
         let [returned, high, generated_lane, normal, low] = lanes[..] else {
-            return Err(StoreError::odd("the books have other lanes"));
+            return Err(StoreError::odd("the books do not have five lanes"));
         };
         let oldest_ms = next()?.into_number().ok();
         let stored = next()?.into_number()? as u64;

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Deletes records whose bytes were written out, keeps the drain alive, drops it when nothing is left.
+-- Deletes records whose bytes were written out. Keeps the drain alive, or deletes it when nothing is left.
 -- KEYS[1] drains HASH token -> `owner|deadline_ms`   KEYS[2] drain:<token> STREAM   KEYS[3] counts HASH
 -- ARGV    token, owner, life_ms, then ids
 -- Returns {'ok', records left}, 'gone' (another taker inherited the drain: it prints the rest)

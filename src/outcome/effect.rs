@@ -1,13 +1,13 @@
 //! [`Effect`]: a write that is committed together with an outcome.
 //!
-//! **Invariant:** an effect happens exactly once, in the script that settles its message; if it
-//! cannot be applied (wrong type, no number, no right), nothing of that outcome is recorded and the
-//! message fails with that reason instead.
+//! **Invariant:** an effect happens exactly once, in the script that settles its message. If it cannot
+//! be applied (wrong type, not a number, no right), nothing of that outcome is recorded and the message
+//! fails with that reason instead.
 
 /// A write to a key of the fleet, `artel:{fleet}:data:<name>`.
 ///
-/// Names live in a space of their own, so no effect can touch the fleet's books. Names and fields have
-/// 1 to 1,024 bytes and no control characters; values are any bytes.
+/// These names have a prefix of their own, so no effect can touch the fleet's books. Names and fields
+/// have 1 to 1,024 bytes and no control characters; values are any bytes.
 ///
 /// ```
 /// use artel::{Effect, Outcome};
@@ -25,21 +25,21 @@ pub struct Effect {
     pub(super) second: Vec<u8>,
 }
 
-/// Bytes of a name or a field.
+/// The most bytes of a name or a field.
 const NAME_BYTES_MAX: usize = 1024;
 
 impl Effect {
-    /// Effects of one outcome.
+    /// The most effects of one outcome.
     pub const MAX: usize = 100;
-    /// Bytes of all effects of one outcome.
+    /// The most bytes of all effects of one outcome.
     pub const BYTES_MAX: usize = 1 << 20;
 
-    /// Names, fields and values together.
+    /// The bytes of its name, field and value.
     pub(super) fn bytes(&self) -> usize {
         self.name.len() + self.first.len() + self.second.len()
     }
 
-    /// What is wrong with it, whatever Redis holds.
+    /// Checks it without Redis. The error says what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
         let field = self.op.starts_with('H').then_some(&self.first[..]);
         for (what, bytes) in [("name", Some(self.name.as_bytes())), ("field", field)] {

@@ -1,8 +1,9 @@
-//! The error store: failed messages, kept until somebody takes them or puts them back to work.
+//! The error store: failed messages, kept until somebody takes them, drops them or puts them back to
+//! work.
 //!
 //! **Invariant:** a record leaves the store in one of three ways: taken (`take.rs`), removed by the
-//! same script that adds the new message, or dropped by an operator and counted. Nothing expires, nothing
-//! is trimmed. A record that was put back has a new position and remembers when it failed.
+//! same script that adds the new message, or dropped by an operator and counted. Nothing expires, and
+//! nothing is trimmed. A record that was put back has a new position and still says when it failed.
 
 use std::time::SystemTime;
 
@@ -19,7 +20,7 @@ static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
 
 /// Records per page.
 pub(super) const PAGE: usize = 100;
-/// Bytes of records that one script moves and one page has, unless it is a single record.
+/// The most bytes of records that one script moves and that one page has, unless it is a single record.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// How far the error store was read.
@@ -36,7 +37,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Begins with what failed at this time or later; [`Fleet::now`] is the clock to count from.
+    /// Begins with the records that failed at this time or later. [`Fleet::now`] is the clock to use.
     pub fn since(time: SystemTime) -> Cursor {
         Cursor { since_ms: since_1970_ms(time), after: None }
     }
@@ -55,7 +56,7 @@ impl Cursor {
         Ok(Cursor { since_ms: 0, after: Some(position.to_owned()) })
     }
 
-    /// Goes on behind this record.
+    /// Goes on after this record.
     pub(super) fn pass(&mut self, record: &ErrorRecord) {
         self.after = Some(record.position.clone());
     }
@@ -74,7 +75,7 @@ impl Cursor {
     }
 }
 
-/// What putting a page back to work came to.
+/// The result of putting records back to work.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -103,7 +104,7 @@ impl Cursor {
 pub struct Requeued {
     /// New messages, one for each record that was removed.
     pub messages: u64,
-    /// Records that hold no message of this version; they stay.
+    /// Records without a message of this version; they stay.
     pub unreadable: u64,
 }
 
@@ -150,7 +151,7 @@ impl Fleet {
 }
 
 impl ErrorStore {
-    /// How many are stored, those being taken included.
+    /// How many records are stored, including those that are being taken.
     ///
     /// # Cancel safety
     ///
@@ -160,7 +161,7 @@ impl ErrorStore {
         Ok(self.len(self.fleet.store.keys.errors()).await? + self.being_taken().await?)
     }
 
-    /// How many are in the hands of takers.
+    /// How many records are in the drains of takers.
     ///
     /// # Cancel safety
     ///
@@ -173,8 +174,9 @@ impl ErrorStore {
         Ok(count)
     }
 
-    /// Reads up to `count` records, oldest first, and moves the cursor on; empty at the end. Nothing
-    /// is removed. What is being taken is not shown; what a taker left behind that died is.
+    /// Reads up to `count` records, oldest first, and moves the cursor on. Empty at the end. Nothing is
+    /// removed. Records that are being taken are not shown. Records held by takers that have died are
+    /// shown.
     ///
     /// # Cancel safety
     ///
@@ -218,15 +220,15 @@ impl ErrorStore {
         Ok(page)
     }
 
-    /// Removes these records for good, and counts them as dropped; how many were still stored.
+    /// Removes these records for good, and counts them as dropped. Returns how many were still stored.
     ///
     /// # Errors
     ///
-    /// If Redis cannot be reached or refuses: then some may be gone, and are counted.
+    /// If Redis cannot be reached or refuses. Then some records may be removed, and those are counted.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, some of the records may be gone; they are counted.
+    /// If it is dropped before it returns, some of the records may be removed, and those are counted.
     pub async fn drop_records(&self, records: &[ErrorRecord]) -> Result<u64, Error> {
         self.fleet.compare().await?;
         let keys = [self.fleet.store.keys.errors(), self.fleet.store.keys.counts()];
@@ -241,12 +243,12 @@ impl ErrorStore {
         Ok(dropped)
     }
 
-    /// Begins to take everything stored.
+    /// Begins to take all records.
     pub fn take(&self) -> Taker {
         Taker::new(&self.fleet, None)
     }
 
-    /// Begins to take those records, from `cursor` on, that `choose` says yes to.
+    /// Begins to take the records from `cursor` on for which `choose` returns true.
     pub fn take_where(
         &self,
         cursor: Cursor,
@@ -255,8 +257,8 @@ impl ErrorStore {
         Taker::new(&self.fleet, Some((Box::new(choose), cursor)))
     }
 
-    /// Begins to put records back to work: into this lane, or each into its own (`normal` for what
-    /// was generated).
+    /// Begins to put records back to work: into this lane, or each into its own (`normal` for generated
+    /// messages).
     pub fn requeue(&self, lane: Option<Lane>) -> Requeuer {
         let (fleet, done) = (self.fleet.clone(), Requeued::default());
         Requeuer { fleet, lane, name: nonce(), next: 1, in_doubt: false, done }
@@ -288,14 +290,14 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// All of it, oldest first.
+    /// The whole stream, oldest first.
     pub(super) fn everything() -> Span {
         Span { from: "-".to_owned(), to: "+".to_owned(), newest_first: false }
     }
 }
 
-/// Reads up to `count` records of this stream, as many as have about 1 MiB: Redis answers in small
-/// pieces, however large they are. Empty at the end.
+/// Reads up to `count` records of this stream, and stops at about 1 MiB. Redis answers in small pieces,
+/// however large the records are. Empty at the end.
 pub(super) async fn read_page(
     store: &Store,
     stream: String,
@@ -305,7 +307,8 @@ pub(super) async fn read_page(
     let count = count.clamp(1, PAGE);
     let (mut page, mut bytes): (Vec<ErrorRecord>, usize) = (Vec::new(), 0);
     while page.len() < count && bytes < CHUNK_BYTES_MAX {
-        // One first; then as many as are likely to fit, by those that were read, and few times as many.
+        // First one. Then as many as are likely to fit, judged by those read so far, and at most three
+        // times as many as those.
         let mean = (bytes / page.len().max(1)).max(1);
         let likely = ((CHUNK_BYTES_MAX - bytes) / mean).clamp(1, (page.len() * 3).max(1));
         let few = likely.min(count - page.len());
@@ -364,19 +367,19 @@ pub struct Requeuer {
     lane: Option<Lane>,
     name: String,
     next: u64,
-    /// A call went out under `next` and its answer was never heard.
+    /// A call was sent under `next` and its answer was never received.
     in_doubt: bool,
     done: Requeued,
 }
 
 impl Requeuer {
-    /// What was put back so far, as far as it was answered.
+    /// What was put back so far, by the calls that were answered.
     pub fn done(&self) -> Requeued {
         self.done
     }
 
-    /// Puts these records back to work; those that are no longer stored are left out. What it came
-    /// to is what this call did.
+    /// Puts these records back to work. Records that are no longer stored are left out. Returns what
+    /// this call did.
     ///
     /// # Errors
     ///
@@ -385,7 +388,7 @@ impl Requeuer {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the records may have been put back or not; never twice.
+    /// If it is dropped before it returns, the records may have been put back or not, but never twice.
     pub async fn put_back(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
         self.lane.map_or(Ok(()), Lane::check_open)?;
         self.fleet.compare().await?;
@@ -401,11 +404,12 @@ impl Requeuer {
         Ok(total)
     }
 
-    /// Puts the front of these back, as much as one script moves; and how many of them were looked at.
+    /// Puts back the first of these records, as many as one script moves. Also returns how many it has
+    /// read.
     async fn chunk(&mut self, records: &[ErrorRecord]) -> Result<(Requeued, usize), Error> {
         loop {
             if std::mem::replace(&mut self.in_doubt, true) {
-                // Removing a record is what must happen once; a new name only forgets how many.
+                // Removing a record is what must happen once. Under a new name only its count is lost.
                 self.name = nonce();
                 self.next = 1;
             }
@@ -461,10 +465,10 @@ enum Answer {
     Moved {
         messages: u64,
         unreadable: u64,
-        /// Records that were looked at: the others are for another call.
+        /// How many records were read. The others are for another call.
         looked: usize,
     },
-    /// As many messages wait already.
+    /// This many messages wait already.
     Full(String),
     Protocol(String),
     /// The numbers were forgotten.

@@ -1,7 +1,7 @@
-//! Stage 5: how it ended. Takes: a claim by value and an [`Outcome`]. The end of the line.
+//! Stage 5: how a message ended. Takes: a claim by value and an [`Outcome`]. It is the last stage.
 //!
-//! **Invariant:** exactly one outcome is recorded per message. A handler may start again if its
-//! process dies or is cut off; the late outcome is refused (`lost`). Whatever belongs to an outcome
+//! **Invariant:** exactly one outcome is recorded per message. A handler may start again if its process
+//! dies or is cut off; the late outcome is refused (`lost`). Everything that belongs to an outcome
 //! (counters, error record, ledger entry, effects) is recorded with it in one script or not at all.
 
 mod books;
@@ -55,7 +55,7 @@ impl Outcome {
         Outcome { failure: None, effects: Vec::new() }
     }
 
-    /// The message is found in error: it goes to the error store, with this reason.
+    /// The message failed: it goes to the error store, with this reason.
     pub fn failed(reason: impl Into<String>) -> Outcome {
         Outcome::failed_by(Cause::Handler, reason)
     }
@@ -70,23 +70,24 @@ impl Outcome {
         Outcome { failure: Some(Failure { cause, reason }), effects: Vec::new() }
     }
 
-    /// Adds a write that happens exactly once, together with this outcome, or not at all: at most
-    /// [`Effect::MAX`] of them, with [`Effect::BYTES_MAX`] bytes. One that is refused fails the message.
+    /// Adds a write that happens exactly once, together with this outcome, or not at all. An outcome
+    /// has at most [`Effect::MAX`] effects, with [`Effect::BYTES_MAX`] bytes. If an effect is refused,
+    /// the message fails.
     pub fn with(mut self, effect: Effect) -> Outcome {
         self.effects.push(effect);
         self
     }
 
-    /// Bytes that it carries to Redis.
+    /// How many bytes it sends to Redis.
     fn bytes(&self) -> usize {
         let reason = self.failure.as_ref().map_or(0, |failure| failure.reason.len());
         reason + self.effects.iter().map(Effect::bytes).sum::<usize>()
     }
 
-    /// What is wrong with its effects, if anything is.
+    /// Checks its effects. The error says what is wrong.
     fn check_effects(&self) -> Result<(), String> {
         if self.effects.len() > Effect::MAX {
-            return Err(format!("{} are more than {}", self.effects.len(), Effect::MAX));
+            return Err(format!("{} effects are more than {}", self.effects.len(), Effect::MAX));
         }
         let bytes: usize = self.effects.iter().map(Effect::bytes).sum();
         if bytes > Effect::BYTES_MAX {
@@ -100,12 +101,12 @@ impl Outcome {
         self.failure.as_ref().map(|failure| failure.cause)
     }
 
-    /// What was said about the failure, if it failed.
+    /// The reason of the failure, if it failed.
     pub fn reason(&self) -> Option<&str> {
         self.failure.as_ref().map(|failure| failure.reason.as_str())
     }
 
-    /// What is written together with it.
+    /// The writes that are part of it.
     pub fn effects(&self) -> &[Effect] {
         &self.effects
     }

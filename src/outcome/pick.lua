@@ -2,10 +2,10 @@
 -- Moves chosen records of the error store into a new drain of the caller's own.
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
 -- ARGV    token, owner, life_ms, bytes_max, then positions, rising
--- Returns {'ok', moved, positions that were looked at: the rest is for another call}
+-- Returns {'ok', moved, number of positions that were read: the rest is for another call}
 -- Uses    clock, whole
--- Why it is safe to repeat: what was moved is in the error store no more. A late copy that finds records which were
--- put back meanwhile moves them into a drain that nobody refreshes: they come back once more.
+-- Why it is safe to repeat: a moved record is no longer in the error store. A late copy may find records that
+-- were put back meanwhile. It moves them into a drain that nobody refreshes, so they are put back once more.
 local moved, bytes, looked = 0, 0, 0
 for i = 5, #ARGV do
   local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]

@@ -1,7 +1,7 @@
 //! [`ErrorRecord`]: a failed message as it is kept.
 //!
-//! **Invariant:** a record is stored as the message's envelope and a reason; the documented JSON is
-//! what readers get. Fields of later versions are ignored.
+//! **Invariant:** a record is stored as the message's envelope and a reason. Readers get the documented
+//! JSON. Fields of later versions are ignored.
 
 use std::time::SystemTime;
 
@@ -46,9 +46,9 @@ use crate::store::{Reply, StoreError};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ErrorRecord {
-    /// The message's name.
+    /// The message's id.
     pub id: MessageId,
-    /// What it carried.
+    /// Its payload.
     pub payload: Vec<u8>,
     /// Why it failed, in words.
     pub reason: String,
@@ -64,7 +64,7 @@ pub struct ErrorRecord {
     pub generated_at: SystemTime,
     /// When it failed, Redis time.
     pub failed_at: SystemTime,
-    /// What kind of message it was, if its maker said so.
+    /// Its kind, if its maker set one.
     pub kind: Option<String>,
     /// The id under which it had failed before, if it was put back to work.
     pub origin: Option<MessageId>,
@@ -78,7 +78,7 @@ impl ErrorRecord {
         self.payload.len() + self.reason.len()
     }
 
-    /// Where it is stored: a page can go on after it.
+    /// Where it is stored. A page can go on after it.
     pub fn position(&self) -> &str {
         &self.position
     }
@@ -129,7 +129,7 @@ impl Serialize for ErrorRecord {
     }
 }
 
-/// What stands beside the envelope; unknown fields of later versions are ignored.
+/// What is stored beside the envelope. Unknown fields of later versions are ignored.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Info {

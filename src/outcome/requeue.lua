@@ -1,15 +1,16 @@
 #!lua
--- Puts failed messages back to work: each record that is removed becomes one new message; the old id stays failed.
+-- Puts failed messages back to work: each record that is removed becomes one new message. The old id stays
+-- failed.
 -- KEYS[1] errors STREAM        KEYS[2] sent:<sender> STRING, with a time to live   KEYS[3] counts HASH
 -- KEYS[4] wake LIST            KEYS[5] lane:high    KEYS[6] lane:normal            KEYS[7] lane:low
 -- KEYS[8] config HASH
--- ARGV    sender, from (the number of the first new message), lane letter ('' = each its own, normal for what was
---         generated), protocol, bytes_max, then positions in the error store
--- Returns {'ok', requeued, unreadable, positions that were looked at: the rest is for another call},
+-- ARGV    sender, from (the number of the first new message), lane letter ('' = each its own; normal for generated
+--         messages), protocol, bytes_max, then positions in the error store
+-- Returns {'ok', requeued, unreadable, number of positions that were read: the rest is for another call},
 --         {'already', the same three} (a repeat), {'full', backlog_max} (no room: nothing was moved),
---         'gap' (the numbers were forgotten: begin anew under another name), {'protocol', theirs}
+--         'gap' (the numbers were forgotten: begin again under another name), {'protocol', theirs}
 -- Uses    clock, denied, wake, whole
--- Why numbers: removing a record is safe to repeat; they tell a repeat how many it was.
+-- Why numbers: removing a record is safe to repeat, and the numbers tell a repeat how many were moved.
 local from = tonumber(ARGV[2])
 local config = redis.call('HMGET', KEYS[8], 'protocol', 'backlog_max')
 if config[1] ~= ARGV[4] and (config[1] or redis.call('EXISTS', KEYS[8]) == 1) then
@@ -25,7 +26,7 @@ if last ~= from - 1 then return 'gap' end
 local lanes = {h = KEYS[5], n = KEYS[6], l = KEYS[7]}
 local now = whole((clock()))
 
--- Adds the origin to headers without reading the rest: numbers and fields of later versions stay as they are.
+-- Adds the origin to headers without parsing the rest: numbers and fields of later versions stay as they are.
 local function with_origin(json, id)
   local rest = string.match(json, '^%s*{(.*)}%s*$') or ''
   rest = string.gsub(rest, '"origin"%s*:%s*"[^"]*"%s*,?%s*', '')

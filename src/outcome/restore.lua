@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- Puts a drain back into the error store: the caller's own, or that of a taker that stopped; in chunks.
+-- Puts a drain back into the error store, in chunks: the caller's own drain, or that of a taker that died.
 -- KEYS[1] errors STREAM   KEYS[2] drains HASH token -> `owner|deadline_ms`   KEYS[3] drain:<token> STREAM
--- ARGV    token, '1' if it is the caller's own, chunk, life_ms (a deadline further off is cut to that: see take),
+-- ARGV    token, '1' if it is the caller's own, chunk, life_ms (a later deadline is cut to that: see take),
 --         bytes_max
 -- Returns {'ok', records left}, 'alive' (its taker still refreshes it), 'gone' (there is no such drain)
 -- Uses    clock
--- Why a field `t`: a record that joins others gets a new position; when it failed must not be lost with the old one.
+-- Why a field `t`: a record that joins others gets a new position. The old position said when it failed; `t`
+-- keeps that.
 local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then return 'gone' end
 local now = clock()
 local taker, ends = string.match(held, '^(.*)|(%d+)$')
-ends = tonumber(ends or 0) -- what no taker wrote has ended
+ends = tonumber(ends or 0) -- a value that no taker wrote has ended
 if ARGV[2] ~= '1' and ends > now then
   if ends - now > tonumber(ARGV[4]) then
     redis.call('HSET', KEYS[2], ARGV[1], string.format('%s|%.0f', taker, now + ARGV[4]))

@@ -3,14 +3,15 @@
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] block:<me>:<n> LIST   KEYS[4] counts HASH
 -- KEYS[5] errors STREAM KEYS[6] ledger STREAM      KEYS[7] config HASH           KEYS[8] unread HASH
 -- KEYS[9…] data:<name> keys that the effects write
--- ARGV    me, n, stamp, lease_ms, rest (how many unnamed are declared done; '-' = the block stays open),
+-- ARGV    me, n, stamp, lease_ms, rest (how many messages that are not named are done; '-' = the block stays open),
 --         k, then k times: position, 'd' or 'f', error info (JSON),
 --         then for each effect: position, op, index of its key from KEYS[9], two arguments
 -- Returns {'ok', lost positions …}, 'already' (the block is closed), 'gone',
 --         'gap' (number, stamp or rest do not fit: Redis lost data), {'effect', position, why it cannot be applied}
 -- Uses    clock, deadline_of, enter, refresh, whole
--- Why rest is a number: if it differs from what is left, somebody settled what the caller thinks it holds.
--- Why an effect that fails after all fails its message: were the call refused, it would be repeated, and with it the
+-- Why rest is a number: if it differs from what is left, somebody settled a message that the caller thinks it
+-- holds.
+-- Why an effect that fails after all checks fails its message: a refused call would be repeated, and with it the
 -- effects that came before.
 local me, n = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end
@@ -46,7 +47,8 @@ local OPS = { -- op -> type of the key it needs, may the arguments overflow
   SET = {'string'}, INCRBY = {'string', 1}, HSET = {'hash'}, HINCRBY = {'hash', 2},
   SADD = {'set'}, RPUSH = {'list'},
 }
--- As Redis reads whole numbers: no leading zero, no -0. Whatever it would refuse must be refused here.
+-- Reads whole numbers as Redis does: no leading zero, no -0. Everything that Redis would refuse must be refused
+-- here.
 local function is_whole(text) return text == '0' or string.match(text, '^-?[1-9]%d*$') end
 local types, numbers, effects = {}, {}, {}
 for i = 7 + 3 * k, #ARGV, 5 do
@@ -62,7 +64,7 @@ for i = 7 + 3 * k, #ARGV, 5 do
     end
     if op == 'SET' then numbers[key] = nil end
     types[key] = rule[1]
-    -- What each key, or each field of a hash, will hold: a table per key, so that no two names can meet.
+    -- The new value of each key, or of each field of a hash. One table per key, so that no two names can meet.
     numbers[key] = numbers[key] or {}
     local known, slot = numbers[key], rule[1] == 'hash' and a or 1
     if op == 'SET' then known[slot] = a elseif op == 'HSET' then known[slot] = b end
@@ -100,7 +102,7 @@ local function ledger(message, outcome)
   if not id then id, attempt = 'unreadable', '1' end
   enter(KEYS[6], keep, id, outcome, me, attempt)
 end
--- What was hard to read is settled: forget who could not.
+-- These messages are settled: forget which workers could not read them.
 if redis.call('EXISTS', KEYS[8]) == 1 then
   local all = closing and redis.call('LRANGE', KEYS[3], 0, -1) or {}
   for _, at in ipairs(order) do all[#all + 1] = named[at][1] end

@@ -1,8 +1,8 @@
 //! [`Settlement`]: the outcomes of one block on their way to Redis.
 //!
-//! **Invariant:** an outcome is sent until it is acknowledged. A block is closed by one call that
-//! names every outcome Redis does not know yet and says how many are simply done; parts of a block
-//! are settled early only around stragglers.
+//! **Invariant:** an outcome is sent until it is acknowledged. One call closes a block: it names every
+//! outcome that Redis does not know yet, and says how many are simply done. Parts of a block are
+//! settled early only if other messages of the block take long.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,21 +18,21 @@ use crate::cause::Cause;
 
 static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
 
-/// An outcome that waits for stragglers of its block no longer than this.
+/// How long an outcome waits for slower messages of its block.
 const WAIT_MAX: Duration = Duration::from_millis(25);
-/// Positions named, effects applied and bytes carried in one call: a bound on how long Redis is busy with it.
+/// The most positions, effects and bytes of one call: a bound on how long Redis is busy with it.
 const NAMED_MAX: usize = 500;
 const CALL_EFFECTS_MAX: usize = 1000;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// What is told of a message beside its outcome.
+/// What is reported about a message in addition to its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) kind: Option<Box<str>>,
     pub(crate) took: Duration,
 }
 
-/// A claim that was used up.
+/// A claim that was used up, and its outcome.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) claim: Claim,
@@ -47,7 +47,7 @@ impl Ended {
     }
 }
 
-/// One open block, seen from its end.
+/// One open block and its outcomes.
 #[derive(Debug)]
 pub(crate) struct Settlement {
     pub(crate) n: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Settlement {
 /// What Redis answered to a settle.
 #[derive(Debug)]
 pub(crate) enum Settled {
-    /// Recorded, now or by an earlier copy of the call; these positions were not ours.
+    /// Recorded, now or by an earlier copy of the call. These positions were no longer ours.
     Recorded(Vec<u32>),
     DataLoss,
     /// An effect of the message at this position cannot be applied; nothing was recorded.
@@ -94,7 +94,7 @@ impl Settlement {
         self.open -= claims;
     }
 
-    /// Nothing of this block is left with us.
+    /// Is nothing of this block left with us?
     pub(crate) fn is_over(&self) -> bool {
         self.open == 0 && self.pending.is_empty()
     }
@@ -104,7 +104,7 @@ impl Settlement {
         self.open
     }
 
-    /// When the next call of this block is due; `None` while there is nothing to send.
+    /// When the next call of this block is due. `None` while there is nothing to send.
     pub(crate) fn due_in(&self, now: Instant) -> Option<Duration> {
         if self.pending.is_empty() || self.sent.is_some() {
             return None;
@@ -121,8 +121,8 @@ impl Settlement {
         self.pending.into_iter().map(|ended| ended.claim.id)
     }
 
-    /// How many outcomes the next call carries: as many as fit, one at least. It closes the block if these are all,
-    /// and then those that are simply done need not be named.
+    /// How many outcomes the next call carries: as many as fit, but at least one. If these are all, the
+    /// call closes the block, and then outcomes that are simply done need not be named.
     fn next_batch(&self) -> (usize, bool) {
         let (mut named, mut effects, mut bytes) = (0, 0, 0);
         let fits = self.pending.iter().take_while(|ended| {
@@ -196,7 +196,7 @@ impl Settlement {
         call.refreshing(&["ok", "already", "gap", "effect"]).reading(Settled::read)
     }
 
-    /// Applies the answer to the call in flight, and hands out what it settled.
+    /// Applies the answer to the call in flight, and returns the outcomes that it settled.
     pub(crate) fn answered(&mut self, answer: &Settled) -> Vec<Ended> {
         let Some((count, _)) = self.sent.take() else { return Vec::new() };
         match answer {
@@ -221,7 +221,7 @@ impl Settlement {
     }
 }
 
-/// Who settles: what error records say beside the outcome.
+/// The member that settles, as error records show it.
 pub(crate) struct SettledBy<'a> {
     pub(crate) label: &'a str,
 }

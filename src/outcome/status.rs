@@ -1,6 +1,6 @@
 //! [`Status`]: a fleet at one moment.
 //!
-//! **Invariant:** serialized, it is the documented `status --json`; its fields stay.
+//! **Invariant:** serialized, it is the documented `status --json`. Its fields stay.
 
 use std::time::{Duration, SystemTime};
 
@@ -45,16 +45,16 @@ pub struct MessageCounts {
     pub claimed: u64,
     /// Completed.
     pub done: u64,
-    /// Found in error.
+    /// Failed.
     pub failed: u64,
-    /// What does not add up: always 0.
+    /// The difference in the books: always 0.
     pub balance: i64,
-    /// Handed on because their worker died, over the life of the fleet.
+    /// Put back because their worker died, over the life of the fleet.
     pub returned: u64,
 }
 
 impl MessageCounts {
-    /// Nothing is waiting, scheduled or claimed.
+    /// Is nothing waiting, scheduled or claimed?
     pub fn is_settled(&self) -> bool {
         self.waiting + self.scheduled + self.claimed == 0
     }
@@ -76,11 +76,11 @@ impl MessageCounts {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LaneLengths {
-    /// What dead workers left.
+    /// Messages of dead workers.
     pub returned: u64,
     /// Sent, urgent.
     pub high: u64,
-    /// Of the generator.
+    /// From the generator.
     pub generated: u64,
     /// Sent.
     pub normal: u64,
@@ -109,7 +109,7 @@ pub struct LaneLengths {
 pub struct MemberStatus {
     /// Its session.
     pub id: MemberId,
-    /// What people call it.
+    /// Its name for people.
     pub label: String,
     /// What it does.
     pub role: Role,
@@ -119,15 +119,15 @@ pub struct MemberStatus {
     pub pid: u32,
     /// Completed by this session.
     pub done: u64,
-    /// Found in error by this session.
+    /// Failed in this session.
     pub failed: u64,
-    /// Handlers that run.
+    /// Handlers that run now.
     pub in_flight: u64,
-    /// Messages it has claimed, those that wait for a free handler included.
+    /// Messages it has claimed, including those that wait for a free handler.
     pub claimed: u64,
     /// It has a generator, so it may be elected.
     pub can_lead: bool,
-    /// It handles messages at present: a leader only if it is set to.
+    /// It handles messages now. A leader does so only if it is configured to.
     pub works: bool,
     /// How long ago its session was refreshed.
     #[serde(rename = "seen_ms", with = "json_time::span_ms")]
@@ -137,7 +137,7 @@ pub struct MemberStatus {
     pub left: TimeLeft,
 }
 
-/// Who leads.
+/// The member that leads.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -155,7 +155,7 @@ pub struct MemberStatus {
 pub struct GeneratorStatus {
     /// Its session.
     pub member: MemberId,
-    /// What people call it.
+    /// Its name for people.
     pub label: String,
     /// Its fencing token.
     pub term: Term,
@@ -183,7 +183,7 @@ pub struct GeneratorStatus {
 pub struct RedisStatus {
     /// `Redis` or `Valkey`.
     pub server: &'static str,
-    /// What it says it is.
+    /// Its version.
     pub version: String,
     /// Round trip.
     #[serde(rename = "rtt_ms", with = "json_time::fine_ms")]
@@ -214,7 +214,7 @@ pub struct RedisStatus {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ErrorsStatus {
-    /// Kept, those being taken included. `failed = stored + taken + requeued + dropped`.
+    /// Stored, including those that are being taken. `failed = stored + taken + requeued + dropped`.
     pub stored: u64,
     /// Taken, over the life of the fleet.
     pub taken: u64,
@@ -254,12 +254,13 @@ pub struct Status {
     pub lease: Duration,
     /// The server.
     pub redis: RedisStatus,
-    /// Who leads, if anybody does.
+    /// The member that leads, if there is one.
     pub generator: Option<GeneratorStatus>,
-    /// For how long the members that could lead have seen nobody lead; zero if somebody does, or nobody could.
+    /// For how long the members that can lead have seen no member lead. Zero if a member leads, or if
+    /// none can.
     #[serde(rename = "leaderless_ms", with = "json_time::span_ms")]
     pub leaderless: Duration,
-    /// Who is here.
+    /// The members of the fleet.
     pub members: Vec<MemberStatus>,
     /// Dead members whose messages are still to be put back.
     pub orphans: u64,
@@ -272,8 +273,8 @@ pub struct Status {
     pub oldest_waiting: Option<Duration>,
     /// Stored failures.
     pub errors: ErrorsStatus,
-    /// Keys whose number cannot grow any more, so that nobody can be elected or get a lock: Redis's clock
-    /// is, or once was, past the year 2112. An operator must help.
+    /// Keys whose number can no longer grow, so that no member can be elected or get a lock. Redis's
+    /// clock is, or once was, past the year 2112. An operator must help.
     pub exhausted: Vec<String>,
 }
 
@@ -294,18 +295,18 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// No member is here, or all of them are overdue.
+    /// There is no member, or all members are overdue.
     NoMember,
-    /// A member could lead, and nobody has led for longer than a lease.
+    /// A member could lead, but none has led for longer than a lease.
     NoLeader,
-    /// Messages wait, and no member works.
+    /// Messages wait, but no member works.
     NoWorker,
-    /// A number cannot grow any more: see [`Status::exhausted`].
+    /// A number can no longer grow: see [`Status::exhausted`].
     Exhausted,
 }
 
 impl Status {
-    /// What is wrong with the fleet, if anything is.
+    /// What keeps the fleet from doing its work, if anything does.
     pub fn trouble(&self) -> Option<Trouble> {
         let mut here = self.members.iter().filter(|member| member.role != Role::Overdue);
         if !self.exhausted.is_empty() {
@@ -323,8 +324,8 @@ impl Status {
 }
 
 impl Fleet {
-    /// The fleet at this moment: who leads, who is here, the books. Over the connection that is
-    /// there, as far as it is.
+    /// The fleet at this moment: the member that leads, all members, and the books. It uses the
+    /// existing connection, if there is one.
     ///
     /// # Errors
     ///

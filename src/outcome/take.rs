@@ -1,12 +1,12 @@
 //! [`Taker`]: takes records out of the error store, page by page.
 //!
-//! **Invariant:** a record is deleted only after its bytes were written out by its taker. Two
-//! takers that refresh their drains never share a record; when a taker dies, the page it was printing may be printed again by
-//! its heir; nothing is ever lost.
+//! **Invariant:** a record is deleted only after its taker has written out its bytes. Two takers that
+//! refresh their drains never share a record. When a taker dies, its heir may print its last page
+//! again. Nothing is ever lost.
 //!
-//! A taker moves everything stored, or what it chooses, to a *drain* of its own, prints page by page,
-//! and confirms each page. A taker that stops puts the rest back; the drain of one that died is
-//! inherited by the next that takes everything, and put back by whoever reads or chooses.
+//! A taker moves all records, or those it chooses, to a *drain* of its own. It prints page by page, and
+//! confirms each page. A taker that stops puts the rest back. If a taker dies, the next taker that
+//! takes everything inherits its drain. A reader, or a taker that chooses, puts that drain back.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const DRAIN_LIFE: Duration = Duration::from_secs(5);
 /// Chooses among the stored records.
 type Choice = Box<dyn FnMut(&ErrorRecord) -> bool + Send>;
 
-/// Puts back what takers left behind that died.
+/// Puts back the records held by takers that have died.
 pub(super) async fn restore_dead(store: &Store) -> Result<(), Error> {
     for token in drains(store).await? {
         restore(store, &token, false).await?;
@@ -35,7 +35,7 @@ pub(super) async fn restore_dead(store: &Store) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts a drain back into the error store, unless its taker lives and is somebody else.
+/// Puts a drain back into the error store, unless another taker is alive and refreshes it.
 async fn restore(store: &Store, token: &str, own: bool) -> Result<(), Error> {
     let keys = &store.keys;
     let call = RESTORE
@@ -69,8 +69,8 @@ fn pick_call(store: &Store, token: &str, owner: &str, positions: &[String]) -> C
     call
 }
 
-/// Keeps a drain alive by this call for as long as it is waited for. The call counts when Redis has it; its answer
-/// may wait behind the page.
+/// Keeps a drain alive with this call, until it is dropped. The call counts as soon as Redis has it;
+/// its answer may wait behind the page.
 async fn stay_alive(store: Store, call: Call) -> std::convert::Infallible {
     loop {
         tokio::time::sleep(DRAIN_LIFE / 4).await;
@@ -82,8 +82,8 @@ fn owner() -> String {
     format!("pid {}", std::process::id())
 }
 
-/// Takes records page by page. Dropped without [`release`](Taker::release), what it has not
-/// confirmed is inherited by the next taker a few seconds later.
+/// Takes records page by page. If it is dropped without [`release`](Taker::release), the next taker
+/// inherits the records that were not confirmed, a few seconds later.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -118,12 +118,13 @@ fn owner() -> String {
 pub struct Taker {
     fleet: Fleet,
     token: Option<String>,
-    /// Drains of others that were still refreshed when we asked.
+    /// Drains of other takers that were alive when we asked.
     tried: Vec<String>,
     owner: String,
-    /// What to take, if not everything, and how far it was looked through.
+    /// Which records to take, if not all, and how far the store was searched.
     choice: Option<(Choice, Cursor)>,
-    /// The drain that is being filled with what was chosen, and the positions that are still to go there.
+    /// The drain that is being filled with the chosen records, and the positions that are still to move
+    /// there.
     pending: Option<(String, Vec<String>)>,
 }
 
@@ -140,7 +141,7 @@ impl Taker {
         Taker { fleet, token, tried, owner: owner(), choice, pending }
     }
 
-    /// The next page, up to 100 records; empty when nothing is left that could be taken.
+    /// The next page, up to 100 records. Empty if no record is left to take.
     ///
     /// # Cancel safety
     ///
@@ -153,7 +154,7 @@ impl Taker {
                 None => match self.next_drain().await? {
                     Some(token) => {
                         self.token = Some(token.clone());
-                        // Redis knows the script by then with which we say that we live.
+                        // After this call Redis has loaded the script that keeps the drain alive.
                         if !self.keep_alive().await? {
                             continue;
                         }
@@ -165,7 +166,8 @@ impl Taker {
             let drain = self.fleet.store.keys.drain(&token);
             let reading = read_page(&self.fleet.store, drain, Span::everything(), PAGE);
             let alive = stay_alive(self.fleet.store.clone(), self.confirm_call(&token, &[]));
-            // A page over a slow link takes longer than a drain lives: it is said that we do.
+            // Over a slow link a page may take longer than a drain lives. So the drain is kept alive
+            // meanwhile.
             let records = tokio::select! {
                 records = reading => records?,
                 never = alive => match never {},
@@ -177,7 +179,8 @@ impl Taker {
         }
     }
 
-    /// Deletes a page whose bytes were written out. False: another taker has inherited the rest.
+    /// Deletes a page whose bytes were written out. Returns false if another taker has inherited the
+    /// rest.
     ///
     /// # Cancel safety
     ///
@@ -187,7 +190,8 @@ impl Taker {
         self.touch(&ids).await
     }
 
-    /// Says that this taker still lives, while writing a page takes long.
+    /// Keeps the drain alive while writing a page takes long. Returns false if another taker has
+    /// inherited it.
     ///
     /// # Cancel safety
     ///
@@ -196,11 +200,12 @@ impl Taker {
         self.touch(&[]).await
     }
 
-    /// Stops early: what is left is in the error store again.
+    /// Stops early, and puts the remaining records back into the error store.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, some of it is still in the drain, as if the taker had died.
+    /// If it is dropped before it returns, some records are still in the drain, as if the taker had
+    /// died.
     pub async fn release(mut self) -> Result<(), Error> {
         match self.token.take().or(self.pending.take().map(|(token, _)| token)) {
             Some(token) => restore(&self.fleet.store, &token, true).await,
@@ -214,7 +219,8 @@ impl Taker {
     }
 
     async fn touch(&mut self, ids: &[&str]) -> Result<bool, Error> {
-        // Without a drain there is nothing to keep alive; what was on a page is somebody else's now.
+        // Without a drain there is nothing to keep alive. The records of an earlier page are another
+        // taker's now.
         let Some(token) = self.token.clone() else { return Ok(ids.is_empty()) };
         let call = self.confirm_call(&token, ids);
         let gone = self.fleet.store.repeat(&call).await?.tag() == "gone";
@@ -237,7 +243,7 @@ impl Taker {
         call
     }
 
-    /// Our own drain: of the stored errors, else of a taker that stopped.
+    /// A drain of our own: from the stored errors, or else from a taker that died.
     async fn next_drain(&mut self) -> Result<Option<String>, Error> {
         if self.choice.is_some() {
             return self.chosen_drain().await;
@@ -255,9 +261,9 @@ impl Taker {
         Ok(None)
     }
 
-    /// A drain with the next page of what was chosen.
+    /// A drain with the next page of chosen records.
     async fn chosen_drain(&mut self) -> Result<Option<String>, Error> {
-        // A call that was not answered, or dropped before it was, comes first.
+        // A call that was not answered, or that was dropped before its answer, comes first.
         while self.pending.is_none() {
             let Some((choice, cursor)) = &mut self.choice else { return Ok(None) };
             let mut ahead = cursor.clone();
@@ -269,7 +275,7 @@ impl Taker {
             }
             let (mut positions, mut bytes) = (Vec::new(), 0);
             for record in page {
-                // Not asked about yet: it is the first of the next page.
+                // `choice` has not seen this record yet: it is the first of the next page.
                 if !positions.is_empty() && bytes + record.payload.len() > CHUNK_BYTES_MAX {
                     break;
                 }

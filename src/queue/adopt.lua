@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Puts back what a dead member held: a chunk from the tails of the blocks named, attempt + 1, in order.
+-- Puts back messages of a dead member: a chunk from the tails of the named blocks, in order, each with attempt +
+-- 1.
 -- KEYS[1] members ZSET     KEYS[2] orphans SET     KEYS[3] blocks:<dead> HASH  KEYS[4] lane:returned LIST
 -- KEYS[5] errors STREAM    KEYS[6] counts HASH     KEYS[7] wake LIST           KEYS[8] ledger STREAM
 -- KEYS[9] config HASH      KEYS[10] unread HASH    KEYS[11…] block:<dead>:<n> LIST
 -- ARGV    me, dead, chunk, bytes_max, then the numbers n of KEYS[11…], falling
--- Returns {'ok', returned, failed, blocks that are emptied}, 'already' (not an orphan), 'gone'
+-- Returns {'ok', returned, failed, number of blocks emptied}, 'already' (not an orphan), 'gone'
 -- Uses    deadline_of, enter, wake, whole
 local me, dead = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end

@@ -1,7 +1,8 @@
 //! Putting back the messages of dead members.
 //!
-//! **Invariant:** an orphan's blocks are emptied from the tail, in chunks bounded by number and by bytes;
-//! however many members do so at once, every message is put back once, in order, one attempt on.
+//! **Invariant:** an orphan's blocks are emptied from the tail, in chunks bounded by number and by
+//! bytes. However many members do this at once, every message is put back once, in order, one attempt
+//! on.
 
 use crate::id::MemberId;
 use crate::membership::{AskError, Patience, Session};
@@ -10,11 +11,11 @@ use crate::store::{Call, Reply, Script, Store, StoreError};
 static ADOPT: Script = Script::new("adopt", include_str!("adopt.lua"));
 static DISOWN: Script = Script::new("disown", include_str!("disown.lua"));
 
-/// Messages, blocks and bytes per call: a bound on how long Redis is busy with one.
+/// How many messages, blocks and bytes one call may move: a bound on how long Redis is busy with it.
 const CHUNK: usize = 100;
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What became of messages that dead members held.
+/// What happened to the messages of dead members.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -42,13 +43,13 @@ pub struct PutBack {
 #[derive(Debug)]
 struct Chunk {
     put_back: PutBack,
-    /// Blocks that are emptied, from the front of those named.
+    /// How many of the named blocks are empty now, from the front.
     emptied: usize,
-    /// Somebody else was faster: the member is no orphan any more.
+    /// Another member was faster: this member is no longer an orphan.
     is_over: bool,
 }
 
-/// Puts back the messages of a dead member, those that were in its blocks when this began; counts them.
+/// Puts back the messages that were in the blocks of a dead member when this began, and counts them.
 pub(crate) async fn adopt_messages(
     store: &Store,
     session: &Session,
@@ -58,12 +59,12 @@ pub(crate) async fn adopt_messages(
     let open = Call::plain("HKEYS").arg(store.keys.blocks(orphan)).reading(Reply::into_texts);
     let open = store.work.call(&open, session.trust.call_timeout()).await;
     let open = open.map_err(AskError::Failed)?;
-    // `hi` is no number; a name that no worker of ours gives is 0 and stays.
+    // `hi` and other fields that are not the number of a block are skipped.
     let mut open: Vec<u64> = open.iter().filter_map(|n| n.parse().ok()).collect();
     open.sort_unstable_by(|a, b| b.cmp(a));
     let mut rest = &open[..];
     while !rest.is_empty() {
-        // A chunk that was put back is gone from the block: a repeat takes the next one.
+        // A chunk that was put back is no longer in the block: a repeat takes the next chunk.
         let call = adopt_call(store, session, orphan, &rest[..rest.len().min(CHUNK)]);
         let chunk = session.ask(&store.work, Patience::UNTIL_ANSWERED, call).await?;
         total.returned += chunk.put_back.returned;
@@ -111,8 +112,8 @@ fn chunk(reply: Reply) -> Result<Chunk, StoreError> {
     }
 }
 
-/// Finds blocks that belong to neither a member nor an orphan, and makes them orphans. There are
-/// none unless somebody deleted keys by hand or Redis lost data.
+/// Finds blocks whose owner is neither a member nor an orphan, and makes the owner an orphan. Such
+/// blocks exist only if somebody deleted keys by hand or Redis lost data.
 pub(crate) async fn disown_strays(store: &Store, session: &Session) -> Result<u64, AskError> {
     let keys = &store.keys;
     let prefix = keys.all_blocks();

@@ -1,9 +1,9 @@
 //! Blocks and claims: what one fetch moved to one worker.
 //!
-//! **Invariant:** block numbers rise by one per session and a number is used for one block only; so how
-//! many blocks are open and the highest number name one state, and Redis is asked for nothing else. A
-//! [`Claim`] is made by a fetch and by nothing else, is not copied, and is used up by settling or
-//! giving back, so settling twice does not compile.
+//! **Invariant:** block numbers rise by one per session, and a number is used for one block only. So
+//! the number of open blocks and the highest number name one state, and Redis is asked for nothing
+//! else. A [`Claim`] is made by a fetch and by nothing else. It is not copied, and settling or giving
+//! back uses it up, so settling twice does not compile.
 
 use crate::id::{MemberId, MessageId};
 use crate::membership::Session;
@@ -15,15 +15,15 @@ static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));
 static UNREAD: Script = Script::new("unread", include_str!("unread.lua"));
 
-/// Returned messages, each a block of its own, that one fetch opens at the most.
+/// How many returned messages one fetch may bring, each in a block of its own.
 pub(crate) const RETURNED_MAX: usize = 100;
-/// From this attempt on a message is handled with nothing beside it, so it is fetched alone.
+/// From this attempt on a message is handled alone, so it is fetched alone.
 pub(crate) const ALONE_FROM: u32 = 3;
-/// A message that this many workers could not read in time is failed, or that was given back this often.
+/// A message fails if this many workers could not read it in time, or if it was given back this often.
 const UNREAD_MAX: u32 = 5;
 const UNREAD_TRIES: u32 = 20;
 
-/// The right to settle one message, once.
+/// The permission to settle one message, once.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) block: u64,
@@ -50,13 +50,13 @@ pub(crate) enum Fetched {
     },
     Empty,
     Burnt,
-    /// The number was used and its block is closed: go on with the next.
+    /// The number was used and its block is closed: go on with the next number.
     Closed,
-    /// Redis lost data: numbers are missing, or a block is open that nobody holds.
+    /// Redis lost data: numbers are missing, or a block that nobody holds is open.
     DataLoss,
 }
 
-/// The keys between which messages move to a worker and back, without its blocks.
+/// The keys between which messages move to a worker and back, without the keys of its blocks.
 fn between(store: &Store, me: &MemberId, lanes: [Lane; 4]) -> Vec<String> {
     let keys = &store.keys;
     let mut all =
@@ -70,14 +70,14 @@ fn between(store: &Store, me: &MemberId, lanes: [Lane; 4]) -> Vec<String> {
 pub(crate) struct Fetch {
     /// The number of its first block.
     pub(crate) n: u64,
-    /// Which lane comes first.
+    /// The lanes, in the order to serve them.
     pub(crate) lanes: [Lane; 4],
-    /// Messages; 0 only uses the number up.
+    /// How many messages at most; 0 only uses up the number.
     pub(crate) max: usize,
     pub(crate) bytes_max: usize,
-    /// Returned messages it may bring, each in a block of its own.
+    /// How many returned messages it may bring, each in a block of its own.
     pub(crate) blocks: usize,
-    /// How many blocks the worker holds, and which, if they are few.
+    /// How many blocks the worker holds, and their numbers if they are few.
     pub(crate) held: usize,
     pub(crate) known: String,
 }
@@ -116,7 +116,7 @@ impl Fetch {
             .reading(move |reply| Fetched::read(reply, first))
     }
 
-    /// Gives back whatever this fetch brought and could not be read, and uses its numbers up.
+    /// Gives back the messages of this fetch, which could not be read, and uses up its numbers.
     pub(crate) fn unread_call(&self, store: &Store, session: &Session) -> Call<Unread> {
         let mut keys = between(store, &session.id, Lane::ALL);
         let fixed = &store.keys;
@@ -135,15 +135,16 @@ impl Fetch {
     }
 }
 
-/// What became of blocks that could not be read.
+/// The result of giving back blocks that could not be read.
 #[derive(Debug)]
 pub(crate) struct Unread {
-    /// The last number of this fetch: all up to it are used up.
+    /// The last number of this fetch. All numbers up to it are used up.
     pub(crate) last: u64,
-    /// Messages that came alone and of which this worker had not said so before, and whether they failed.
+    /// Messages that came alone and that this worker reports for the first time, and whether they
+    /// failed.
     pub(crate) messages: Vec<(MessageId, bool)>,
     pub(crate) given_back: u64,
-    /// It was one message, and that was too large.
+    /// It was a single message, and it was too large.
     pub(crate) alone: bool,
 }
 
@@ -219,7 +220,7 @@ fn block(
     Ok(Block { n, stamp, messages })
 }
 
-/// Returns unstarted messages to the head of their lane, uncounted.
+/// Returns messages that were not started to the head of their lane. This is not an attempt.
 pub(crate) fn give_back(
     store: &Store,
     session: &Session,

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Returns unstarted messages of the caller's block to the head of their lane; no attempt is counted.
+-- Returns messages of the caller's block that were not started to the head of their lane. This is not an attempt.
 -- Uses    clock, deadline_of, refresh, wake, whole
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] counts HASH   KEYS[4] wake LIST
 -- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes   KEYS[10] block:<me>:<n> LIST
@@ -22,7 +22,7 @@ for i = #ARGV, 6, -1 do
   if message ~= '' and message ~= '-' then
     local letter, attempt = string.match(message, '^.(.).|[^|]+|(%d+)|')
     local at = letter and string.find(ARGV[5], letter, 1, true)
-    -- What was returned before stays in the lane of the returned, where it travels alone.
+    -- A message that was returned before goes to the lane of returned messages, where it travels alone.
     local lane = (attempt ~= '1' or not at) and KEYS[5] or KEYS[5 + at]
     moves[#moves + 1] = {lane, message, ARGV[i]}
   end

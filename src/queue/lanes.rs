@@ -1,8 +1,8 @@
 //! Which lane a block starts with, as a pure function of its number.
 //!
-//! **Invariant:** of as many blocks as the weights add up to, each lane is the first of exactly its
-//! weight, spread as evenly as can be. So no lane is starved, however full the others are; and what
-//! its turn cannot fill is filled from the others, the most urgent first.
+//! **Invariant:** in a cycle of as many blocks as the weights add up to, each lane is first exactly as
+//! often as its weight, spread as evenly as possible. So no lane is starved, however full the others
+//! are. What the first lane cannot fill is filled from the others, the most urgent first.
 
 use super::message::Lane;
 use crate::config::LaneWeights;
@@ -21,7 +21,7 @@ impl Turns {
             (Lane::Low, i64::from(low)),
         ];
         let total: i64 = weights.iter().map(|(_, weight)| weight).sum();
-        // Every turn each lane earns its weight; the richest is first and pays for the turn.
+        // In every turn each lane earns its weight. The richest lane is first and pays for the turn.
         let mut purse = [0; 4];
         let turn = |_| {
             let mut richest = 0;
@@ -41,7 +41,7 @@ impl Turns {
     pub(crate) fn order(&self, n: u64) -> [Lane; 4] {
         let mut order = Lane::ALL;
         if let Some(first) = self.0.get((n % self.0.len().max(1) as u64) as usize) {
-            // Stable: the others stay in their order.
+            // The sort is stable: the others stay in their order.
             order.sort_by_key(|lane| lane != first);
         }
         order

@@ -23,12 +23,12 @@ use crate::json_time::at_ms;
 const VERSION: u8 = b'1';
 /// Flag: `<length>:<headers JSON>` stands before the payload.
 const HEADERS: u8 = b'h';
-/// Bytes of one header.
+/// The most bytes of one header.
 const HEADER_BYTES_MAX: usize = 200;
 
-/// A line in which messages wait.
+/// A queue in which messages wait.
 ///
-/// Workers serve `returned` (what dead workers left) first, then these by weight
+/// Workers serve `returned` (the messages of dead workers) first, then these by weight
 /// ([`LaneWeights`](crate::LaneWeights)).
 ///
 /// ```
@@ -51,10 +51,10 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// All of them, the most urgent first.
+    /// All lanes, the most urgent first.
     pub(crate) const ALL: [Lane; 4] = [Lane::High, Lane::Generated, Lane::Normal, Lane::Low];
 
-    /// Its name, as it stands in its key.
+    /// Its name, as in its key.
     pub fn name(self) -> &'static str {
         match self {
             Lane::High => "high",
@@ -74,12 +74,13 @@ impl Lane {
         }
     }
 
-    /// Refuses the one lane that nobody but the generator may add to.
+    /// Refuses the lane to which only the generator may add messages.
     pub(crate) fn check_open(self) -> Result<(), Error> {
         if self != Lane::Generated {
             return Ok(());
         }
-        let problem = "generated takes only what the generator makes".to_owned();
+        let problem =
+            "generated accepts only messages of the generator: use high, normal or low".to_owned();
         Err(Error::Config { field: "lane", problem })
     }
 
@@ -91,7 +92,7 @@ impl Lane {
 impl std::str::FromStr for Lane {
     type Err = Error;
 
-    /// Reads its name.
+    /// Reads the name of a lane.
     ///
     /// ```
     /// assert_eq!("high".parse::<artel::Lane>()?, artel::Lane::High);
@@ -112,7 +113,7 @@ impl fmt::Display for Lane {
     }
 }
 
-/// What travels beside a payload. Fields of later versions are left alone.
+/// The headers of a message. Fields of later versions are ignored.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Headers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +124,7 @@ pub(crate) struct Headers {
     pub(crate) origin: Option<String>,
 }
 
-/// A message that is still to be added.
+/// A message that is not added yet.
 ///
 /// ```
 /// # use artel::NewMessage;
@@ -148,24 +149,24 @@ impl NewMessage {
         serde_json::to_vec(value).map(NewMessage::new)
     }
 
-    /// Says what kind of message it is, for handlers that tell kinds apart.
+    /// Sets its kind. A member can have a handler for each kind.
     pub fn with_kind(mut self, kind: impl Into<String>) -> NewMessage {
         self.headers.get_or_insert_default().kind = Some(kind.into());
         self
     }
 
-    /// Gives it the W3C trace context of whoever makes it.
+    /// Sets the W3C trace context of its maker.
     pub fn with_traceparent(mut self, traceparent: impl Into<String>) -> NewMessage {
         self.headers.get_or_insert_default().traceparent = Some(traceparent.into());
         self
     }
 
-    /// What it will carry.
+    /// Its payload.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Refuses what is larger than allowed.
+    /// Refuses a payload that is too large, and headers that are not allowed.
     pub(crate) fn check(&self, payload_bytes_max: usize) -> Result<(), Error> {
         if self.payload.len() > payload_bytes_max {
             return Err(Error::PayloadTooLarge {
@@ -187,7 +188,7 @@ impl NewMessage {
         Ok(())
     }
 
-    /// Writes its envelope into `buffer`, over whatever was there: one buffer serves a whole push.
+    /// Writes its envelope into `buffer`, in place of the old content: one buffer serves a whole push.
     pub(crate) fn envelope(
         &self,
         buffer: &mut Vec<u8>,
@@ -250,12 +251,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// Its name, the same over all attempts.
+    /// Its id, the same over all attempts.
     pub fn id(&self) -> &MessageId {
         &self.id
     }
 
-    /// 1 for the first time it is handed out, more if workers died while they held it.
+    /// 1 for the first attempt, more if workers died while they held it.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -270,42 +271,42 @@ impl Message {
         self.lane
     }
 
-    /// What kind of message it is, if its maker said so.
+    /// Its kind, if its maker set one.
     pub fn kind(&self) -> Option<&str> {
         self.headers.as_deref()?.kind.as_deref()
     }
 
-    /// The W3C trace context of its maker, if it was given.
+    /// The W3C trace context of its maker, if it was set.
     pub fn traceparent(&self) -> Option<&str> {
         self.headers.as_deref()?.traceparent.as_deref()
     }
 
-    /// The id under which it failed before it was put back to work, if it was.
+    /// The id under which it failed before, if it was put back to work.
     pub fn origin(&self) -> Option<&str> {
         self.headers.as_deref()?.origin.as_deref()
     }
 
-    /// What it carries.
+    /// Its payload.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// What it carries, without copying it.
+    /// Its payload, without a copy.
     pub fn into_payload(self) -> Vec<u8> {
         self.payload
     }
 
-    /// What it carries, as text; invalid UTF-8 is replaced.
+    /// Its payload as text. Invalid UTF-8 is replaced.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.payload)
     }
 
-    /// What it carries, read as JSON.
+    /// Its payload, read as JSON.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
 
-    /// Reads an envelope; gives it back if it is not one of ours.
+    /// Reads an envelope. Gives it back if it is not one of ours.
     pub(crate) fn parse(mut envelope: Vec<u8>) -> Result<Message, Vec<u8>> {
         match Message::head(&envelope) {
             Some((mut message, start)) => {
@@ -317,7 +318,7 @@ impl Message {
         }
     }
 
-    /// Everything but the payload, and where that begins.
+    /// Everything but the payload, and where the payload begins.
     fn head(envelope: &[u8]) -> Option<(Message, usize)> {
         let (head, rest) = split(envelope)?;
         let &[VERSION, lane, flags] = head else { return None };
@@ -343,8 +344,7 @@ impl Message {
         Some((message, envelope.len() - rest.len()))
     }
 
-    /// Stands in for an envelope that could not be read, so that it can be failed and kept.
-    /// A new message as a worker gets it, without having been anywhere.
+    /// A new message as a worker would get it, made without Redis.
     pub(crate) fn received(new: NewMessage, lane: Lane) -> Message {
         let NewMessage { payload, headers } = new;
         Message {
@@ -357,6 +357,7 @@ impl Message {
         }
     }
 
+    /// Stands in for an envelope that could not be read, so that it can be failed and kept.
     pub(crate) fn unreadable(envelope: Vec<u8>) -> Message {
         let id = MessageId::unreadable();
         let lane = Lane::Normal;

@@ -1,9 +1,9 @@
 //! [`Pusher`]: adds the generator's messages.
 //!
-//! **Invariant:** a push adds all of its numbered messages or none, once, however often it is
-//! repeated, and only while its term leads. A number is sent with the same bytes until it is answered. It is used up
-//! only by an answer that says so; whatever else happens, the term ends and a new one starts at 1.
-//! A state is pushed with all messages of its tick or not at all.
+//! **Invariant:** a push adds all of its numbered messages or none, once, however often it is repeated,
+//! and only while its term leads. A number is sent with the same bytes until it is answered. It is used
+//! up only by an answer that says so. In all other cases the term ends, and a new one starts at 1. A
+//! state is pushed with all messages of its tick or not at all.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// A push carries at most this many bytes of payload.
 const PUSH_BYTES_MAX: usize = 1 << 20;
 
-/// What is to be pushed, in order.
+/// The messages and states to push, in order.
 #[derive(Default)]
 pub(crate) struct Unpushed {
     messages: Vec<NewMessage>,
@@ -35,7 +35,7 @@ pub(crate) struct Unpushed {
     stated: Vec<Stated>,
 }
 
-/// A tick that keeps a state: its messages and the state are one push's.
+/// A tick that keeps a state. Its messages and its state go into one push.
 struct Stated {
     messages: Range<usize>,
     state: Arc<[u8]>,
@@ -46,8 +46,8 @@ impl Unpushed {
         self.messages.len()
     }
 
-    /// Adds what a tick made, at most `room` messages in all. Messages that keep a state are added all or not at all:
-    /// false if there is no room for them.
+    /// Adds the messages of a tick, up to `room` messages in all. Messages that keep a state are added
+    /// all or not at all. Returns false if there is no room for them.
     pub(crate) fn add(
         &mut self,
         messages: Vec<NewMessage>,
@@ -71,12 +71,12 @@ impl Unpushed {
 #[derive(Debug, Eq, PartialEq)]
 struct Slice {
     messages: Range<usize>,
-    /// Which of the states: the last of those it carries.
+    /// The index of its state: the last of the states it carries.
     state: Option<usize>,
 }
 
-/// What goes into the next push: as many messages as fit, at least one, and a tick that keeps a state
-/// whole; `None` when nothing is left.
+/// The next push: as many messages as fit, but at least one. A tick that keeps a state stays whole.
+/// `None` if nothing is left.
 fn next_slice(all: &Unpushed, from: usize, stated: usize, messages_max: usize) -> Option<Slice> {
     let (mut end, mut next, mut bytes) = (from, stated, 0);
     let size = |range: Range<usize>| -> usize {
@@ -104,7 +104,7 @@ fn next_slice(all: &Unpushed, from: usize, stated: usize, messages_max: usize) -
 /// Why a term ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
-    /// Told to stop: the lease is still ours and can be resigned.
+    /// The process stops. The lease is still ours and can be resigned.
     Stopped,
     /// Another term leads, or Redis lost the numbers.
     Deposed,
@@ -112,7 +112,7 @@ pub(crate) enum Ending {
     Over,
 }
 
-/// How the term of a lease ended that is over.
+/// How the term of a lease that is over has ended.
 pub(crate) fn ending_of(lease: &Lease) -> Ending {
     if lease.session.over.is_cancelled() { Ending::Over } else { Ending::Deposed }
 }
@@ -120,9 +120,9 @@ pub(crate) fn ending_of(lease: &Lease) -> Ending {
 /// What Redis answered to a push.
 #[derive(Debug)]
 enum Pushed {
-    /// They are in the queue, from this call or from an earlier copy of it.
+    /// The messages are in the queue, from this call or from an earlier copy of it.
     Accepted,
-    /// A bound is reached, as this says; nothing was added and no number used.
+    /// A bound is reached; the text says which. Nothing was added and no number was used.
     Full(String),
     /// Nothing more is accepted under this term.
     Ended(Ended),
@@ -152,7 +152,7 @@ impl Pushed {
     }
 }
 
-/// Which bound is reached.
+/// Says which bound is reached.
 pub(super) fn full(reply: &Reply, lane: Lane) -> Result<String, StoreError> {
     let (which, max) = (reply.text(0)?, reply.text(1)?);
     Ok(match which.as_str() {
@@ -168,7 +168,7 @@ pub(crate) struct TermNumbers {
     states: u64,
 }
 
-/// How far everything was cut into pushes.
+/// How much of everything was already cut into pushes.
 struct Cut<'a> {
     all: &'a Unpushed,
     messages: usize,
@@ -189,13 +189,13 @@ impl Pusher {
         Pusher { store, config, board, is_full: AtomicBool::new(false) }
     }
 
-    /// A new term begins: whether there is room is not known.
+    /// A new term begins: it is not known yet whether there is room.
     pub(crate) fn begin_term(&self) {
         self.is_full.store(false, Ordering::Relaxed);
     }
 
-    /// Pushes everything; how the term ended, if it did. What finds no room when `stop` is cancelled is dropped
-    /// before it was anybody's: the tick is skipped.
+    /// Pushes everything. Returns how the term ended, if it did. Messages that find no room when `stop`
+    /// is cancelled are dropped before Redis has accepted them: their tick is skipped.
     pub(crate) async fn push_all(
         &self,
         lease: &Lease,
@@ -206,7 +206,7 @@ impl Pusher {
         let mut cut = Cut { all, messages: 0, states: 0 };
         let mut next = self.next_call(lease, numbers, &mut cut);
         while let Some(call) = next {
-            // While Redis works on this push, the next one is put together.
+            // While Redis works on this push, the next one is prepared.
             let prepare = async { self.next_call(lease, numbers, &mut cut) };
             let (ending, prepared) = futures_util::join!(self.push(lease, call, stop), prepare);
             if ending.is_some() {
@@ -217,7 +217,7 @@ impl Pusher {
         None
     }
 
-    /// Cuts off the next push and numbers it; `None` when nothing is left.
+    /// Cuts off the next push and numbers it. `None` if nothing is left.
     fn next_call(
         &self,
         lease: &Lease,
@@ -237,8 +237,8 @@ impl Pusher {
         Some(self.call(lease, first, &cut.all.messages[slice.messages], state))
     }
 
-    /// The call that adds `messages`, numbered from `first` on, and keeps the generator's state, if there is one: its
-    /// number within the term, and itself.
+    /// The call that adds `messages`, numbered from `first` on, and keeps the generator's state, if
+    /// there is one. `state` is its number within the term, and its bytes.
     fn call(
         &self,
         lease: &Lease,
@@ -275,7 +275,8 @@ impl Pusher {
         call.refreshing(&["ok", "already", "full", "fenced", "gap"]).reading(Pushed::read)
     }
 
-    /// Sends one numbered push until it is in the queue; how the term ended, if it did before.
+    /// Sends one numbered push until it is in the queue. Returns how the term ended, if it ended before
+    /// that.
     async fn push(
         &self,
         lease: &Lease,
@@ -286,7 +287,8 @@ impl Pusher {
         let replicas = self.config.durability.replicas();
         loop {
             let parts = vec![call.clone().into()];
-            // What is in the queue waits for replicas, and that is progress; a refusal waits for nobody.
+            // An accepted push waits for replicas, and that is progress. A refused push waits for
+            // nothing.
             let wanted = |answer: &Pushed| match answer {
                 Pushed::Accepted => {
                     session.tenures.lease.note_progress();
@@ -326,7 +328,7 @@ impl Pusher {
                 }
             };
             if let Some(reason) = refused {
-                session.tenures.lease.note_progress(); // it works; it is Redis that has no room
+                session.tenures.lease.note_progress(); // the generator works; Redis has no room
                 if !self.is_full.swap(true, Ordering::Relaxed) {
                     self.board.publish(Notice::Full { reason });
                 }
@@ -340,7 +342,7 @@ impl Pusher {
         }
     }
 
-    /// It is in the queue.
+    /// Notes that a push is in the queue.
     fn accepted(&self, lease: &Lease) {
         lease.session.tenures.lease.note_progress();
         if self.is_full.swap(false, Ordering::Relaxed) {
@@ -348,7 +350,7 @@ impl Pusher {
         }
     }
 
-    /// How the term ended.
+    /// Reports why the term ended.
     fn ended(&self, lease: &Lease, why: Ended) -> Ending {
         match why {
             Ended::Fenced => {
@@ -391,7 +393,7 @@ mod tests {
         all
     }
 
-    /// The pushes of all this: how many messages each, and which state.
+    /// All pushes: how many messages each has, and which state.
     fn pushes(all: &Unpushed, messages_max: usize) -> Vec<(usize, Option<usize>)> {
         let (mut from, mut stated, mut pushes) = (0, 0, Vec::new());
         while let Some(Slice { messages, state }) = next_slice(all, from, stated, messages_max) {
@@ -415,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_tick_with_a_state_is_one_push() {
-        // Larger than a push, and still whole; what comes before it goes first.
+        // Larger than a push, and still whole. The messages before it go first.
         let ticks = unpushed(vec![tick(1, b"a"), stated(1200), tick(600, b"b")]);
         assert_eq!(pushes(&ticks, 500), [(1, None), (1200, Some(0)), (500, None), (100, None)]);
         // Several small ones share a push, which keeps the last state.

@@ -1,9 +1,9 @@
-//! Adding messages that anybody sends.
+//! Adding the messages of senders.
 //!
-//! **Invariant:** a batch is added whole or not at all, once, however often it is repeated: its
-//! numbers are bound to it until Redis has answered. A number whose answer never came is never used
-//! for anything else; its sender goes on under a new name. Redis takes numbers only from a name it knows:
-//! a sender enrols first, once per name, so a name that was forgotten is refused and never begins anew.
+//! **Invariant:** a batch is added whole or not at all, once, however often it is repeated: its numbers
+//! are bound to it until Redis has answered. A number whose answer never came is never used for
+//! anything else: its sender goes on under a new name. Redis accepts numbers only under a name it
+//! knows. A sender enrolls first, once per name, so a forgotten name is refused and never starts again.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
 
 /// How long one try waits for its answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an unanswered batch is sent again, the same bytes, unless the sender says otherwise.
+/// How long an unanswered batch is repeated, with the same bytes, unless the sender sets another time.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
-/// Pause before an unanswered batch is sent again.
+/// Pause before an unanswered batch is repeated.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long a key is remembered unless the sender says otherwise.
+/// How long a key is remembered, unless the sender sets another time.
 const DEDUP: Duration = Duration::from_secs(86_400);
 const DEDUP_MAX: Duration = Duration::from_secs(30 * 86_400);
 const DEDUP_KEY_BYTES_MAX: usize = 200;
@@ -52,15 +52,15 @@ const DEDUP_KEY_BYTES_MAX: usize = 200;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// Its name; of the earlier one if it is a duplicate.
+    /// Its id. For a duplicate it is the id of the earlier message.
     pub id: MessageId,
     /// False if a message was sent under the same key before, so this one was not added.
     pub is_new: bool,
 }
 
-/// Puts messages into a lane. Needs no session: anybody may send, without being a member.
+/// Adds messages to a lane. It needs no session: a sender is not a member.
 ///
-/// Calls of one sender, and of its clones, go side by side: none waits for another. Each ends within
+/// Calls of one sender, and of its clones, run side by side: none waits for another. Each ends within
 /// the time-out (default 5 s).
 ///
 /// ```
@@ -87,12 +87,13 @@ pub struct Sender {
 }
 
 impl Fleet {
-    /// Sends into other lanes, many at once, or once per key. Made from one fleet, senders share their names.
+    /// A sender: it sends to other lanes, many messages at once, or once per key. All senders of one
+    /// `Fleet` share their names.
     pub fn sender(&self) -> Sender {
         Sender { fleet: self.clone(), lane: Lane::Normal, remember: DEDUP, timeout: TIMEOUT }
     }
 
-    /// Puts a message into the lane `normal`, for any worker of the fleet.
+    /// Adds a message to the lane `normal`, for any worker of the fleet.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -112,7 +113,7 @@ impl Fleet {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the message may have been added or not; never twice.
+    /// If it is dropped before it returns, the message may have been added or not, but never twice.
     pub async fn send(&self, message: impl Into<NewMessage>) -> Result<Sent, Error> {
         self.sender().send(message).await
     }
@@ -141,12 +142,12 @@ impl Budget {
 }
 
 impl Sender {
-    /// Messages in one batch.
+    /// The most messages in one batch.
     pub const BATCH_MAX: usize = 1000;
-    /// Bytes of the payloads of one batch, unless it is a single message.
+    /// The most bytes of payload in one batch, unless it is a single message.
     pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
-    /// Sends into this lane from now on (default `normal`).
+    /// Sends to this lane from now on (default `normal`).
     pub fn lane(mut self, lane: Lane) -> Sender {
         self.lane = lane;
         self
@@ -158,7 +159,7 @@ impl Sender {
         self
     }
 
-    /// How long a call may take, Redis being away included (default 5 s).
+    /// How long a call may take, also while Redis is down (default 5 s).
     pub fn timeout(mut self, time: Duration) -> Sender {
         self.timeout = time;
         self
@@ -172,7 +173,7 @@ impl Sender {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the message may have been added or not; never twice.
+    /// If it is dropped before it returns, the message may have been added or not, but never twice.
     pub async fn send(&self, message: impl Into<NewMessage>) -> Result<Sent, Error> {
         let (first, _) = self.deliver(&[message.into()], None).await?;
         Ok(first)
@@ -186,7 +187,7 @@ impl Sender {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the message may have been added or not; never twice.
+    /// If it is dropped before it returns, the message may have been added or not, but never twice.
     pub async fn send_once(
         &self,
         key: &str,
@@ -207,7 +208,8 @@ impl Sender {
         Err(Error::Config { field: "dedup", problem })
     }
 
-    /// Adds all of these messages or none: at most 1,000, and 1 MiB of payload unless it is one.
+    /// Adds all of these messages or none. A batch has at most 1,000 messages, and at most 1 MiB of
+    /// payload unless it is a single message.
     ///
     /// # Errors
     ///
@@ -217,7 +219,7 @@ impl Sender {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the messages may have been added or not; never twice.
+    /// If it is dropped before it returns, the messages may have been added or not, but never twice.
     pub async fn send_all(&self, messages: &[NewMessage]) -> Result<Vec<MessageId>, Error> {
         if messages.is_empty() {
             return Ok(Vec::new());
@@ -246,7 +248,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends one batch until it is answered; the first message and its number.
+    /// Sends one batch until it is answered. Returns the first message and its number.
     async fn deliver(
         &self,
         messages: &[NewMessage],
@@ -267,8 +269,8 @@ impl Sender {
             None => self.enroll(budget).await?,
         };
         let mut call = self.call(&numbers, messages, key);
-        // A copy of this batch went out and was not answered: it may have been added, or be added
-        // still, so no refusal of a later copy says that it was not.
+        // A copy of this batch was sent and not answered. It may have been added, or may still be
+        // added, so the refusal of a later copy does not prove that it was not.
         let mut unheard = false;
         loop {
             match self.try_once(&call, &numbers, budget).await {
@@ -288,7 +290,7 @@ impl Sender {
                     numbers = self.enroll(budget).await?;
                     call = self.call(&numbers, messages, key);
                 }
-                // Whether a copy that nobody answered was added is not known any more.
+                // It can no longer be known whether an unanswered copy was added.
                 Try::Forgotten => return Err(in_doubt(&numbers, messages, key, budget)),
                 Try::Unheard => unheard = true,
                 Try::Refused { .. } | Try::Again => {}
@@ -305,7 +307,8 @@ impl Sender {
         let refused = |error, keeps_name| Try::Refused { error, keeps_name };
         let epoch = self.fleet.store.work.epoch();
         match self.fleet.store.work.call(call, budget.one_try()).await {
-            // Too few replicas have it: the same batch again is already there, and then on the replicas.
+            // Too few replicas have it: repeat the same batch. It is not added again, and is on the
+            // replicas then.
             Ok(Answer::Added | Answer::Duplicate(_)) if !self.replicated(budget, epoch).await => {
                 Try::Unheard
             }
@@ -317,10 +320,10 @@ impl Sender {
             Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
             Ok(Answer::Protocol(theirs)) => refused(self.fleet.store.other_protocol(&theirs), true),
             Ok(Answer::Forgotten) => Try::Forgotten,
-            // How far such a call got is not known, so its name is not used again.
+            // It is not known how far such a call got, so its name is not used again.
             Err(error @ StoreError::Odd(_)) => refused(self.fleet.store.explain(error), false),
             Err(error) if error.is_unheard() => {
-                tracing::debug!(%error, "send unanswered, will be repeated");
+                tracing::debug!(%error, "send was not answered: it will be repeated");
                 Try::Unheard
             }
             Err(error) if error.is_passing() && !budget.is_over() => Try::Again,
@@ -334,7 +337,7 @@ impl Sender {
         }
     }
 
-    /// Do as many replicas have it as must? Whatever goes wrong with asking, the batch itself is in.
+    /// Do enough replicas have it? Also without them the batch itself was added.
     async fn replicated(&self, budget: Budget, epoch: u64) -> bool {
         let wanted = self.fleet.durability.replicas();
         let have = self.fleet.store.replicas(wanted, budget.one_try(), epoch).await;
@@ -365,8 +368,8 @@ impl Sender {
         call.reading(move |reply| Answer::read(&reply, lane))
     }
 
-    /// Makes a new name known to Redis. Once per name: a late copy must not make a name known again
-    /// that was forgotten. Nothing was sent yet.
+    /// Enrolls a new name in Redis, once per name: a late copy must not enroll a forgotten name again.
+    /// Nothing was sent yet.
     async fn enroll(&self, budget: Budget) -> Result<Numbers, Error> {
         loop {
             let (name, asked) = (nonce(), Moment::now());
@@ -387,12 +390,12 @@ impl Sender {
                 Err(error) if error.is_oom() => {
                     return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
                 }
-                // A name that nobody heard of does no harm: nothing was sent.
+                // A name without an answer does no harm: nothing was sent under it.
                 Err(error) if error.is_unheard() => {
-                    tracing::debug!(%error, "a name was not made known");
+                    tracing::debug!(%error, "enroll was not answered");
                     let redis = self.fleet.store.address().to_owned();
                     let reason = match self.fleet.store.work.is_refused() {
-                        true => format!("nobody is there, tried for {:?}", budget.timeout),
+                        true => format!("connection refused, tried for {:?}", budget.timeout),
                         false => format!("no answer within {:?}", budget.timeout),
                     };
                     return Err(Error::Unreachable { redis, reason, why: Unreached::Network });
@@ -403,7 +406,7 @@ impl Sender {
     }
 }
 
-/// Nobody knows whether these messages were added.
+/// The error if it is not known whether these messages were added.
 fn in_doubt(
     numbers: &Numbers,
     messages: &[NewMessage],
@@ -418,10 +421,10 @@ fn in_doubt(
     }
 }
 
-/// What came of one try.
+/// The result of one try.
 enum Try {
     Sent(Sent),
-    /// Nothing was added by this copy.
+    /// This copy added nothing.
     Refused {
         error: Error,
         /// The name can be used for another batch.
@@ -429,9 +432,9 @@ enum Try {
     },
     /// It may have been added.
     Unheard,
-    /// It was not, and may be the next time.
+    /// It was not added. The next try may succeed.
     Again,
-    /// Redis does not know the name any more: after an hour of silence, or by data loss.
+    /// Redis has forgotten the name: after an hour without a batch, or because it lost data.
     Forgotten,
 }
 
@@ -440,7 +443,7 @@ enum Answer {
     Added,
     /// A message with this id was sent under the same key before.
     Duplicate(MessageId),
-    /// A bound is reached, as this says.
+    /// A bound is reached; the text says which.
     Full(String),
     Protocol(String),
     Forgotten,
@@ -452,7 +455,8 @@ impl Answer {
             "ok" | "already" => Ok(Answer::Added),
             "duplicate" => {
                 let id = MessageId::from_redis(&reply.text(0)?);
-                let id = id.ok_or_else(|| StoreError::odd("the key holds no message's id"))?;
+                let id =
+                    id.ok_or_else(|| StoreError::odd("the key does not hold the id of a message"))?;
                 Ok(Answer::Duplicate(id))
             }
             "full" => Ok(Answer::Full(full(reply, lane)?)),

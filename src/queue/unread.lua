@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Gives back blocks that the caller cannot read over its link, uncounted. A message that came alone is noted: what
--- several workers could not read is failed.
+-- Gives back blocks that the caller cannot read over its link. This is not an attempt. A message that came alone
+-- is recorded: if several workers could not read it, it fails.
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] counts HASH   KEYS[4] wake LIST
 -- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes
 -- KEYS[10] unread HASH, message id -> how often it was given back, and the members that could not read it
@@ -8,12 +8,14 @@
 -- KEYS[14…] block:<me>:<n> LIST, the blocks of one fetch
 -- ARGV    me, n (the number of the first block), lease_ms, the lanes' letters in the order of KEYS[6…9],
 --         workers_max, tries_max (that many workers, or tries of any of them, fail a message)
--- Returns {'ok', the last number of this fetch, then for each message: its id and what became of it}, 'gone':
---         'many' (it came with others, so nothing is known of it: at the head of its lane again), 'back' (at the end of
---         its lane, so that others come first), 'again' (the same, and this worker had said so before), 'failed'
+-- Returns {'ok', the last number of this fetch, then for each message: its id and its result}, 'gone'; the results:
+--         'many' (it came with others, so it may be readable: at the head of its lane again), 'back' (at the end
+-- of
+--         its lane, so that others come first), 'again' (the same, and this worker had reported it before),
+-- 'failed'
 -- Uses    clock, deadline_of, enter, refresh, wake, whole
--- Why all their numbers are used up: the fetch may still arrive, and must open nothing; and a late copy of this call
--- must not find a block that was opened since.
+-- Why all numbers of the fetch are used up: the fetch may still arrive and must open nothing, and a late copy of
+-- this call must not find a block that was opened since.
 local me, n = ARGV[1], tonumber(ARGV[2])
 if not deadline_of(KEYS[1], me) then return 'gone' end
 refresh(KEYS[1], me, clock(), ARGV[3])
@@ -34,7 +36,7 @@ end
 local keep = redis.call('HGET', KEYS[13], 'ledger') or '0'
 local reply, failed = {'ok', whole(last)}, 0
 
--- A message that came alone: what becomes of it.
+-- Gives back or fails a message that came alone. Returns its result.
 local function alone(message, id, attempt, lane)
   local tries, by = string.match(redis.call('HGET', KEYS[10], id) or '0', '^(%d+) ?(.*)$')
   if not tries then tries, by = 0, '' end

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads who is a member and who has answered in one round of questions.
+-- Reads the members, and the answers of one round.
 -- KEYS[1] members ZSET   KEYS[2] stats:<round> HASH
 -- ARGV    none
 -- Returns {now_ms, members as id, deadline_ms …, answers as id, numbers …}

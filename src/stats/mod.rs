@@ -1,8 +1,8 @@
-//! [`FleetStats`]: what every member says about itself, asked for and collected in one go.
+//! [`FleetStats`]: the numbers of every member, requested and collected in one round.
 //!
-//! **Invariant:** whoever asks gets an answer within [`PATIENCE`] and a little: everything that was
-//! said until then, and the names of those who said nothing. The question is an event, so asking
-//! costs one wake-up per member however many ask at once: they share the round.
+//! **Invariant:** the caller gets a result within [`PATIENCE`] and a little: all answers until then,
+//! and the names of the members that did not answer. The question is an event, so asking costs one
+//! wake-up per member however many callers ask at once: they share the round.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,16 +22,16 @@ use crate::term::Term;
 
 static COLLECT: Script = Script::new("collect", include_str!("collect.lua"));
 
-/// How long members are waited for.
+/// How long to wait for the members.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long Redis is waited for, beside that.
+/// How long to wait for Redis, in addition to that.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(1);
 /// A round that nobody ended is over after this time.
 const ROUND_TTL: Duration = Duration::from_secs(3);
-/// Pause between two looks at the answers, growing.
+/// The first and the longest pause between two reads of the answers.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
-/// What one member says about itself.
+/// The numbers of one member.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -52,7 +52,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 pub struct MemberStats {
     /// Its session.
     pub id: MemberId,
-    /// What people call it.
+    /// Its name for people.
     pub label: String,
     /// Where it runs.
     pub host: String,
@@ -64,14 +64,14 @@ pub struct MemberStats {
     pub term: Option<Term>,
     /// Completed by this session.
     pub done: u64,
-    /// Found in error by this session.
+    /// Failed in this session.
     pub failed: u64,
-    /// Being handled.
+    /// Messages that are being handled.
     pub in_flight: u64,
     /// For how long it has run.
     #[serde(rename = "uptime_ms", with = "json_time::span_ms")]
     pub uptime: Duration,
-    /// Memory it has in use, where the system tells.
+    /// Memory it uses, if the system reports it.
     pub memory_bytes: Option<u64>,
     /// Half of its handlers took no longer than this; `None` if none ran in this session.
     #[serde(rename = "handler_p50_ms", with = "json_time::fine_ms_option")]
@@ -105,7 +105,7 @@ pub struct MemberStats {
 pub struct MissingMember {
     /// Its session.
     pub id: MemberId,
-    /// What people call it.
+    /// Its name for people.
     pub label: String,
     /// Where it runs.
     pub host: String,
@@ -116,7 +116,7 @@ pub struct MissingMember {
     pub left: TimeLeft,
 }
 
-/// Sums over all who answered.
+/// Sums over all members that answered.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -132,21 +132,21 @@ pub struct MissingMember {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StatsTotals {
-    /// Members there are.
+    /// All members.
     pub members: u64,
     /// Members that answered.
     pub answered: u64,
-    /// Completed by their present sessions.
+    /// Completed by their current sessions.
     pub done: u64,
-    /// Found in error by their present sessions.
+    /// Failed in their current sessions.
     pub failed: u64,
-    /// Being handled.
+    /// Messages that are being handled.
     pub in_flight: u64,
-    /// Memory in use, of those whose system tells.
+    /// Memory they use, for members whose system reports it.
     pub memory_bytes: u64,
 }
 
-/// What a fleet says about itself. Serialized, it is the documented answer of `/gather_stats`.
+/// The numbers of a fleet. Serialized, it is the documented answer of `/gather_stats`.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -174,17 +174,17 @@ pub struct FleetStats {
     /// How long the collecting took.
     #[serde(rename = "took_ms", with = "json_time::fine_ms")]
     pub took: Duration,
-    /// Sums over all who answered.
+    /// Sums over all members that answered.
     pub totals: StatsTotals,
-    /// Who answered, by label.
+    /// The members that answered, by label.
     pub members: Vec<MemberStats>,
-    /// Who did not.
+    /// The members that did not answer.
     pub missing: Vec<MissingMember>,
 }
 
 impl Fleet {
-    /// Asks every member of the fleet for its numbers; returns when all have answered, or after two
-    /// seconds with the names of those who have not. Whoever asks need not be a member.
+    /// Asks every member of the fleet for its numbers. Returns when all have answered, or after two
+    /// seconds with the names of the members that have not. The caller need not be a member.
     ///
     /// # Errors
     ///
@@ -192,17 +192,17 @@ impl Fleet {
     ///
     /// # Cancel safety
     ///
-    /// Safe: a round that nobody waits for is over by itself.
+    /// Safe: a round that nobody waits for ends by itself.
     pub async fn gather_stats(&self) -> Result<FleetStats, Error> {
         gather(self).await
     }
 }
 
-/// Asks everybody and waits for the answers, for a bounded time.
+/// Asks all members and waits for the answers, for a bounded time.
 async fn gather(fleet: &Fleet) -> Result<FleetStats, Error> {
     let began = Instant::now();
     let store = &fleet.store;
-    // A Redis that is away is found out at once, before anybody is waited for.
+    // If Redis is down, that is noticed at once, before waiting for members.
     let answers = tokio::time::timeout(REDIS_TIMEOUT, store.server()).await;
     answers.map_err(|_| Error::NoAnswer { after: REDIS_TIMEOUT })??;
     let limit = PATIENCE + REDIS_TIMEOUT;
@@ -233,7 +233,7 @@ async fn collect(fleet: &Fleet, began: Instant) -> Result<FleetStats, Error> {
         pause = (pause * 2).min(PAUSE.1);
     };
     clear_flag(fleet, &gather.key, round).await?;
-    // Whoever was asked and was judged dead meanwhile has not answered, either.
+    // A member that was asked and was judged dead meanwhile has not answered, either.
     for (id, deadline) in asked {
         if !collected.answers.contains_key(&id) {
             collected.members.entry(id).or_insert(deadline);
@@ -250,7 +250,7 @@ async fn collect(fleet: &Fleet, began: Instant) -> Result<FleetStats, Error> {
     };
     let missing = collected.members.iter().filter(|(id, _)| !collected.answers.contains_key(*id));
     let missing = missing.map(async |(id, deadline)| {
-        // For people: without it the id must do.
+        // This is for people. Without it the id must be enough.
         let info = store.member_info(id).await.unwrap_or_default();
         let MemberInfo { label, host, pid, .. } = info;
         let left = TimeLeft::between(collected.now_ms, *deadline);
@@ -269,7 +269,7 @@ impl FleetStats {
     fn add(&mut self, member: MemberStats) {
         let totals = &mut self.totals;
         totals.answered += 1;
-        // What a member says may be anything.
+        // A member may report any numbers.
         for (total, one) in [
             (&mut totals.done, member.done),
             (&mut totals.failed, member.failed),
@@ -299,7 +299,7 @@ impl Collected {
             let deadline = deadline.into_number()?;
             members.extend(MemberId::from_redis(&id).map(|id| (id, deadline)));
         }
-        // What a member of another version says, and we do not understand, counts as no answer.
+        // An answer of another version that we do not understand counts as no answer.
         let answers = next()?.into_pairs()?.into_iter().filter_map(|(id, numbers)| {
             let answer: MemberStats = serde_json::from_str(&numbers.into_text().ok()?).ok()?;
             (answer.id.as_str() == id).then(|| (answer.id.clone(), answer))
@@ -330,7 +330,7 @@ mod tests {
         };
         assert!(!round(vec![bulk("a"), bulk(numbers)]).is_complete());
         assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk("{}")]).is_complete());
-        // Nobody answers for another.
+        // A member cannot answer for another one.
         assert!(!round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(numbers)]).is_complete());
         let others = numbers.replace(r#""id":"a""#, r#""id":"b""#);
         assert!(round(vec![bulk("a"), bulk(numbers), bulk("b"), bulk(&others)]).is_complete());

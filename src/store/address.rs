@@ -17,7 +17,7 @@ use crate::error::BadAddress;
 
 /// Where Redis is: `redis://user:password@host:port/db`, `rediss://…` for TLS, or `unix:/path`.
 ///
-/// A plain text is an address, too. Certificates are given as PEM:
+/// A plain string is accepted as an address, too. Certificates are given as PEM:
 ///
 /// ```no_run
 /// # let ca_pem: Vec<u8> = Vec::new();
@@ -54,7 +54,7 @@ impl Address {
         self
     }
 
-    /// Reads it; connects to nothing yet.
+    /// Reads the address. It does not connect yet.
     pub(super) fn client(&self) -> Result<Client, Error> {
         let info = self.info()?;
         let wants_tls = self.ca.is_some() || self.identity.is_some();
@@ -72,7 +72,7 @@ impl Address {
         if self.url.contains('#') {
             return Err(bad(BadAddress::Hash));
         }
-        // For a socket that is how a database is named; for a host the client would ignore it.
+        // `?db=1` names the database of a socket. For a host the client would ignore it.
         let socket = ["unix:", "redis+unix:", "valkey+unix:"];
         if self.url.contains('?') && !socket.iter().any(|scheme| self.url.starts_with(scheme)) {
             return Err(bad(BadAddress::QuestionMark));
@@ -88,9 +88,9 @@ impl Address {
         Ok(self.info()?.redis_settings().db())
     }
 
-    /// Whom to trust, and who we are.
+    /// The trusted authorities, and our own certificate.
     fn tls(&self) -> Result<ClientConfig, Error> {
-        // An embedding program may have chosen who does its cryptography: then that one is used.
+        // If the program has installed a cryptography provider, that one is used.
         let chosen = CryptoProvider::get_default().cloned();
         let provider = chosen.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
         let config = ClientConfig::builder_with_provider(provider);
@@ -118,7 +118,7 @@ impl Address {
         for certificate in certificates(ca).map_err(|error| no_one(unreadable(error)))? {
             roots.add(certificate).map_err(|error| no_one(unreadable(error)))?;
         }
-        // No certificate at all would mean to trust nobody: say so now.
+        // Without a certificate no server would be trusted: report that now.
         match roots.is_empty() {
             true => Err(no_one("holds no certificate in PEM form".to_owned())),
             false => Ok(roots),
@@ -166,7 +166,7 @@ impl From<&Address> for Address {
     }
 }
 
-/// Without its secrets.
+/// Shows the address without its secrets.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(info) = self.info() else { return f.pad("an unreadable address") };

@@ -1,4 +1,4 @@
-//! What a Redis must be before a member joins on it.
+//! Checks whether a Redis server is fit for a fleet, before a member joins.
 //!
 //! **Invariant:** a server that could break the promise silently is refused at the start, with the
 //! reason, before anything is written to it.
@@ -12,7 +12,7 @@ use crate::error::{Denial, Unfit};
 static PERMISSIONS: Script = Script::new("permissions", include_str!("permissions.lua"));
 static OPEN: Script = Script::new("open", include_str!("open.lua"));
 
-/// The server a fleet lives on.
+/// The server of a fleet.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     /// `Redis` or `Valkey`.
@@ -21,17 +21,17 @@ pub(crate) struct Server {
     pub(crate) rtt: Duration,
 }
 
-/// What a client learns of a fleet that it does not join.
+/// What a client reads about a fleet without joining it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
     /// How many messages may wait in a lane.
     pub(crate) backlog_max: usize,
-    /// A member joined it, now or ever.
+    /// At least one member has joined it at some time.
     pub(crate) was_joined: bool,
 }
 
 impl Store {
-    /// Asks the server who it is and refuses it if it cannot keep the promise.
+    /// Reads the server's version and settings, and refuses a server that cannot keep the promise.
     pub(crate) async fn check(&self) -> Result<Server, Error> {
         let server = self.server().await?;
         let unfit = |why| Error::Unfit { redis: self.address().to_owned(), why };
@@ -40,7 +40,7 @@ impl Store {
             return Err(unfit(Unfit::TooOld { version: server.version }));
         }
         let memory = self.info("memory").await?;
-        // What is remembered of senders has a time to live, and must not go before its time.
+        // The records of senders have a time to live. They must not be evicted before it ends.
         let bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");
         if let Some(policy) = field(&memory, "maxmemory_policy")
             && (policy.starts_with("allkeys") || (policy.starts_with("volatile") && bounded))
@@ -72,7 +72,7 @@ impl Store {
         opened.map_err(|theirs| self.other_protocol(&theirs))
     }
 
-    /// As [`open_fleet`](Self::open_fleet); without an answer nothing is known.
+    /// As [`open_fleet`](Self::open_fleet), for a caller that explains the errors itself.
     pub(crate) async fn try_open_fleet(&self) -> Result<Result<Opened, String>, StoreError> {
         let call = OPEN.call(&[self.keys.config(), self.keys.members()]).arg(PROTOCOL);
         let reply = self.try_repeat(&call).await?;
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Does it keep what it holds when its process dies?
+    /// Does the server keep its data when its process dies?
     pub(crate) async fn is_persistent(&self) -> Result<bool, Error> {
         let info = self.info("persistence").await?;
         Ok(field(&info, "aof_enabled") != Some("0"))

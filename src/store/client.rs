@@ -1,7 +1,7 @@
 //! [`Client`]: makes connections to one address.
 //!
-//! **Invariant:** whatever the other side says, no more than one reply of bounded size is kept of
-//! it, and a connection that nobody uses any more is closed at once.
+//! **Invariant:** whatever the other side sends, at most one reply of bounded size is kept in memory,
+//! and a connection that is no longer used is closed at once.
 
 use std::io;
 use std::pin::Pin;
@@ -22,12 +22,12 @@ use tokio_rustls::TlsConnector;
 
 use super::reply_limit::ReplyLimit;
 
-/// An address that was understood.
+/// A parsed address.
 #[derive(Clone)]
 pub(crate) struct Client {
     info: ConnectionInfo,
     tls: Option<Arc<ClientConfig>>,
-    /// A connection was made once, so the address is right and is not probed any more.
+    /// A connection was made before, so the address is right. It is not probed again.
     connected: Arc<AtomicBool>,
 }
 
@@ -36,7 +36,7 @@ impl Client {
         Client { info, tls: tls.map(Arc::new), connected: Arc::default() }
     }
 
-    /// Connects and says who we are, in this time.
+    /// Connects and logs in, within this time.
     pub(super) async fn connect(
         &self,
         config: AsyncConnectionConfig,
@@ -68,8 +68,8 @@ impl Client {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// A server that closes the connection without an answer may expect TLS. Any TLS answer proves it, whatever its
-    /// certificate is.
+    /// Does the server expect TLS? It closed the connection without an answer. Any TLS answer proves
+    /// it, whatever its certificate is.
     async fn speaks_tls(&self) -> bool {
         let ConnectionAddr::Tcp(host, port) = self.info.addr() else { return false };
         let Ok(name) = ServerName::try_from(host.clone()) else { return false };
@@ -118,7 +118,7 @@ impl Client {
     }
 }
 
-/// Connects to whichever of its addresses answers first.
+/// Connects to the address of this host that answers first.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
     if addresses.is_empty() {
@@ -130,7 +130,7 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A connection. Clones share it; with the last of them it ends.
+/// A connection. Clones share it. It ends with the last clone.
 #[derive(Clone)]
 pub(super) struct Connection {
     inner: MultiplexedConnection,
@@ -157,7 +157,7 @@ impl Connection {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// What is said when one side speaks TLS and the other does not.
+/// The errors when one side speaks TLS and the other does not.
 const PLAIN: &str = "what answers there does not speak TLS";
 const TLS: &str = "what answers there speaks TLS";
 /// How long a TLS handshake may take before the server is probed for a plain answer, and how long a probe may
@@ -165,7 +165,7 @@ const TLS: &str = "what answers there speaks TLS";
 const HANDSHAKE: Duration = Duration::from_millis(400);
 const PROBE: Duration = Duration::from_millis(400);
 
-/// What a failed handshake means.
+/// The error of a failed handshake. A server without TLS gets an error of its own.
 fn explain(error: io::Error) -> io::Error {
     match error.to_string().to_lowercase().contains("corrupt message") {
         true => io::Error::other(PLAIN),
@@ -173,8 +173,9 @@ fn explain(error: io::Error) -> io::Error {
     }
 }
 
-/// Ends when a plain Redis answers there, a moment after a handshake has begun; else never. A Redis that is
-/// asked for TLS waits for the end of a line that may not come.
+/// Probes the server a moment after a handshake has begun. Ends if a Redis without TLS answers;
+/// otherwise it never ends. Such a Redis does not answer the handshake: it waits for the end of a line,
+/// which may never come.
 async fn speaks_plainly(host: &str, port: u16) {
     tokio::time::sleep(HANDSHAKE).await;
     let probe = async {
@@ -188,10 +189,10 @@ async fn speaks_plainly(host: &str, port: u16) {
     }
 }
 
-/// What is wrong with the first bytes that were heard, if they are none of Redis's.
+/// The error if the first bytes received are not from a Redis.
 fn not_redis(bytes: &[u8]) -> Option<io::Error> {
     match bytes.first()? {
-        // An alert, or a handshake.
+        // A TLS alert, or a TLS handshake.
         0x15 | 0x16 => Some(io::Error::other(TLS)),
         first if b"+-:$*%~_,#!=(>|".contains(first) => None,
         _ => {
@@ -202,10 +203,10 @@ fn not_redis(bytes: &[u8]) -> Option<io::Error> {
     }
 }
 
-/// A stream that ends with a reply that is too large.
+/// A stream that fails when a reply is too large.
 struct Bounded {
     inner: Box<dyn Stream>,
-    /// Something was received; the second tells the maker of the stream.
+    /// Something was received. `heard` tells this to the function that made the stream.
     begun: bool,
     heard: Arc<AtomicBool>,
     limit: ReplyLimit,
@@ -220,7 +221,7 @@ impl AsyncRead for Bounded {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if let Poll::Ready(Ok(())) = read {
-            // No more bytes: the connection was closed.
+            // Zero bytes mean that the connection was closed.
             if !self.begun && buffer.filled().len() > before {
                 self.begun = true;
                 self.heard.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
--- Messages to members, over the channel of the fleet or over a member's own; control.rs reads them.
+-- Messages to members, over the channel of the fleet or over the member's own channel. control.rs reads them.
 local function tell_joined(ctl, id) redis.call('SPUBLISH', ctl, 'joined|' .. id) end
 local function tell_left(ctl, id) redis.call('SPUBLISH', ctl, 'left|' .. id) end
 local function tell_dead(ctl, id) redis.call('SPUBLISH', ctl, 'dead|' .. id) end

@@ -1,8 +1,10 @@
-//! [`Control`]: what scripts tell members over their channels.
+//! [`Control`]: the messages that scripts publish to members.
 //!
-//! **Invariant:** a message is a hint. What is lost, late or unreadable costs time and nothing else.
+//! **Invariant:** a message is a hint. A message that is lost, late or unreadable costs time and
+//! nothing else.
 //!
-//! Scripts write them with the functions of `control.lua`, and nothing else writes or reads them.
+//! Scripts write them with the functions of `control.lua`. Nothing else writes them, and only this file
+//! reads them.
 
 use crate::id::MemberId;
 use crate::term::Term;
@@ -12,15 +14,15 @@ use crate::term::Term;
 pub(crate) enum Control {
     /// A member has joined.
     Joined(MemberId),
-    /// A member has left, and nothing of it is left behind.
+    /// A member has left, and it held nothing.
     Left(MemberId),
-    /// A member is dead, or has left something behind.
+    /// A member is dead, or it has left while it held messages or locks.
     Dead(MemberId),
     /// A member leads from now on, under this term.
     Lead(MemberId, Term),
     /// The lease that this member held is free.
     Free(MemberId),
-    /// The lock of this name is free: for the member that is told, and nobody else.
+    /// The lock of this name is free. Only one waiter gets this message.
     Unlocked(String),
 }
 
@@ -48,7 +50,7 @@ impl Control {
 mod tests {
     use super::*;
 
-    /// Every message that a script can write, with `x` for what it inserts.
+    /// Every message that a script can write, with `x` in place of the inserted values.
     fn written() -> impl Iterator<Item = String> {
         include_str!("control.lua").lines().filter_map(|line| {
             let text = line.split_once("SPUBLISH', ")?.1.split_once(", ")?.1;

@@ -1,8 +1,8 @@
-//! Every name of a key or a channel, built here and nowhere else.
+//! The names of all keys and channels. They are built here and nowhere else.
 //!
-//! **Invariant:** all keys and channels of a fleet carry the hash tag `{fleet}`, so they live in one slot
-//! and every script may touch them together. A channel also names the database: Redis publishes across
-//! databases, and a fleet of the same name in another one must not hear it.
+//! **Invariant:** all keys and channels of a fleet carry the hash tag `{fleet}`, so they live in one
+//! slot and every script may touch them together. A channel also names the database: Redis publishes
+//! across databases, and a fleet of the same name in another database must not receive it.
 //!
 //! | key | type | holds |
 //! |---|---|---|
@@ -50,7 +50,7 @@ use crate::mutant::{Rule, disabled};
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
-    /// How the channels begin.
+    /// The prefix of all channels.
     channels: String,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// Both, as a script wants them.
+    /// The key and the channel, in the order that scripts expect.
     pub(crate) fn pair(&self) -> [String; 2] {
         [self.key.clone(), self.channel.clone()]
     }
@@ -91,7 +91,7 @@ impl Keys {
         }
     }
 
-    /// How all keys of the fleet begin.
+    /// The prefix of all keys of the fleet.
     pub(crate) fn of_fleet(&self) -> String {
         self.prefix.clone()
     }
@@ -158,7 +158,7 @@ impl Keys {
         format!("{}locks:{id}", self.prefix)
     }
 
-    /// Who waits for a lock.
+    /// The members that wait for a lock.
     pub(crate) fn waiters(&self, name: &str) -> String {
         format!("{}waiters:{name}", self.prefix)
     }
@@ -179,12 +179,12 @@ impl Keys {
         self.signal(format_args!("event:{name}"))
     }
 
-    /// The event that asks everybody for numbers.
+    /// The event that asks every member for its numbers.
     pub(crate) fn gather(&self) -> Signal {
         self.signal("gather")
     }
 
-    /// The answers to one question for everybody's numbers.
+    /// The members' answers in one round of that event.
     pub(crate) fn stats(&self, round: u64) -> String {
         format!("{}stats:{round}", self.prefix)
     }

@@ -1,9 +1,9 @@
-//! One connection that comes back by itself.
+//! One connection that is made again by itself after it breaks.
 //!
-//! **Invariant:** a call either returns Redis's answer or an error within its deadline; it is
-//! written to at most one connection. After a break the next call connects anew, at most once per
-//! back-off step, so a dead Redis is asked a few times a second and no more. Connecting is one task
-//! that all callers wait for and none of them cuts short; nobody ever waits for a lock.
+//! **Invariant:** a call returns either Redis's answer or an error within its deadline, and it is
+//! written to at most one connection. After a break the next call reconnects, at most once per back-off
+//! step, so a dead Redis is tried only a few times a second. One task connects. All callers wait for
+//! it, and no caller can cut it short. No caller ever waits for a mutex.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,8 @@ use crate::clock::Moment;
 
 /// How long a first attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// And later ones: short, because what hangs may be a way that is gone; longer if that was too short.
+/// How long later attempts may take. The first ones are short, because a dead route may hang. The
+/// others are longer, in case that was too short.
 const RECONNECT_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 /// An attempt that is older than this has lost the runtime it ran on.
 const ATTEMPT_MAX: Duration = Duration::from_secs(7);
@@ -27,8 +28,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
-/// In the log, at the level `trace`: every call when it is made, and what became of it, under a number
-/// of its own; and what a session and a worker conclude from the answers.
+/// The log target of calls, at the level `trace`: every call and its result, under one number, and what
+/// a session and a worker conclude from the answers.
 pub(crate) const CALLS: &str = "artel::calls";
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -36,39 +37,39 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
 }
 
-/// What the callers, the connecting task and the connection's own end share.
+/// The data that the callers, the connecting task and the end of a connection share.
 struct Shared {
     name: &'static str,
     client: Client,
-    /// Who hears what arrives without being asked for.
+    /// Receives the pushes of Redis, if there are subscriptions.
     router: Option<Arc<PushRouter>>,
-    /// Twice the number of the connection while it is there, one more once it is over.
+    /// Twice the connection's number while it lives, one more after its end.
     epoch: watch::Sender<u64>,
-    /// Never held while anything is waited for.
+    /// Never held across an `await`.
     state: Mutex<State>,
 }
 
 struct State {
     live: Option<Connection>,
-    /// Which of its successors it is.
+    /// The number of this connection.
     generation: u64,
     last_answer: Instant,
-    /// Calls under way that carry many bytes, and until when the last of them may take: others wait behind
-    /// them.
+    /// How many large calls are under way, and when the last of them must be answered. Other calls wait
+    /// behind them.
     travelling: u32,
     busy_until: Instant,
-    /// When the last one was over.
+    /// When the last connection ended.
     ended_at: Moment,
-    /// Since the last connection was over, some attempt found nobody there.
+    /// Since then an attempt was refused, because no server listened.
     refused: bool,
     failures: u32,
     next_try: Instant,
-    /// Each has a number of its own, also those that came to nothing.
+    /// How many attempts there were. The count is the number of the latest one; failed ones count, too.
     attempts: u64,
     connecting: Option<Attempt>,
 }
 
-/// One attempt to connect, for all who wait for it.
+/// One attempt to connect. All callers wait for the same one.
 #[derive(Clone)]
 struct Attempt {
     number: u64,
@@ -81,7 +82,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This connection is over, if it is still the present one.
+    /// Ends this connection, if it is still the current one.
     fn over(&self, generation: u64) -> bool {
         let mut state = self.state();
         if state.generation != generation || state.live.take().is_none() {
@@ -125,7 +126,7 @@ impl Shared {
             return Err(StoreError::Unconnected("another connection is being made".to_owned()));
         }
         state.connecting = None;
-        // Once away, it is a new Redis that comes back, however its first attempts end.
+        // This stays set, whatever later attempts report: the Redis that comes back is a new one.
         state.refused |= connection.as_ref().is_err_and(is_refused);
         let connection = connection?;
         state.failures = 0;
@@ -143,7 +144,7 @@ impl Link {
         Link::with(name, client, None)
     }
 
-    /// A connection that also hears what is published on the channels it subscribes to.
+    /// A connection that also receives the messages of the channels it subscribes to.
     pub(super) fn hearing(name: &'static str, client: Client, router: Arc<PushRouter>) -> Link {
         Link::with(name, client, Some(router))
     }
@@ -167,15 +168,15 @@ impl Link {
         Link { shared: Arc::new(Shared { name, client, router, epoch, state }) }
     }
 
-    /// Sends one call and waits for its answer, connecting first if need be. `timeout` is for a small
-    /// call: one that carries many bytes gets the time to travel beside it.
+    /// Sends one call and waits for its answer. It connects first if necessary. `timeout` is for a
+    /// small call. A call with many bytes gets additional time to travel.
     ///
     /// On an error other than [`StoreError::Server`] the call may still take effect later.
     pub(crate) async fn call<R>(&self, call: &Call<R>, timeout: Duration) -> Result<R, StoreError> {
         self.answer(call, timeout).await.and_then(|(reply, _)| call.read(reply))
     }
 
-    /// As [`call`](Self::call), without reading the answer; and in which epoch it came.
+    /// As [`call`](Self::call), but returns the answer unread, with its epoch.
     pub(crate) async fn answer<R>(
         &self,
         call: &Call<R>,
@@ -220,8 +221,8 @@ impl Link {
         result.map(|reply| (reply, 2 * generation))
     }
 
-    /// Hears what is published on this channel for the rest of the epoch that is returned. One
-    /// channel per command: several in one would shift other callers' replies.
+    /// Subscribes to this channel for the rest of the epoch that is returned. One channel per command:
+    /// several in one command would shift the replies of other callers.
     pub(crate) async fn subscribe(
         &self,
         channel: &str,
@@ -236,7 +237,7 @@ impl Link {
         self.shared.state().live.is_some()
     }
 
-    /// Which connection this is: another number, another connection, or none.
+    /// The number of this epoch. It changes when a connection ends and when one is made.
     pub(crate) fn epoch(&self) -> u64 {
         *self.shared.epoch.borrow()
     }
@@ -247,18 +248,18 @@ impl Link {
         let _ = self.shared.epoch.subscribe().wait_for(|now| *now != epoch).await;
     }
 
-    /// When the connection was over that was there before the present epoch.
+    /// When the last connection before the current epoch ended.
     pub(crate) fn ended_at(&self) -> Moment {
         self.shared.state().ended_at
     }
 
-    /// Was nobody there when we tried, since the last connection was over? Then it is Redis that is, or was,
-    /// away, and not only our way to it.
+    /// Was an attempt refused since the last connection ended? Then Redis itself is or was down, and
+    /// not only the network between us.
     pub(crate) fn is_refused(&self) -> bool {
         self.shared.state().refused
     }
 
-    /// Drops the connection, and whatever is being made; Redis forgets what it was waiting for on it.
+    /// Drops the connection and any attempt to connect. Redis drops the blocking calls that wait on it.
     pub(crate) fn reset(&self) {
         let generation = {
             let mut state = self.shared.state();
@@ -270,7 +271,7 @@ impl Link {
 
     fn note(&self, generation: u64, result: &Result<Reply, StoreError>) {
         let give_up = match result {
-            // A primary that was demoted under us: the connection must be made anew elsewhere.
+            // The primary was demoted: the connection must be made again, to the new one.
             Err(StoreError::Server { code, .. }) => {
                 ["READONLY", "MASTERDOWN", "UNBLOCKED"].contains(&code.as_str())
             }
@@ -296,7 +297,7 @@ impl Link {
         }
     }
 
-    /// The connection, and which of them it is.
+    /// The connection and its number.
     async fn connection(&self) -> Result<(Connection, u64), StoreError> {
         loop {
             let mut attempt = {
@@ -315,7 +316,7 @@ impl Link {
                         return Err(error);
                     }
                 }
-                // The runtime it ran on has ended: somebody else must connect.
+                // The runtime it ran on has ended: another caller must connect.
                 Err(_) => {
                     let mut state = self.shared.state();
                     if state.connecting.as_ref().is_some_and(|now| now.number == attempt.number) {
@@ -328,7 +329,7 @@ impl Link {
 
     /// Begins to connect, in a task of its own.
     fn begin(&self, state: &mut State) -> Attempt {
-        // Noted before the attempt, so that one that is cut short counts, too.
+        // Set before the attempt, so that an attempt that is cut short counts, too.
         let not_before = state.next_try;
         state.failures += 1;
         let step = BACKOFF_MIN * 2u32.saturating_pow(state.failures.min(8) - 1);
@@ -348,7 +349,7 @@ impl Link {
     }
 }
 
-/// A call that carries many bytes is under way, until this is dropped.
+/// A call with many bytes is under way until this is dropped.
 struct Travelling<'a>(&'a Shared);
 
 impl<'a> Travelling<'a> {
@@ -374,7 +375,8 @@ fn is_refused(error: &StoreError) -> bool {
     matches!(error, StoreError::Unconnected(reason) if reason.contains("connection refused"))
 }
 
-/// How long the next attempt may take, after so many that failed in a row (it counts as one).
+/// How long the next attempt may take. `failures` is how many failed in a row, plus one for this
+/// attempt.
 fn connect_timeout(first: bool, failures: u32) -> Duration {
     match failures {
         _ if first => CONNECT_TIMEOUT,
@@ -416,8 +418,8 @@ mod tests {
         assert_eq!(connect_timeout(true, 1).as_secs(), 5);
     }
 
-    /// A Redis that was away and is back has judged nobody yet: that holds until we are present again,
-    /// not only until we are connected.
+    /// A Redis that was down and is back has not judged any member yet. That holds until our presence
+    /// is back, not only until we are connected.
     #[tokio::test]
     async fn that_redis_was_away_is_remembered_when_it_is_back() {
         let link = link();

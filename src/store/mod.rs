@@ -1,10 +1,10 @@
 //! The only code that speaks to Redis.
 //!
-//! **Invariant:** every call ends within its own deadline, answered or not, and is repeated by
-//! nobody but its caller. The client library's retries are off: a repeat is ours, byte-identical.
+//! **Invariant:** every call ends within its own deadline, answered or not, and only its caller repeats
+//! it. The client library's retries are off. A repeat has exactly the same bytes.
 //!
-//! A process has three connections: *session* (heartbeat, presence, everything that is listened to;
-//! on a thread of its own), *work* (everything else) and *wait* (the blocking wait for a wake token).
+//! A process has three connections: *session* (heartbeat, presence and all subscriptions; on a thread
+//! of its own), *work* (everything else) and *wait* (the blocking wait for a wake token).
 
 mod address;
 mod check;
@@ -37,24 +37,24 @@ use client::Client;
 use crate::Error;
 use crate::error::{Denial, Unreached};
 
-/// What members and clients of one fleet must agree on. Another number: other keys, channels or scripts
-/// that must not meet these.
+/// The version of the keys, channels and scripts. All members and clients of one fleet must have the
+/// same one.
 pub(crate) const PROTOCOL: u32 = 2;
-/// The protocol of a fleet that is being removed: nobody speaks it, so nobody gets in.
+/// The protocol of a fleet that is being removed. No process has this protocol, so no process can join.
 pub(crate) const REMOVING: &str = "4294967295";
 /// How long a start-up or one-off command waits for Redis.
 pub(crate) const ONCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// After this time it is not repeated any more.
+/// After this time such a command is not repeated.
 const REPEAT_MAX: Duration = Duration::from_secs(8);
-/// Pause before such a command is repeated, growing.
+/// The first pause before such a command is repeated. Later pauses are longer.
 const ONCE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a call has no usable answer.
 #[derive(Clone, Debug)]
 pub(crate) enum StoreError {
-    /// No answer in time: the call may or may not have taken effect, now or later.
+    /// No answer in time. The call may take effect now, later or never.
     Silent(Duration),
-    /// The connection broke: as above.
+    /// The connection broke. The call may take effect now, later or never.
     Broken(String),
     /// No connection could be made: nothing was sent.
     Unconnected(String),
@@ -62,7 +62,7 @@ pub(crate) enum StoreError {
     Server {
         /// The first word of the error, such as `OOM`.
         code: String,
-        /// All of it.
+        /// The whole error.
         text: String,
     },
     /// An answer that this version does not understand.
@@ -74,7 +74,7 @@ impl StoreError {
         StoreError::Odd(quoted(text.as_ref()).to_owned())
     }
 
-    /// In one word that is never a user's.
+    /// The kind of error in one word, for the log. It has no data of a user.
     fn kind(&self) -> &'static str {
         match self {
             StoreError::Silent(_) => "silent",
@@ -85,12 +85,12 @@ impl StoreError {
         }
     }
 
-    /// Nobody answered: the call may have taken effect, or may still.
+    /// There is no usable answer: the call may have taken effect, or may still do so.
     pub(crate) fn is_unheard(&self) -> bool {
         !matches!(self, StoreError::Server { .. } | StoreError::Unconnected(_))
     }
 
-    /// The same call may be answered later: nobody answered, or Redis is not ready.
+    /// The same call may succeed later: Redis did not answer, or it is not ready.
     pub(crate) fn is_passing(&self) -> bool {
         const PASSING: [&str; 10] = [
             "LOADING",
@@ -121,7 +121,7 @@ impl StoreError {
             || text.to_lowercase().contains("password")
     }
 
-    /// Redis is out of memory, so it refuses new messages; everything else goes on.
+    /// Redis is out of memory, so it refuses new messages. Everything else goes on.
     pub(crate) fn is_oom(&self) -> bool {
         matches!(self, StoreError::Server { code, .. } if code == "OOM")
     }
@@ -156,10 +156,10 @@ impl From<redis::RedisError> for StoreError {
     }
 }
 
-/// What is quoted of what others say.
+/// How many bytes of a foreign text are quoted.
 const QUOTED_BYTES_MAX: usize = 200;
 
-/// The beginning of a text.
+/// The beginning of a text, at most [`QUOTED_BYTES_MAX`] bytes.
 pub(crate) fn quoted(text: &str) -> &str {
     let mut end = text.len().min(QUOTED_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -168,7 +168,8 @@ pub(crate) fn quoted(text: &str) -> &str {
     &text[..end]
 }
 
-/// A server that does not know a command repeats its arguments, a password among them.
+/// Cuts off the arguments of a command. A server that does not know the command repeats them, and a
+/// password may be among them.
 fn without_arguments(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     quoted(&text[..lower.find("with args beginning with").unwrap_or(text.len())])
@@ -180,12 +181,12 @@ fn without_arguments(text: &str) -> String {
 fn reason(error: &redis::RedisError) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
-    // How long ago a certificate expired, to the second, is of no use.
+    // Behind this is how long ago a certificate expired, which is of no use here.
     let text = text.split(": verification time").next().unwrap_or(text);
     quoted(text.strip_suffix("- io-err").unwrap_or(text).trim()).to_lowercase()
 }
 
-/// A name that nobody else has: of a sender, or of a drain.
+/// A random name for a sender or a drain. No other one has it.
 pub(crate) fn nonce() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
@@ -203,7 +204,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Reads the address; connects to nothing yet.
+    /// Reads the address. It does not connect yet.
     pub(crate) fn open(address: &Address, fleet: &str) -> Result<Store, Error> {
         let (client, database) = (address.client()?, address.database()?);
         let address = address.to_string();
@@ -218,7 +219,7 @@ impl Store {
         })
     }
 
-    /// The same place over connections of its own.
+    /// The same place in Redis, over connections of its own.
     pub(crate) fn anew(&self) -> Store {
         let client = self.client.clone();
         Store {
@@ -229,7 +230,7 @@ impl Store {
         }
     }
 
-    /// The connection that listens, shared by everything that was opened together.
+    /// The connection with the subscriptions. All clones of this store share it.
     pub(crate) fn session_link(&self) -> Result<Arc<SessionLink>, Error> {
         let mut session = self.session.lock().expect("never poisoned");
         match &*session {
@@ -241,7 +242,7 @@ impl Store {
         }
     }
 
-    /// What to say when the fleet runs with another protocol.
+    /// The error for a fleet that runs with another protocol.
     pub(crate) fn other_protocol(&self, theirs: &str) -> Error {
         let (fleet, theirs) = (self.fleet.clone(), theirs.to_owned());
         match theirs == REMOVING {
@@ -258,12 +259,12 @@ impl Store {
         &self.address
     }
 
-    /// Sends a one-off call from a command or at start-up, and says what went wrong in full.
+    /// Sends a one-off call, from a command or at start-up. The error says in full what went wrong.
     pub(crate) async fn once<R>(&self, call: &Call<R>) -> Result<R, Error> {
         self.work.call(call, ONCE_TIMEOUT).await.map_err(|error| self.explain(error))
     }
 
-    /// Sends a call that is safe to repeat until it is answered, a few times.
+    /// Sends a call that is safe to repeat, a few times until it is answered.
     pub(crate) async fn repeat<R>(&self, call: &Call<R>) -> Result<R, Error> {
         self.try_repeat(call).await.map_err(|error| self.explain(error))
     }
@@ -273,7 +274,7 @@ impl Store {
         let (mut tries, began) = (0, std::time::Instant::now());
         loop {
             match self.work.call(call, ONCE_TIMEOUT).await {
-                // It was never there: that is said at once.
+                // Redis was never reached: report that at once.
                 Err(error @ StoreError::Unconnected(_)) if self.work.epoch() == 0 => {
                     return Err(error);
                 }
@@ -286,9 +287,9 @@ impl Store {
         }
     }
 
-    /// The pattern of all keys that begin like this.
+    /// The pattern that matches all keys with this prefix.
     pub(crate) fn pattern_of(&self, prefix: &str) -> String {
-        // The braces of the hash tag stand for themselves; other signs may mean something.
+        // Braces, as in the hash tag, have no special meaning in a pattern. These characters have one.
         let mut pattern = String::new();
         for c in prefix.chars() {
             if "*?[]\\^-".contains(c) {
@@ -300,7 +301,8 @@ impl Store {
         pattern
     }
 
-    /// Some of the keys that match, and from where on there may be more; a key may come twice.
+    /// One page of the matching keys, and the cursor of the next page if there is one. A key may come
+    /// twice.
     pub(crate) async fn scan_page(
         &self,
         pattern: &str,
@@ -314,7 +316,7 @@ impl Store {
         Ok((keys, Some(next).filter(|next| next != "0")))
     }
 
-    /// All keys that begin like this. It reads the names of all keys there are, in pages.
+    /// All keys with this prefix. It reads the names of all keys of the database, in pages.
     pub(crate) async fn scan(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let pattern = self.pattern_of(prefix);
         let (mut cursor, mut found) = (None, std::collections::BTreeSet::new());
@@ -332,13 +334,13 @@ impl Store {
     pub(crate) async fn time_ms(&self) -> Result<u64, StoreError> {
         let time = self.work.call(&Call::plain("TIME"), ONCE_TIMEOUT).await?.into_list()?;
         let time: Vec<i64> = time.into_iter().map(Reply::into_number).collect::<Result<_, _>>()?;
-        let [seconds, micros] = time[..] else { return Err(StoreError::odd("no time")) };
+        let [seconds, micros] = time[..] else { return Err(StoreError::odd("expected a time")) };
         Ok((seconds * 1000 + micros / 1000) as u64)
     }
 
-    /// Waits until `wanted` replicas have everything this process wrote over the work connection of
-    /// this epoch; says how many have it. On another connection Redis would answer for nothing, so
-    /// that is an error, and the writes must be made again.
+    /// Waits until `wanted` replicas have every write that this process made over the work connection
+    /// of this epoch. Returns how many replicas have them. After a reconnect the answer of Redis would
+    /// not cover those writes. That is an error, and the writes must be repeated.
     pub(crate) async fn replicas(
         &self,
         wanted: u32,

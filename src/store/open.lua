@@ -2,9 +2,9 @@
 -- Compares the protocol of the fleet with the caller's, for a client that is not a member.
 -- KEYS[1] config HASH   KEYS[2] members ZSET
 -- ARGV    protocol
--- Returns {'ok', backlog_max, '1' if a member ever joined} (the same, or there is no fleet yet), {'protocol', theirs} (members run with another one)
--- Why a fleet without members changes over: all were stopped, which is how a new protocol begins. Never back to an
--- older one: what the newer one wrote may be beyond it.
+-- Returns {'ok', backlog_max, '1' if a member ever joined} (the same protocol, or no members), {'protocol', theirs} (another protocol is in use, or a newer one was)
+-- Why a fleet without members takes the caller's protocol: for an upgrade all members are stopped. It never goes
+-- back to an older protocol, because that may not understand what the newer one wrote.
 local theirs = redis.call('HGET', KEYS[1], 'protocol') or redis.call('EXISTS', KEYS[1]) == 1 and '1'
 if theirs and theirs ~= ARGV[1] then
   local newer = (tonumber(theirs) or 0) > tonumber(ARGV[1])

@@ -1,5 +1,5 @@
--- Functions that several scripts share. A script names those it uses in its head; they are put before it.
--- They take their keys as arguments: what a script touches is named in its own head.
+-- Functions that several scripts share. A script names the functions it uses in its head, and they are put before
+-- it. They get their keys as arguments, so the head of a script names every key that it touches.
 
 -- The time of Redis, in milliseconds and in microseconds.
 local function clock()
@@ -18,12 +18,14 @@ local function refresh(members, me, now_ms, lease_ms)
   redis.call('ZADD', members, 'XX', string.format('%.0f', now_ms + lease_ms), me)
 end
 
--- Leaves a token that wakes one idle worker. Without it workers look by themselves, only later, so a failure is no error.
+-- Leaves a token that wakes one idle worker. Without the token a worker finds the message later, so a failure is
+-- not an error.
 local function wake(key)
   if redis.call('EXISTS', key) == 0 then redis.pcall('RPUSH', key, '1') end
 end
 
--- Enters an outcome into the ledger: keep is '0' (nothing), '-1' (everything) or about how many entries stay.
+-- Writes an outcome to the ledger: keep is '0' (no entries), '-1' (all entries) or about how many entries to
+-- keep.
 local function enter(ledger, keep, id, outcome, member, attempt)
   if keep == '-1' then
     redis.call('XADD', ledger, '*', 'id', id, 'outcome', outcome, 'member', member, 'attempt', attempt)
@@ -33,14 +35,15 @@ local function enter(ledger, keep, id, outcome, member, attempt)
   end
 end
 
--- The next number of those that only grow (terms, tokens, generations); false past 2^52.
--- Why 2^52: past 2^53 Lua's numbers skip, and they would silently stop growing.
+-- The next number of a sequence that only grows (terms, tokens, generations); false past 2^52.
+-- Why 2^52: past 2^53 Lua skips numbers, and the sequence would silently stop growing.
 local function grow(highest, now_us)
   local next = math.max((highest or 0) + 1, now_us)
   return next <= 4503599627370496 and string.format('%.0f', next)
 end
 
--- An error if the user may not run one of these commands, else nil. Asked before the first write: Lua has no rollback.
+-- An error if the user may not run one of these commands, else nil. Checked before the first write: Lua has no
+-- rollback.
 local function denied(commands)
   for _, command in ipairs(commands) do
     if not redis.acl_check_cmd(unpack(command)) then
@@ -49,7 +52,7 @@ local function denied(commands)
   end
 end
 
--- Ends the session of a member that is dead; what it held becomes an orphan's.
+-- Ends the session of a dead member and makes it an orphan.
 local function reap(members, suspects, blind, orphans, id)
   redis.call('ZREM', members, id)
   redis.call('HDEL', suspects, id)

@@ -1,19 +1,19 @@
 //! Functions that several scripts share.
 //!
-//! **Invariant:** a script gets those functions that its head names behind `Uses`, and no others; without
-//! that line it is sent as it is.
+//! **Invariant:** a script gets the functions that its head names behind `Uses`, and no others. Without
+//! that line it is sent unchanged.
 
 /// Every function, each under a comment that says what it does.
 const PRELUDE: &str = concat!(include_str!("prelude.lua"), include_str!("control.lua"));
 
-/// How the line of a script's head begins that names them.
+/// The start of the line in a script's head that names its functions.
 const USES: &str = "-- Uses    ";
 
-/// A script with the functions that it uses before it, behind its first line, which is for Redis.
+/// The script, with the functions it uses inserted behind its first line, which is for Redis.
 ///
 /// # Panics
 ///
-/// If there is no such function: a script that calls it would fail.
+/// If a named function does not exist. A script that calls it would fail.
 pub(crate) fn with_prelude(source: &str) -> String {
     let uses = source.lines().find_map(|line| line.strip_prefix(USES));
     let Some((uses, (flags, rest))) = uses.zip(source.split_once('\n')) else {

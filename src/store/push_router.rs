@@ -1,7 +1,7 @@
-//! [`PushRouter`]: passes on what arrives without being asked for.
+//! [`PushRouter`]: passes the pushes of Redis on to their listeners.
 //!
-//! **Invariant:** it never waits and never loses the news that the connection is gone. A message
-//! reaches its listener before the next one is read; what nobody listens to only hurries things.
+//! **Invariant:** it never waits, and it never loses the end of the connection. A message reaches its
+//! listener before the next message is read. A message without a listener only makes things faster.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,10 +11,10 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::{Control, Keys};
 
-/// Hints that wait to be read; more are dropped, nothing depends on them.
+/// How many hints may wait to be read. More are dropped: nothing depends on them.
 const HINTS_MAX: usize = 1024;
 
-/// What the session hears.
+/// What the session receives.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Hint {
     /// A message on one of its channels.
@@ -23,24 +23,24 @@ pub(crate) enum Hint {
     Lost,
 }
 
-/// Somebody who listens on one route.
+/// A listener on one route.
 pub(crate) trait Listener: Send + Sync {
     /// Called on the thread that reads the connection: must not block.
     fn hear(&self, text: &str);
 }
 
-/// What somebody listens to.
+/// Which messages a listener gets.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Route {
     Channel(String),
-    /// That the lock of this name is free.
+    /// The message that the lock of this name is free.
     Lock(String),
 }
 
 /// The routes of one connection.
 pub(crate) struct PushRouter {
     hints: Sender<Hint>,
-    /// The channels of the session: the fleet's, and how those of members begin.
+    /// The session's channels: the channel of the fleet, and the prefix of the members' channels.
     own: [String; 2],
     routes: Mutex<HashMap<Route, Weak<dyn Listener>>>,
 }
@@ -56,7 +56,7 @@ impl PushRouter {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on `listener` hears what comes on this route, and nobody else.
+    /// From now on only `listener` gets the messages of this route.
     pub(crate) fn add(&self, route: Route, listener: Weak<dyn Listener>) {
         self.routes().insert(route, listener);
     }
@@ -73,7 +73,7 @@ impl PushRouter {
         self.routes().get(route).and_then(Weak::upgrade)
     }
 
-    /// Passes one push on; `ended` is called when it says that the connection is gone.
+    /// Passes one push on. Calls `ended` if the push reports the end of the connection.
     pub(super) fn route(&self, push: PushInfo, ended: impl FnOnce()) {
         match push.kind {
             PushKind::Disconnection => {
@@ -104,7 +104,7 @@ impl PushRouter {
         {
             return listener.hear(text);
         }
-        // If there are too many, what they hurry happens a little later.
+        // If too many hints wait, this one is dropped, and its effect comes a little later.
         let _ = self.hints.try_send(Hint::Control(control));
     }
 }

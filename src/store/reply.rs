@@ -1,13 +1,13 @@
-//! [`Reply`]: what Redis answered.
+//! [`Reply`]: an answer of Redis.
 //!
-//! **Invariant:** no type of the client library leaves this folder, and nothing is assumed of an answer:
-//! what has another form than expected is an error.
+//! **Invariant:** no type of the client library leaves this folder, and nothing is assumed about an
+//! answer: an answer of an unexpected form is an error.
 
 use redis::Value;
 
 use super::StoreError;
 
-/// One answer, or a part of one. The answer of a script of ours is a tag and what comes with it.
+/// One answer, or a part of one. A script of ours answers with a tag, followed by parts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reply(Value);
 
@@ -60,7 +60,7 @@ impl Reply {
         bytes(self.item(index)?)
     }
 
-    /// What came with the tag.
+    /// The parts that came with the tag.
     pub(crate) fn into_parts(self) -> Vec<Reply> {
         let Value::Array(items) = self.0 else { return Vec::new() };
         items.into_iter().skip(1).map(Reply).collect()
@@ -74,7 +74,7 @@ impl Reply {
         }
     }
 
-    /// There is nothing.
+    /// Is the answer nil?
     pub(crate) fn is_nil(&self) -> bool {
         self.0 == Value::Nil
     }
@@ -97,7 +97,7 @@ impl Reply {
         }
     }
 
-    /// The answer is a list, or nothing, which is an empty one.
+    /// The answer is a list. Nil counts as an empty list.
     pub(crate) fn into_list(self) -> Result<Vec<Reply>, StoreError> {
         match self.0 {
             Value::Array(items) | Value::Set(items) => Ok(items.into_iter().map(Reply).collect()),
@@ -124,7 +124,7 @@ impl Reply {
         Ok(pairs)
     }
 
-    /// As JSON; bytes that are no text are replaced.
+    /// The answer as JSON. Bytes that are not valid UTF-8 are replaced.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         json(&self.0)
     }

@@ -1,23 +1,23 @@
-//! [`ReplyLimit`]: how large the reply is that is being read.
+//! [`ReplyLimit`]: measures the reply that is being read.
 //!
-//! **Invariant:** no reply has more than [`REPLY_BYTES_MAX`] bytes or [`ITEMS_MAX`] items, and one
-//! that says it will have is refused before they are read. Nothing of it is kept here.
+//! **Invariant:** no reply has more than [`REPLY_BYTES_MAX`] bytes or [`ITEMS_MAX`] items, and a reply
+//! that announces more is refused before they are read. No bytes of a reply are kept here.
 
 use std::io;
 
-/// The largest that is asked for are a few MiB.
+/// The largest reply that we ask for has a few MiB.
 pub(super) const REPLY_BYTES_MAX: u64 = 64 << 20;
 const ITEMS_MAX: u64 = 1 << 20;
-/// Lists within lists.
+/// How deep lists may be nested.
 const DEPTH_MAX: usize = 32;
 
-/// Follows the protocol without understanding it.
+/// Follows the structure of the protocol, not its meaning.
 #[derive(Debug, Default)]
 pub(super) struct ReplyLimit {
-    /// Of the reply that is being read.
+    /// The bytes and items of the current reply so far.
     bytes: u64,
     items: u64,
-    /// Items that are still to come, list by list.
+    /// The open lists, each with the number of items still to come.
     open: Vec<Open>,
     state: State,
     /// The reply has just ended.
@@ -27,7 +27,7 @@ pub(super) struct ReplyLimit {
 #[derive(Debug)]
 struct Open {
     left: u64,
-    /// What it belongs to comes behind it.
+    /// An attribute: the value that it describes follows.
     is_attribute: bool,
 }
 
@@ -35,11 +35,11 @@ struct Open {
 enum State {
     #[default]
     Start,
-    /// A line that is a value by itself; whether its end has begun.
+    /// A line that is a value by itself. `returned`: its `\r` was read.
     Line { returned: bool },
-    /// A line that says how many follow, as far as it was read.
+    /// A line that says how many bytes or items follow, as far as it was read.
     Head { kind: u8, many: Option<u64>, none: bool, returned: bool },
-    /// So many bytes follow, the end of the line among them.
+    /// `left` bytes follow, including the end of the line.
     Body { left: u64 },
 }
 
@@ -48,11 +48,11 @@ fn refused(reason: &str) -> io::Error {
 }
 
 impl ReplyLimit {
-    /// Takes note of what was read.
+    /// Counts the bytes that were read.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let used = self.step(bytes)?;
-            // What was announced is counted already.
+            // A long string was refused when it was announced. This bounds everything else.
             self.bytes += used as u64;
             if self.bytes > REPLY_BYTES_MAX {
                 return Err(too_large());
@@ -65,7 +65,7 @@ impl ReplyLimit {
         Ok(())
     }
 
-    /// Follows as many bytes as belong together; how many.
+    /// Reads the bytes of one step. Returns how many they are.
     fn step(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let first = bytes[0];
         match &mut self.state {
@@ -89,7 +89,7 @@ impl ReplyLimit {
                     None => bytes.last() == Some(&b'\r'),
                 };
                 match end {
-                    // The client waits for both.
+                    // The client waits for `\r\n`.
                     Some(_) if !last => return Err(foreign()),
                     Some(_) => self.item_read(),
                     None => *returned = last,
@@ -108,7 +108,7 @@ impl ReplyLimit {
         }
     }
 
-    /// Follows one byte of a line that says how many follow.
+    /// Reads one byte of a line that says how many bytes or items follow.
     fn head(&mut self, byte: u8) -> io::Result<()> {
         let State::Head { kind, many, none, returned } = &mut self.state else { return Ok(()) };
         match (byte, *returned) {
@@ -128,7 +128,7 @@ impl ReplyLimit {
         Ok(())
     }
 
-    /// A line said how many bytes or items follow; with a minus, that there is nothing.
+    /// A line has announced how many bytes or items follow. A minus means nil.
     fn announced(&mut self, kind: u8, many: Option<u64>, none: bool) -> io::Result<()> {
         let many = match (many, none) {
             (Some(1), true) => {
@@ -160,7 +160,7 @@ impl ReplyLimit {
         Ok(())
     }
 
-    /// An item is whole, and perhaps the lists that it was the last of.
+    /// An item is complete, and perhaps the lists that end with it.
     fn item_read(&mut self) {
         self.state = State::Start;
         while let Some(last) = self.open.last_mut() {
@@ -179,7 +179,7 @@ impl ReplyLimit {
 }
 
 fn foreign() -> io::Error {
-    refused("it is not one of Redis's")
+    refused("it is not a reply of Redis")
 }
 
 fn too_large() -> io::Error {
@@ -190,7 +190,7 @@ fn too_large() -> io::Error {
 mod tests {
     use super::*;
 
-    /// In pieces of every size.
+    /// Reads the text in pieces of several sizes.
     fn read(text: &str) -> io::Result<()> {
         for size in [1, 2, 3, 7, text.len().max(1)] {
             let mut limit = ReplyLimit::default();
@@ -246,7 +246,7 @@ mod tests {
         limit.read(b"+").expect("a line");
         let refused = (0..100).map(|_| limit.read(&piece)).any(|read| read.is_err());
         assert!(refused);
-        // Many that are large, one after the other, are none of its business.
+        // Many large replies, one after the other, are allowed.
         let mut limit = ReplyLimit::default();
         for _ in 0..100 {
             limit.read(b"$1048576\r\n").expect("a head");

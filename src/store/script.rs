@@ -1,7 +1,7 @@
 //! A script, its hash, and one call of it.
 //!
-//! **Invariant:** a [`Call`] is built once and sent byte for byte the same every time it is
-//! repeated. A number once sent is bound to its bytes. A call knows the type of its answer.
+//! **Invariant:** a [`Call`] is built once, and every repeat sends the same bytes. A number that was
+//! sent is bound to its bytes. A call knows the type of its answer.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -12,18 +12,18 @@ use redis::ToRedisArgs;
 use super::prelude::with_prelude;
 use super::{Reply, StoreError};
 
-/// Bytes per second that a link must carry.
+/// The slowest link that is supported, in bytes per second.
 const SLOWEST: u64 = 256 << 10;
-/// Fewer bytes make no difference.
+/// A call with fewer bytes gets no additional time.
 const SMALL: u64 = 32 << 10;
 
-/// A Lua file that is part of this crate, or a user's.
+/// A Lua script of this crate or of a user.
 pub(crate) struct Script {
     name: &'static str,
     source: Cow<'static, str>,
-    /// What Redis gets, and its hash.
+    /// The text that Redis gets, and its hash.
     ready: OnceLock<(Arc<str>, String)>,
-    /// It answers with a tag of ours.
+    /// Its answer begins with a tag of ours.
     tagged: bool,
 }
 
@@ -32,14 +32,14 @@ impl Script {
         Script { name, source: Cow::Borrowed(source), ready: OnceLock::new(), tagged: true }
     }
 
-    /// One that is put together while the program runs; what it answers is a user's.
+    /// A script that is put together while the program runs. Its answer is defined by a user.
     pub(crate) fn composed(name: &'static str, source: String) -> Script {
         Script { name, source: Cow::Owned(source), ready: OnceLock::new(), tagged: false }
     }
 
     fn ready(&self) -> &(Arc<str>, String) {
         self.ready.get_or_init(|| {
-            // A user's script is sent as it is.
+            // A user's script is sent unchanged.
             let source = match self.tagged {
                 true => with_prelude(&self.source),
                 false => self.source.to_string(),
@@ -51,7 +51,7 @@ impl Script {
         })
     }
 
-    /// Begins a call with the keys it declares.
+    /// Begins a call with its keys.
     pub(crate) fn call(&self, keys: &[String]) -> Call {
         let (source, hash) = self.ready();
         let mut cmd = redis::cmd("EVALSHA");
@@ -72,17 +72,17 @@ impl std::fmt::Debug for Script {
 /// Reads an answer.
 type Read<R> = Arc<dyn Fn(Reply) -> Result<R, StoreError> + Send + Sync>;
 
-/// One command, ready to be sent and sent again, and what its answer is read as.
+/// One command that can be sent and repeated, and how its answer is read.
 pub(crate) struct Call<R = Reply> {
-    /// Its script, or its command.
+    /// The name of its script or of its command.
     pub(super) name: &'static str,
     tagged: bool,
     /// What to load if Redis does not know the script.
     pub(super) source: Option<Arc<str>>,
     pub(super) cmd: redis::Cmd,
-    /// Bytes its answer may have, if they are many.
+    /// How many bytes its answer may have, if they are many.
     answer_bytes: usize,
-    /// The tags of those answers with which Redis has refreshed the caller's session.
+    /// The tags of the answers that mean: Redis has refreshed the caller's session.
     refreshing: &'static [&'static str],
     read: Read<R>,
 }
@@ -109,7 +109,7 @@ impl Call {
         Call::new(name, redis::cmd(name), None, false)
     }
 
-    /// The answer is read like this.
+    /// Sets how the answer is read.
     pub(crate) fn reading<R: 'static>(
         self,
         read: impl Fn(Reply) -> Result<R, StoreError> + Send + Sync + 'static,
@@ -129,13 +129,13 @@ impl<R> Call<R> {
         self.cmd.arg(arg);
     }
 
-    /// Says that its answer may have this many bytes.
+    /// Sets how many bytes the answer may have.
     pub(crate) fn answering(mut self, bytes: usize) -> Call<R> {
         self.answer_bytes = bytes;
         self
     }
 
-    /// Says that an answer with one of these tags comes from a Redis that has refreshed the caller's session.
+    /// Sets the tags of the answers that mean: Redis has refreshed the caller's session.
     pub(crate) fn refreshing(mut self, tags: &'static [&'static str]) -> Call<R> {
         self.refreshing = tags;
         self
@@ -146,7 +146,7 @@ impl<R> Call<R> {
         self.refreshing.contains(&reply.tag())
     }
 
-    /// Makes something else of its answer, or of what is wrong with it.
+    /// Converts the answer, or the error of reading it, to another type.
     pub(crate) fn map_read<T: 'static>(
         self,
         map: impl Fn(Result<R, StoreError>) -> T + Send + Sync + 'static,
@@ -164,13 +164,13 @@ impl<R> Call<R> {
         (self.read)(reply)
     }
 
-    /// The tag of its answer, for the log: nothing of a user's is ever shown.
+    /// The tag of its answer, for the log. It never shows data of a user.
     pub(super) fn logged_tag<'a>(&self, reply: &'a Reply) -> &'a str {
         let tag = if self.tagged { reply.tag() } else { "" };
         if tag.bytes().all(|byte| byte.is_ascii_lowercase()) { tag } else { "" }
     }
 
-    /// How much longer than a small call this one takes, over the slowest link that counts as one.
+    /// How much longer than a small call this one may take, over the slowest supported link.
     pub(super) fn travel_time(&self) -> Duration {
         let arg = |arg: redis::Arg<&[u8]>| match arg {
             redis::Arg::Simple(bytes) => bytes.len(),

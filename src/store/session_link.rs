@@ -1,8 +1,8 @@
-//! [`SessionLink`]: the connection that listens, on a thread of its own.
+//! [`SessionLink`]: the connection with the subscriptions, on a thread of its own.
 //!
 //! **Invariant:** everything that is sent on it is sent from its own small runtime, so neither busy
-//! handlers nor a runtime that ends can make it deaf. One per process and fleet: the session, all
-//! events and all locks share it.
+//! handlers nor the end of another runtime can stop it. There is one per process and fleet: the
+//! session, all events and all locks share it.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ pub(crate) struct SessionLink {
 }
 
 impl SessionLink {
-    /// Starts the thread; connects when something is sent.
+    /// Starts the thread. The first call connects.
     pub(super) fn open(client: Client, keys: &Keys) -> Result<SessionLink, Error> {
         let refused = |error: std::io::Error| Error::Config {
             field: "threads",
@@ -42,7 +42,7 @@ impl SessionLink {
         Ok(SessionLink { link, router, hints: Mutex::new(Some(hints)), handle, over })
     }
 
-    /// Runs a task on the thread; it ends with this.
+    /// Runs a task on the thread. The task ends when this link is dropped.
     pub(crate) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -50,15 +50,15 @@ impl SessionLink {
         self.handle.spawn(task)
     }
 
-    /// What nobody listens to in particular: for the session, of which there is one at a time. `None` if it has it.
+    /// The hints. Only one session at a time may read them. `None` if a session has them already.
     pub(crate) fn claim(self: &Arc<SessionLink>) -> Option<Hints> {
         let mut received = self.hints.lock().expect("never poisoned").take()?;
-        while received.try_recv().is_ok() {} // of the session before
+        while received.try_recv().is_ok() {} // for the session before
         Some(Hints { link: self.clone(), received: Some(received) })
     }
 }
 
-/// What the session hears, until this is dropped: then another session may have it.
+/// The hints of one session. When this is dropped, another session may claim them.
 pub(crate) struct Hints {
     pub(crate) link: Arc<SessionLink>,
     received: Option<Receiver<Hint>>,

@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
--- Arrives at a barrier; the last to arrive lets everybody through, under a new generation.
+-- Arrives at a barrier. The last arrival lets all of them through, under a new generation.
 -- KEYS[1] members ZSET   KEYS[2] barrier:<name> HASH: parties, gen, `a:<member>:<n>` (arrived),
 --         `p:<member>:<n>` (went through last), `r:<member>` (its highest number)   KEYS[3] its channel
 -- ARGV    me, n (number of this arrival, rising), parties
--- Returns {'through', gen}, {'waiting', gen} (wait for a later generation), 'late' (n went through some time ago, or went away), 'gone',
+-- Returns {'through', gen}, {'waiting', gen} (wait for a later generation), 'late' (n went through earlier, or was withdrawn), 'gone',
 --         {'parties', stored} (others wait at a barrier of another size),
 --         'spent' (the next generation would be past 2^52: nothing changed; see acquire)
 -- Uses    clock, deadline_of, grow
 -- Why the number: a repeat finds what the first copy did, and a late copy does not arrive again.
--- Why the overdue do not count: they are dead, or will be heard of; whoever waits asks again until then.
+-- Why overdue members do not count: they are dead, or will refresh their sessions. A waiter asks again until
+-- then.
 local me, n = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local now, now_us = clock()

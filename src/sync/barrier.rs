@@ -1,7 +1,7 @@
-//! [`Barrier`]: so many go on together.
+//! [`Barrier`]: a number of parties go on together.
 //!
-//! **Invariant:** nobody goes through before so many living sessions have arrived; whoever dies or
-//! goes away while waiting does not count; each arrival counts once.
+//! **Invariant:** nobody goes through before that number of living sessions have arrived. A party that
+//! dies or leaves while it waits does not count. Each arrival counts once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const REREAD_EVERY: Duration = Duration::from_secs(1);
 
 /// A barrier of a fleet, by its name. Made by [`Member::barrier`](crate::Member::barrier).
 ///
-/// It can be used again: when so many have gone through, the next are waited for.
+/// It can be used again: when all parties have gone through, it waits for the next ones.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -44,7 +44,7 @@ pub struct Barrier {
     parties: u32,
 }
 
-/// Numbers of arrivals: they rise for as long as this process runs.
+/// The number of the last arrival. It rises for as long as this process runs.
 static ARRIVALS: AtomicU64 = AtomicU64::new(0);
 
 impl Barrier {
@@ -60,16 +60,16 @@ impl Barrier {
         Ok(Barrier { context: context.clone(), watch, signal: signal.into(), parties })
     }
 
-    /// Arrives, and waits until so many have.
+    /// Arrives, and waits until all parties have arrived.
     ///
     /// # Errors
     ///
-    /// If the fleet stops, Redis refuses, or others wait at a barrier of this name with another
+    /// If this member stops, Redis refuses, or others wait at a barrier of this name with another
     /// number of parties.
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it returns, it goes away and does not count.
+    /// Safe: if it is dropped before it returns, the arrival is withdrawn and does not count.
     pub async fn wait(&self) -> Result<(), Error> {
         loop {
             let session = self.context.session().await?;
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Barrier {
     }
 }
 
-/// Somebody who arrives; gone away when dropped.
+/// One arrival. It is withdrawn when this is dropped.
 struct Arrival<'a> {
     barrier: &'a Barrier,
     session: Arc<Session>,
@@ -98,12 +98,12 @@ struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    /// Arrives and waits; false if the session ended before it went through.
+    /// Arrives and waits. Returns false if the session ended before it went through.
     async fn go_through(&mut self) -> Result<bool, Error> {
         let (barrier, fleet) = (self.barrier, &self.barrier.context.fleet);
         let explain = |error| fleet.explain(&barrier.signal.key, error);
-        // In a row: a number that comes behind a higher one would count as one of before; and who
-        // goes away must be gone before the next arrives.
+        // One after the other: a number that arrives after a higher one would count as late. And an
+        // arrival that is withdrawn must be gone before the next one arrives.
         let line = barrier.context.line(&barrier.signal.key);
         line.all_left().await;
         let turn = line.turn.clone().lock_owned().await;
@@ -115,7 +115,7 @@ impl Arrival<'_> {
             let since = match reply {
                 None => return Ok(false),
                 Some(reply) if reply.tag() == "waiting" => reply.number(0).map_err(explain)? as u64,
-                // It opened; for us, too, because we were not judged dead before.
+                // The barrier opened, for us, too, because we were not judged dead before.
                 Some(_) => {
                     self.open = false;
                     return Ok(true);
@@ -123,7 +123,7 @@ impl Arrival<'_> {
             };
             tokio::select! {
                 opened = barrier.watch.wait_past(since, REREAD_EVERY) => drop(opened.map_err(explain)?),
-                // Somebody who was overdue may have been heard of.
+                // A member that was overdue may have refreshed its session.
                 () = tokio::time::sleep(REREAD_EVERY) => {}
                 () = self.session.over.cancelled() => return Ok(false),
             }
@@ -131,8 +131,8 @@ impl Arrival<'_> {
         }
     }
 
-    /// Says that we are here, again and again until it is answered: `waiting`, `through`, or `late`,
-    /// which is `through` some time ago. `None` if the session is over.
+    /// Sends the arrival, again and again until it is answered: `waiting`, `through`, or `late`, which
+    /// means that it went through earlier. `None` if the session is over.
     async fn arrive(&self) -> Result<Option<Reply>, Error> {
         let (barrier, fleet) = (self.barrier, &self.barrier.context.fleet);
         let explain = |error| fleet.explain(&barrier.signal.key, error);

@@ -1,7 +1,8 @@
 //! [`SyncContext`]: what all locks, permits and arrivals of one member share.
 //!
-//! **Invariant:** what it hands out hangs on the present session, and may be relied on only as long
-//! as that; within this process tasks wait for each other here, in the order in which they came.
+//! **Invariant:** everything it hands out depends on the current session, and may be relied on only as
+//! long as that session. Within this process tasks wait for each other here, in the order in which they
+//! came.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,32 +16,33 @@ use crate::fleet::Fleet;
 use crate::membership::Session;
 use crate::store::{SessionLink, StoreError};
 
-/// How long those are waited for who give something back.
+/// How long to wait for tasks that are giving something back.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
-/// By then it is decided whether somebody overdue is dead, beside two leases, also on a busy machine.
+/// After two leases and this time it is decided whether an overdue member is dead, also on a busy
+/// machine.
 const DECIDED_MAX: Duration = Duration::from_secs(30);
-/// How often a holder checks that it still is one.
+/// How often a holder checks whether it is still the holder.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// Where the rights of one member come from.
+/// What all locks, permits and arrivals of one member share.
 pub(crate) struct SyncContext {
     pub(super) fleet: Fleet,
     pub(super) session_link: Arc<SessionLink>,
     pub(super) sessions: watch::Receiver<Option<Arc<Session>>>,
-    /// Who waits inside this process, by name.
+    /// The lines of tasks inside this process, by name.
     lines: Mutex<HashMap<String, Arc<Line>>>,
 }
 
-/// Where the tasks of this process that want the same thing wait for each other.
+/// The line in which the tasks of this process that want the same thing wait.
 #[derive(Default)]
 pub(super) struct Line {
-    /// Whose turn it is to ask Redis.
+    /// The task that holds this may ask Redis.
     pub(super) turn: Arc<Turn<()>>,
-    /// Those who are about to give something back, in the background.
+    /// How many tasks are giving something back, in the background.
     leaving: watch::Sender<usize>,
 }
 
-/// Somebody gives something back, until this is dropped.
+/// A task gives something back until this is dropped.
 pub(super) struct Leaving(Arc<Line>);
 
 impl Line {
@@ -49,8 +51,8 @@ impl Line {
         Leaving(self.clone())
     }
 
-    /// Waits until nobody of this process is about to give something back; for a bounded time,
-    /// because Redis may be away.
+    /// Waits until no task of this process is giving something back. The time is bounded, because Redis
+    /// may be down.
     pub(super) async fn all_left(&self) {
         let mut leaving = self.leaving.subscribe();
         let _ = tokio::time::timeout(LEAVING_MAX, leaving.wait_for(|count| *count == 0)).await;
@@ -63,7 +65,7 @@ impl Drop for Leaving {
     }
 }
 
-/// How long it may take until somebody who is overdue is judged dead, or heard of.
+/// How long it may take until an overdue member is judged dead or refreshes its session.
 pub(super) fn decided_within(session: &Session) -> Duration {
     session.trust.lease() * 2 + DECIDED_MAX
 }
@@ -77,7 +79,7 @@ impl SyncContext {
         Ok(Arc::new(SyncContext { fleet, session_link, sessions, lines: Mutex::default() }))
     }
 
-    /// How long what hangs on a session may be relied on without hearing from Redis again.
+    /// How long the locks and permits of a session can be relied on without another answer from Redis.
     pub(super) fn time_left(&self, session: &Session) -> Duration {
         match session.over.is_cancelled() {
             true => Duration::ZERO,
@@ -85,7 +87,7 @@ impl SyncContext {
         }
     }
 
-    /// Waits until what hangs on a session may not be relied on any longer.
+    /// Waits until the locks and permits of a session can no longer be relied on.
     pub(super) async fn until_in_doubt(&self, session: &Session) {
         loop {
             let left = self.time_left(session);
@@ -94,13 +96,13 @@ impl SyncContext {
             }
             tokio::select! {
                 () = session.over.cancelled() => return,
-                // In small steps: timers stand still while a machine sleeps, and presence may go.
+                // In small steps: timers stand still while a machine sleeps, and presence may be lost.
                 () = tokio::time::sleep(left.min(CHECK)) => {}
             }
         }
     }
 
-    /// Where the tasks of this process wait for each other, by name.
+    /// The line of tasks of this process with this name.
     pub(super) fn line(&self, name: &str) -> Arc<Line> {
         let mut lines = self.lines.lock().expect("never poisoned");
         if lines.len().is_power_of_two() {
@@ -109,7 +111,7 @@ impl SyncContext {
         lines.entry(name.to_owned()).or_default().clone()
     }
 
-    /// Waits until the fleet has stopped: there will be no session any more.
+    /// Waits until this member has stopped: there will be no further session.
     pub(super) async fn stopped(&self) {
         let _ = self.sessions.clone().wait_for(|_| false).await;
     }
@@ -142,7 +144,7 @@ impl SyncContext {
             if session.trust.wait().await {
                 return Ok(session);
             }
-            // It is over, and what comes next is not there yet.
+            // It is over, and there is no next session yet.
             if sessions.changed().await.is_err() {
                 return Err(Error::Stopping);
             }

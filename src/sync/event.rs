@@ -1,6 +1,6 @@
 //! [`DistributedEvent`]: a named flag on Redis.
 //!
-//! **Invariant:** every `set` begins a new generation, unless the event is set already; generations
+//! **Invariant:** every `set` begins a new generation, unless the event is set already. Generations
 //! only grow, and survive a `clear`. A late copy of a `set` or a `clear` changes nothing: each names
 //! the state it was meant for.
 
@@ -21,12 +21,12 @@ static TAKE: Script = Script::new("event_take", include_str!("event_take.lua"));
 pub(super) const REREAD_EVERY: Duration = Duration::from_secs(5);
 const REREAD_EVERY_MIN: Duration = Duration::from_millis(10);
 const REREAD_EVERY_MAX: Duration = Duration::from_secs(3600);
-/// A call that finds another state again and again is not sent more often than this.
+/// How often a call is sent if it finds another state again and again.
 const MEANT_MAX: u32 = 8;
-/// A time to live is at most so long: Redis counts milliseconds.
+/// The longest time to live: Redis counts milliseconds.
 const TTL_MAX: Duration = Duration::from_secs(200 * 365 * 86_400);
 
-/// What an event is at one moment.
+/// The state of an event at one moment.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -48,18 +48,18 @@ const TTL_MAX: Duration = Duration::from_secs(200 * 365 * 86_400);
 pub struct EventState {
     /// Is it set?
     pub is_set: bool,
-    /// Grows with every `set` of an event that was not set; 0 if it never was.
+    /// Grows with every `set` of an event that was not set; 0 if it was never set.
     pub generation: u64,
-    /// When it clears itself, if it does.
+    /// After how long it clears itself, if it does.
     pub clears_in: Option<Duration>,
 }
 
 /// A flag that any process can set, clear and wait for, by its name.
 ///
-/// As with an event between threads: [`wait`](Self::wait) returns when the flag is set, at once if it
-/// is set already, and also if it was set and cleared again while waiting. Setting an event that is
-/// set changes nothing. A wait begins when Redis first answers it; whoever must not miss what was
-/// before that goes on from a generation it knows, with [`wait_past`](Self::wait_past).
+/// It works like an event between threads: [`wait`](Self::wait) returns when the flag is set, at once
+/// if it is set already, and also if it is set and cleared again during the wait. Setting an event that
+/// is set changes nothing. A wait begins when Redis first answers it. A waiter that must not miss an
+/// earlier set goes on from a generation it knows, with [`wait_past`](Self::wait_past).
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -82,11 +82,11 @@ pub struct EventState {
 ///
 /// # In Redis, and from other languages
 ///
-/// The event `new-prices` of the fleet `shop` is the hash `artel:{shop}:event:new-prices`. Its
-/// fields are `flag` (`1`: set), `gen` (the generation, a number) and `until` (Redis time in
-/// milliseconds when it counts as cleared, `0` for never). The sharded channel
-/// `artel:{shop}:@0:event:new-prices`, which also names the database, tells of every `set`; its message
-/// is the new generation. To set it from anywhere, in one transaction:
+/// The event `new-prices` of the fleet `shop` is the hash `artel:{shop}:event:new-prices`. Its fields
+/// are `flag` (`1`: set), `gen` (the generation, a number) and `until` (Redis time in milliseconds when
+/// it counts as cleared, `0` for never). The sharded channel `artel:{shop}:@0:event:new-prices`, which
+/// also names the database, carries a message for every `set`: the new generation. To set the event
+/// from anywhere, in one transaction:
 ///
 /// ```text
 /// MULTI
@@ -96,15 +96,17 @@ pub struct EventState {
 /// EXEC
 /// ```
 ///
-/// (Setting an event that is set is no new generation for us; here it is one, which does no harm.) To
-/// clear it: `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for the
-/// confirmation, read `flag`, `gen` and `until`, and read them again after every message, every few
-/// seconds and after every reconnect: it was set if `gen` has grown, or `flag` is `1` and `until` is
-/// `0` or later than Redis's `TIME`.
+/// (If the event is set already, this begins a new generation, which does no harm.) To clear the event:
+/// `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for the
+/// confirmation,
+/// and read `flag`, `gen` and `until`. Read them again after every message, every few seconds and after
+/// every reconnect. The event was set if `gen` has grown, or if `flag` is `1` and `until` is `0` or
+/// later
+/// than Redis's `TIME`.
 #[derive(Clone)]
 pub struct DistributedEvent {
     reread_every: Duration,
-    /// Everything else: ten thousand who wait have a clone each.
+    /// Everything else, in one place: each of ten thousand waiters has a clone.
     shared: Arc<Shared>,
 }
 
@@ -112,7 +114,7 @@ pub struct DistributedEvent {
 struct Shared {
     fleet: Fleet,
     signal: Signal,
-    /// The state last seen: a `set` or `clear` that names the right one is done in one call.
+    /// The last state seen. A `set` or `clear` that names the current state needs only one call.
     known: Mutex<Known>,
     watch: OnceLock<Arc<EventWatch>>,
 }
@@ -129,8 +131,9 @@ impl DistributedEvent {
         Ok(DistributedEvent { reread_every: REREAD_EVERY, shared: Arc::new(shared) })
     }
 
-    /// Reads at least so often while waiting (default 5 s): the bound on how late a wait can be that
-    /// lost its message together with its connection, or that may not subscribe.
+    /// Sets how often a wait reads the event again (default 5 s). This bounds how late a wait returns
+    /// if it
+    /// may not subscribe, or if its message was lost together with its connection.
     ///
     /// # Errors
     ///
@@ -159,7 +162,7 @@ impl DistributedEvent {
         Ok(self.state().await?.is_set)
     }
 
-    /// All there is to know about it.
+    /// Reads its state.
     ///
     /// # Errors
     ///
@@ -182,8 +185,8 @@ impl DistributedEvent {
         EventState { is_set: read.set, generation: read.generation, clears_in: read.left }
     }
 
-    /// Sets it, until somebody clears it; wakes everybody who waits. Setting it twice is setting it
-    /// once.
+    /// Sets it until it is cleared, and wakes all waiters. Setting it twice has the same effect as
+    /// setting it once.
     ///
     /// # Errors
     ///
@@ -192,12 +195,12 @@ impl DistributedEvent {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the event may have been set or not.
+    /// If it is dropped before it returns, the event may have been set or not.
     pub async fn set(&self) -> Result<(), Error> {
         self.set_to(0).await
     }
 
-    /// Sets it for some time: then it counts as cleared, unless somebody set it for longer.
+    /// Sets it for some time. Then it counts as cleared, unless another call sets it for longer.
     ///
     /// # Errors
     ///
@@ -214,7 +217,7 @@ impl DistributedEvent {
         self.set_to(ttl.as_millis() as u64).await
     }
 
-    /// Clears it, if it is set. What is set anew meanwhile stays set.
+    /// Clears it, if it is set. If it is set again meanwhile, it stays set.
     ///
     /// # Errors
     ///
@@ -222,13 +225,13 @@ impl DistributedEvent {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the event may have been cleared or not.
+    /// If it is dropped before it returns, the event may have been cleared or not.
     pub async fn clear(&self) -> Result<(), Error> {
         self.shared.fleet.compare().await?;
         clear(&self.shared.fleet, &self.shared.signal.key, &self.shared.known).await
     }
 
-    /// Waits until it is set, and returns true. While Redis is away, it waits on.
+    /// Waits until it is set, and returns true. While Redis is down, it keeps waiting.
     ///
     /// # Errors
     ///
@@ -243,8 +246,8 @@ impl DistributedEvent {
         waited.map(|()| true).map_err(|error| self.explain(error))
     }
 
-    /// Waits until it is set, but not longer than this: then false, also if Redis was away all the
-    /// time. With a time of 0 it looks once.
+    /// Waits until it is set, but not longer than this. Then it returns false, also if Redis was down
+    /// all the time. With a time of 0 it reads once.
     ///
     /// # Errors
     ///
@@ -260,8 +263,8 @@ impl DistributedEvent {
         tokio::time::timeout(timeout, self.wait()).await.unwrap_or(Ok(false))
     }
 
-    /// Waits until it is set, and clears it: of all who wait so, one goes on for each time it is set. While
-    /// Redis is away, it waits on.
+    /// Waits until it is set, and clears it. Of all takers that wait, one goes on for each time it is
+    /// set. While Redis is down, it keeps waiting.
     ///
     /// # Errors
     ///
@@ -269,7 +272,7 @@ impl DistributedEvent {
     ///
     /// # Cancel safety
     ///
-    /// Not safe: dropped before it returns, the event may have been cleared for nobody.
+    /// Not safe: if it is dropped before it returns, the event may have been cleared for nobody.
     pub async fn take(&self) -> Result<(), Error> {
         self.shared.fleet.compare().await?;
         let by = nonce();
@@ -288,15 +291,15 @@ impl DistributedEvent {
         }
     }
 
-    /// Takes this generation; false if somebody else has it. Asked until it is answered: a copy that nobody
-    /// heard the answer to may have taken it for us.
+    /// Takes this generation. Returns false if another taker has it. It is repeated until it is
+    /// answered: an unanswered copy may have taken it for us.
     async fn take_generation(&self, generation: u64, by: &str) -> Result<bool, Error> {
         let call = TAKE.call(std::slice::from_ref(&self.shared.signal.key)).arg(generation).arg(by);
         loop {
             match self.shared.fleet.store.try_repeat(&call).await {
                 Ok(reply) => return Ok(reply.tag() == "taken"),
                 Err(error) if error.is_passing() => {
-                    tracing::debug!(%error, "taking an event");
+                    tracing::debug!(%error, "taking an event was not answered");
                     tokio::time::sleep(RETRY).await;
                 }
                 Err(error) => return Err(self.explain(error)),
@@ -304,9 +307,10 @@ impl DistributedEvent {
         }
     }
 
-    /// Waits for a generation after this one, and returns it: whoever goes on from what it saw last
-    /// misses nothing between two waits. Several sets in a row may be seen as the last of them; setting
-    /// an event that is set is no new generation: whoever signals again clears it first.
+    /// Waits for a generation after this one, and returns it. A waiter that goes on from the last
+    /// generation it saw misses nothing between two waits. Several sets in a row may be seen as the
+    /// last of them. Setting an event that is set does not begin a new generation: to signal again,
+    /// clear it first.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -359,14 +363,14 @@ impl std::fmt::Debug for DistributedEvent {
     }
 }
 
-/// Sets the flag under this key for some time; the generation it has then.
+/// Sets the flag under this key for some time. Returns its generation.
 pub(crate) async fn set_flag(fleet: &Fleet, signal: &Signal, ttl: Duration) -> Result<u64, Error> {
     set(fleet, signal, ttl.as_millis() as u64, &Mutex::default())
         .await
         .map(|state| state.generation)
 }
 
-/// Clears this generation of the flag under this key, if it is still the present one.
+/// Clears this generation of the flag under this key, if it is still the current one.
 pub(crate) async fn clear_flag(fleet: &Fleet, key: &str, generation: u64) -> Result<(), Error> {
     let value = fleet.store.try_repeat(&CLEAR.call(&[key.to_owned()]).arg(generation)).await;
     value.map(|_| ()).map_err(|error| fleet.explain(key, error))
@@ -377,7 +381,7 @@ async fn clear(fleet: &Fleet, key: &str, known: &Mutex<Known>) -> Result<(), Err
     meant(fleet, key, known, |state| CLEAR.call(&keys).arg(state.generation)).await.map(|_| ())
 }
 
-/// Sets the flag under this key; the state it has then.
+/// Sets the flag under this key. Returns its state.
 async fn set(
     fleet: &Fleet,
     signal: &Signal,
@@ -389,7 +393,7 @@ async fn set(
     meant(fleet, &signal.key, known, call).await
 }
 
-/// What a handle knows of its event, for the calls that name the state they are meant for.
+/// What a handle knows about its event, for the calls that name the state they are meant for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Known {
     is_set: bool,
@@ -408,8 +412,8 @@ impl Known {
     }
 }
 
-/// Sends a call that is meant for one state. The one we know may be an old one: then it is sent again
-/// for the present one. If the event has been set and cleared since we learnt that, somebody has done
+/// Sends a call that is meant for one state. If the state we know is old, the call is sent again for
+/// the current state. If the event was set and cleared since we learned that state, another caller did
 /// so after we began, and our call counts as made before that.
 async fn meant(
     fleet: &Fleet,
@@ -436,7 +440,8 @@ async fn meant(
             return Ok(state);
         }
     }
-    let reason =
-        format!("{key} was in another state each of {MEANT_MAX} times, so it was left alone");
+    let reason = format!(
+        "the state of {key} changed in each of {MEANT_MAX} tries, so nothing was done: try again"
+    );
     Err(Error::Refused { reason })
 }

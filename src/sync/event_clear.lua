@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Clears the generation of an event that the caller knows; a newer one stays set.
+-- Clears an event if it has the generation that the caller knows. A newer generation stays set.
 -- KEYS[1] event:<name> HASH
 -- ARGV    gen
 -- Returns {'ok', state} (it is not set), {'moved', state} (it is set under another generation: nothing changed);
 --         the state is `s` or `c`, set or clear, and the generation
 -- Uses    whole
--- Why the generation: a late copy of this call must not clear what somebody has set since.
+-- Why the generation: if the event was set again since, a late copy of this call must not clear it.
 local event = redis.call('HMGET', KEYS[1], 'flag', 'gen')
 local gen = whole(tonumber(event[2]) or 0)
 if event[1] ~= '1' then return {'ok', 'c' .. gen} end

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Sets an event that is not set, under a new generation, and tells whoever waits for it.
+-- Sets an event that is not set, under a new generation, and notifies its waiters.
 -- KEYS[1] event:<name> HASH: flag, gen, by, until   KEYS[2] its channel
 -- ARGV    state (the one the caller knows: `s` or `c`, set or clear, and the generation), by (names this call),
 --         ttl_ms (0 = until cleared)
--- Returns {'ok', state} (set by this call, if only by an earlier copy of it), {'already', state} (it is set for
---         long enough), {'moved', state} (its state is another one than the caller knows: nothing changed),
+-- Returns {'ok', state} (set by this call or by an earlier copy of it), {'already', state} (it is set for
+--         long enough), {'moved', state} (it is not in the state that the caller knows: nothing changed),
 --         {'spent', state} (the next generation would be past 2^52: nothing changed; see acquire)
 -- Uses    clock, grow, whole
--- Why the state: a late copy of this call must neither set again what somebody has cleared since, nor make
--- longer what somebody has set since.
+-- Why the state: if the event was cleared or set since, a late copy of this call must neither set it again nor
+-- extend it.
 local event = redis.call('HMGET', KEYS[1], 'flag', 'gen', 'by', 'until')
 local gen, ends, ttl = whole(tonumber(event[2]) or 0), tonumber(event[4]) or 0, ARGV[3]
 local now, now_us = clock()

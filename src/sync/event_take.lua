@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Clears a generation of an event on behalf of one taker: of all who try, one gets it.
+-- Clears a generation of an event for one taker: of all takers that try, one gets it.
 -- KEYS[1] event:<name> HASH
--- ARGV    gen, by (names this taker: a repeat is told the same)
--- Returns 'taken' (by this taker), 'missed' (somebody else took or cleared it, it has cleared itself, or it is set anew)
+-- ARGV    gen, by (names this taker: a repeat gets the same answer)
+-- Returns 'taken' (by this taker), 'missed' (it was taken or cleared by others, has cleared itself, or was set again)
 -- Uses    clock, whole
 local event = redis.call('HMGET', KEYS[1], 'flag', 'gen', 'taken', 'until')
 local ends = tonumber(event[4]) or 0

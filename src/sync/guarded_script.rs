@@ -1,7 +1,7 @@
 //! [`GuardedScript`]: a write to Redis that happens only while a lock is held.
 //!
-//! **Invariant:** Redis compares holder and token and runs the user's script in one piece; a holder
-//! that lost the lock, however late it wakes, writes nothing.
+//! **Invariant:** Redis compares holder and token and runs the user's script in one step. A holder that
+//! lost the lock, however late it wakes, writes nothing.
 
 use crate::Error;
 use crate::store::Script;
@@ -21,12 +21,12 @@ pub struct GuardedScript {
 }
 
 impl GuardedScript {
-    /// Prepares a script; make it once and use it often.
+    /// Prepares a script. Make it once and use it often.
     ///
     /// # Errors
     ///
-    /// If it begins with `#!`: the first lines are ours. Whether it is good Lua is found out by
-    /// Redis, when it runs.
+    /// If it begins with `#!`: the first lines are ours. Redis finds errors in the Lua code only when
+    /// the script runs.
     pub fn new(lua: &str) -> Result<GuardedScript, Error> {
         if lua.trim_start().starts_with("#!") {
             let problem = "must not begin with `#!`: leave out that line".to_owned();
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn a_line_of_flags_is_refused() {
         assert!(GuardedScript::new("return 1").is_ok());
-        // What looks like a line of ours is the user's own.
+        // A line that looks like one of ours belongs to the user's script.
         let script = GuardedScript::new("-- Uses    nothing\nreturn 1").expect("a script");
         let _ = script.script.call(&[]);
         assert!(GuardedScript::new("#!lua flags=no-writes\nreturn 1").is_err());

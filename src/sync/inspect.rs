@@ -1,6 +1,6 @@
-//! What there is: the events and the locks of a fleet, for whoever looks.
+//! Reading the events and the locks of a fleet.
 //!
-//! **Invariant:** it only reads. Each line is true by itself; between two lines the fleet goes on.
+//! **Invariant:** it only reads. Each entry is true by itself. Between two reads the fleet goes on.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ use crate::watch::read_call;
 pub struct EventStatus {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its state.
     pub state: EventState,
 }
 
@@ -65,7 +65,7 @@ pub struct LockStatus {
     pub name: String,
     /// The session that holds it.
     pub member: MemberId,
-    /// What people call that member.
+    /// That member's name for people.
     pub label: String,
     /// Where it runs.
     pub host: String,
@@ -73,10 +73,10 @@ pub struct LockStatus {
     pub pid: u32,
     /// The fencing token.
     pub token: Token,
-    /// For how long it has been held, as far as its token tells.
+    /// For how long it has been held, judged by its token.
     #[serde(rename = "held_ms", with = "json_time::span_ms")]
     pub held: Duration,
-    /// Processes that wait for it.
+    /// How many processes wait for it.
     pub waiting: u64,
     /// How long its holder's session lasts unless it is refreshed.
     #[serde(rename = "left_ms")]
@@ -100,7 +100,7 @@ impl Fleet {
         let mut events = Vec::new();
         for key in found {
             let read = self.store.once(&read_call(&key)).await;
-            // A key that holds something else, or has no name of ours, is nobody's event.
+            // A key that holds something else, or whose name is invalid, is not an event.
             let name = key[prefix.len()..].to_owned();
             let (Ok(read), Ok(())) = (read, check_name("event", &name)) else { continue };
             events.push(EventStatus { name, state: DistributedEvent::state_of(&read) });
@@ -126,7 +126,7 @@ impl Fleet {
         let mut locks = Vec::new();
         for id in members.iter().filter_map(|id| MemberId::from_redis(id)) {
             for (name, _) in store.once(&locks_of(store, &id)).await? {
-                // What has no name of ours, or holds something else, is nobody's lock.
+                // A lock whose name is invalid, or whose key holds something else, is left out.
                 match self.lock_status(&name).await {
                     Ok(lock) => locks.extend(lock),
                     Err(Error::Config { .. } | Error::Unfit { .. }) => {}
@@ -138,11 +138,11 @@ impl Fleet {
         Ok(locks)
     }
 
-    /// Who holds a lock; `None` if nobody does.
+    /// The status of a lock. `None` if nobody holds it.
     ///
     /// # Errors
     ///
-    /// If the name is none, Redis cannot be reached or refuses, or the key holds something else.
+    /// If the name is invalid, Redis cannot be reached or refuses, or the key holds something else.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,7 @@
 //! [`CountDownLatch`]: opens when it was counted down to zero.
 //!
-//! **Invariant:** each call counts once in the round it was made for, however often it is repeated
-//! and however late a copy arrives; the latch opens exactly when the count reaches zero.
+//! **Invariant:** each call counts once in the round it was made for, however often it is repeated and
+//! however late a copy arrives. The latch opens exactly when the count reaches zero.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 
 /// A latch of a fleet, by its name: some wait, others count it down.
 ///
-/// It is closed until its first round was counted down to zero, stays open then, and is closed again
-/// by the next [`start`](Self::start).
+/// It is closed until its first round is counted down to zero. Then it stays open until the next
+/// [`start`](Self::start) closes it.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -41,7 +41,7 @@ static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
 #[derive(Clone)]
 pub struct CountDownLatch {
     fleet: Fleet,
-    /// How often it is counted down in a round.
+    /// How many times it must be counted down in a round.
     count: u32,
     signal: Arc<Signal>,
     watch: Arc<EventWatch>,
@@ -56,8 +56,8 @@ impl CountDownLatch {
         Ok(CountDownLatch { fleet: fleet.clone(), count, signal: signal.into(), watch })
     }
 
-    /// Begins a round: the latch opens when it was counted down to zero. False, and
-    /// nothing changes, if a round is on its way; so any number of processes may call it.
+    /// Begins a round: the latch opens when it is counted down to zero. If a round is under way,
+    /// nothing changes and the result is false, so any number of processes may call it.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl CountDownLatch {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the round may have begun or not.
+    /// If it is dropped before it returns, the round may have begun or not.
     pub async fn start(&self) -> Result<bool, Error> {
         let count = self.count;
         self.fleet.compare().await?;
@@ -78,7 +78,8 @@ impl CountDownLatch {
             let (present, tag) =
                 reply.map_err(|error| self.fleet.explain(&self.signal.key, error))?;
             self.check_spent(&tag)?;
-            // The first call only asks; if the round moves on after that, somebody else began one.
+            // The first call only asks for the round. If the round changes after that, another caller
+            // began one.
             if tag != "moved" || !round.is_empty() {
                 return Ok(tag == "ok");
             }
@@ -86,7 +87,7 @@ impl CountDownLatch {
         }
     }
 
-    /// Counts down by one; what is left then. At zero, or without a round, nothing happens.
+    /// Counts down by one, and returns what is left. At zero, or without a round, nothing happens.
     ///
     /// # Errors
     ///
@@ -94,12 +95,12 @@ impl CountDownLatch {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it may have counted or not; never twice.
+    /// If it is dropped before it returns, it may have counted or not, but never twice.
     pub async fn count_down(&self) -> Result<u32, Error> {
         self.ask(Some(&nonce())).await
     }
 
-    /// What is left to count down.
+    /// How many counts are left.
     ///
     /// # Errors
     ///
@@ -112,8 +113,7 @@ impl CountDownLatch {
         self.ask(None).await
     }
 
-    /// Learns the round, and counts in it if there is an id to count under.
-    /// The answer `spent`: no larger number can be granted.
+    /// The error for the answer `spent`: no larger number can be granted.
     fn check_spent(&self, tag: &str) -> Result<(), Error> {
         match tag {
             "spent" => Err(Error::Exhausted { key: self.signal.key.clone() }),
@@ -121,6 +121,7 @@ impl CountDownLatch {
         }
     }
 
+    /// Asks for the round, and counts down in it if there is an id for the call.
     async fn ask(&self, id: Option<&str>) -> Result<u32, Error> {
         self.fleet.compare().await?;
         let mut round = String::new();
@@ -133,7 +134,7 @@ impl CountDownLatch {
             let (tag, count, present) =
                 reply.map_err(|error| self.fleet.explain(&self.signal.key, error))?;
             self.check_spent(&tag)?;
-            // The first call only asks: no round is called by an empty name.
+            // The first call only asks for the round: no round has an empty name.
             if tag != "moved" || id.is_none() || !round.is_empty() {
                 return Ok(count);
             }
@@ -141,7 +142,8 @@ impl CountDownLatch {
         }
     }
 
-    /// Waits until it is open: at once if it was counted down to zero and no new round has begun.
+    /// Waits until it is open. It returns at once if it was counted down to zero and no new round has
+    /// begun.
     ///
     /// # Errors
     ///
@@ -156,7 +158,7 @@ impl CountDownLatch {
         waited.map_err(|error| self.fleet.explain(&self.signal.key, error))
     }
 
-    /// Waits until it is open, but not longer than this: then false.
+    /// Waits until it is open, but not longer than this. Then it returns false.
     ///
     /// # Errors
     ///

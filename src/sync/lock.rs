@@ -1,8 +1,9 @@
 //! [`Lock`]: at most one holder at a time, across processes and machines.
 //!
-//! **Invariant:** a lock is held by the living session whose token stands in it, and by nobody else;
-//! tokens only grow. It hangs on its holder's session exactly as the lease does, and is taken and
-//! given up by the same scripts: no renewal of its own, free as soon as its holder is judged dead.
+//! **Invariant:** a lock is held by the living session whose token is stored in it, and by nobody else.
+//! Tokens only grow. It depends on its holder's session exactly as the lease does, and the same scripts
+//! take it and give it up: it has no renewal of its own, and is free as soon as its holder is judged
+//! dead.
 //!
 //! ```text
 //!                 acquire = won                    release · drop
@@ -13,9 +14,9 @@
 //!                                    lost (guarded writes are refused by Redis)
 //! ```
 //!
-//! Within one process only one task asks Redis for a lock at a time; the others wait in line here.
-//! An attempt that was never answered leaves nothing behind: a lock in our name that nobody here
-//! holds is given back after the next heartbeat.
+//! Within one process only one task asks Redis for a lock at a time. The others wait in line here. An
+//! attempt that was never answered leaves nothing behind: a lock in our name that nobody here holds is
+//! given back after the next heartbeat.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,10 +34,10 @@ use crate::tenure::{LockAnswer, acquire_lock};
 use crate::term::Token;
 use crate::watch::jittered;
 
-/// Whoever waits asks at least this often: whoever was told that it is free may have been frozen.
+/// A waiter asks at least this often: the waiter that was notified may be frozen.
 const POLL: Duration = Duration::from_secs(1);
 const POLL_MIN: Duration = Duration::from_millis(150);
-/// A holder's deadline is given this much before it counts as missed.
+/// A holder's deadline counts as missed only when this time has passed after it.
 const SLACK: Duration = Duration::from_millis(20);
 
 /// A lock of a fleet, by its name. Made by [`Member::lock`](crate::Member::lock).
@@ -71,21 +72,21 @@ impl Lock {
         Ok(Lock { context: context.clone(), name: name.into() })
     }
 
-    /// Waits until it is ours. While Redis is away, it waits on.
+    /// Waits until the lock is ours. While Redis is down, it keeps waiting.
     ///
     /// # Errors
     ///
-    /// If the fleet stops, Redis refuses, or the key holds something else.
+    /// If this member stops, Redis refuses, or the key holds something else.
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it returns, it leaves the queue, and a lock that was granted meanwhile
-    /// is given back.
+    /// Safe: if it is dropped before it returns, it leaves the queue, and a lock that was granted
+    /// meanwhile is given back.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
         self.contend(&AtomicBool::new(false)).await
     }
 
-    /// As [`acquire`](Self::acquire), and notes whether the holder was overdue when last heard of.
+    /// As [`acquire`](Self::acquire), and notes whether the holder was overdue at the last answer.
     async fn contend(&self, overdue: &AtomicBool) -> Result<LockGuard, Error> {
         let line = self.context.line(&self.name);
         let place = tokio::select! {
@@ -97,7 +98,7 @@ impl Lock {
             let session = self.context.session().await?;
             match contender.attempt(&session, true).await? {
                 Attempt::Won(token) => return Ok(contender.won(session, token)),
-                // Not queued yet: for that it must listen, which a free lock does not need.
+                // It is not in the queue yet. For that it must listen, which a free lock does not need.
                 Attempt::Held(_) if contender.unlocked.is_none() => contender.listen(),
                 Attempt::Held(left) => {
                     overdue.store(left.is_zero(), Ordering::Release);
@@ -108,8 +109,9 @@ impl Lock {
         }
     }
 
-    /// Takes it if it is free at this moment; `None` if somebody has it. A holder that is overdue, and
-    /// may be dead, is waited for until that is decided: a lease and a little, longer on a busy machine.
+    /// Takes the lock if it is free at this moment. `None` if another holder has it. If the holder is
+    /// overdue and may be dead, this waits until that is decided: a lease and a little, longer on a
+    /// busy machine.
     ///
     /// # Errors
     ///
@@ -128,8 +130,9 @@ impl Lock {
         loop {
             match contender.attempt(&session, false).await? {
                 Attempt::Won(token) => return Ok(Some(contender.won(session, token))),
-                // Its holder is overdue: dead, unless a judge hears of it. That takes a lease, or longer
-                // on a machine so busy that the judge must begin anew.
+                // Its holder is overdue: it is dead, unless it refreshes its session. The decision
+                // takes a lease, or longer on a machine that is so busy that the judge must start
+                // again.
                 Attempt::Held(Duration::ZERO) if began.elapsed() < decided_within(&session) => {
                     overdue = true;
                     tokio::time::sleep(POLL_MIN).await;
@@ -143,8 +146,9 @@ impl Lock {
         }
     }
 
-    /// Waits until it is ours, but not longer than this: then `None`. With a time of 0 it tries once. A
-    /// holder that is overdue then is waited for as [`try_acquire`](Self::try_acquire) does.
+    /// Waits until the lock is ours, but not longer than this. Then it returns `None`. With a time of 0
+    /// it tries once. If the holder is overdue then, it waits as [`try_acquire`](Self::try_acquire)
+    /// does.
     ///
     /// # Errors
     ///
@@ -172,15 +176,15 @@ impl std::fmt::Debug for Lock {
     }
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 enum Attempt {
     Won(Token),
-    /// Somebody has it, whose session ends after this time unless it is refreshed.
+    /// Another member holds it. Its session ends after this time unless it is refreshed.
     Held(Duration),
     Unheard(StoreError),
 }
 
-/// Hears that the lock is free.
+/// Receives the message that the lock is free.
 struct Unlocked {
     route: Route,
     router: Arc<PushRouter>,
@@ -199,17 +203,17 @@ impl Drop for Unlocked {
     }
 }
 
-/// The one task of this process that asks for the lock. Dropped, it leaves nothing behind.
+/// The one task of this process that asks for the lock. When it is dropped, it leaves nothing behind.
 struct Contender {
     lock: Lock,
     line: Arc<Line>,
     /// Its place at the head of the line inside this process.
     place: Option<OwnedMutexGuard<()>>,
-    /// There once it has had to wait.
+    /// Set as soon as it must wait.
     unlocked: Option<Arc<Unlocked>>,
     /// Its place in the queue in Redis.
     ticket: String,
-    /// The session it asked under, and the number of an attempt that nobody has answered yet.
+    /// The session it asked under, and the number of an attempt that is not answered yet.
     asked: Option<(Arc<Session>, Option<u64>)>,
 }
 
@@ -225,7 +229,7 @@ impl Contender {
         }
     }
 
-    /// Before it has a place in the queue: whoever is told and does not hear passes it on.
+    /// Listens, before it has a place in the queue. A message that finds no listener is passed on.
     fn listen(&mut self) {
         let route = Route::Lock(self.lock.name.to_string());
         let router = self.lock.context.session_link.router.clone();
@@ -235,7 +239,7 @@ impl Contender {
         self.unlocked = Some(unlocked);
     }
 
-    /// Asks; with `wait` until it is answered, or until the session is in doubt.
+    /// Asks for the lock. With `wait` it asks until it is answered, or until the session is in doubt.
     async fn attempt(&mut self, session: &Arc<Session>, wait: bool) -> Result<Attempt, Error> {
         let (fleet, name) = (&self.lock.context.fleet, &*self.lock.name);
         let attempt = session.tenures.locks.want(name);
@@ -284,9 +288,9 @@ impl Contender {
         tokio::select! {
             () = told => {}
             () = session.over.cancelled() => {}
-            // Nobody can tell us while we do not listen.
+            // Without a connection we get no message.
             () = link.past(link.epoch()) => tokio::time::sleep(RETRY).await,
-            // A holder that is overdue is not dead before somebody has judged it.
+            // An overdue holder is not dead before it has been judged.
             () = tokio::time::sleep((left + SLACK).clamp(POLL_MIN, poll)) => {}
         }
     }
@@ -309,8 +313,8 @@ impl Drop for Contender {
             let link = &lock.context.session_link.link;
             let mut token = None;
             if let Some(attempt) = unanswered {
-                // The same attempt again finds out whether it was granted. What arrives even later
-                // is found by the heartbeat, and a call meant for us is passed on.
+                // The same attempt, repeated, finds out whether it was granted. A copy that arrives
+                // even later is found by the heartbeat, and a message for us is passed on.
                 let (store, lease_ms) = (&lock.context.fleet.store, session.trust.lease_ms());
                 let call = acquire_lock(store, &session.id, lease_ms, &lock.name, attempt, None);
                 let answer = session.ask(link, Patience::ONCE, call).await;

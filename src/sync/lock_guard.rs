@@ -1,7 +1,7 @@
 //! [`LockGuard`]: a lock that is held.
 //!
-//! **Invariant:** it is released once, when it is asked to or dropped, under its own token; nobody
-//! in this process comes next before that.
+//! **Invariant:** it is released once, on request or when it is dropped, under its own token. No other
+//! task of this process comes next before that.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,8 +18,8 @@ use crate::store::{Link, StoreError};
 use crate::tenure::release_lock;
 use crate::term::Token;
 
-/// Gives up a lock, or only waiting for it. Was it ours until then, as far as can be known? Unanswered, the heartbeat
-/// gives it back.
+/// Gives up a lock, or only the place in its queue. Returns whether it was ours until then, as far as
+/// can be known. Without an answer the heartbeat gives it back.
 pub(super) async fn give_up(
     lock: &Lock,
     link: &Link,
@@ -29,7 +29,7 @@ pub(super) async fn give_up(
     let store = &lock.context.fleet.store;
     let call = release_lock(store, &session.id, &session.id, &lock.name, token);
     match session.ask(link, Patience::ONCE, call.clone()).await {
-        // What is not ours any more may have been given up by the copy that nobody answered.
+        // If it is no longer ours, the unanswered copy may have given it up.
         Err(AskError::Failed(error)) if error.is_passing() => {
             match session.ask(link, Patience::SHORT, call).await {
                 Ok(_) | Err(AskError::Gone) => Ok(true),
@@ -45,7 +45,7 @@ pub(super) async fn give_up(
 /// A lock that is held, until this is released or dropped, or until it is lost.
 ///
 /// It has no renewal of its own: it is held for as long as this process's session lives. Dropping it
-/// releases it in the background; [`release`](Self::release) says when that is done.
+/// releases it in the background; [`release`](Self::release) returns when that is done.
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -88,30 +88,30 @@ impl LockGuard {
     }
 
     /// The fencing token: higher than that of every holder before, also after Redis lost its data
-    /// (unless the clock of the new server is behind that of the old one).
-    /// Hand it to whatever the lock protects, and let that refuse a lower one than it has seen.
+    /// (unless the clock of the new server is behind that of the old one). Give it to the resource that
+    /// the lock protects, and let the resource refuse a token that is lower than one it has seen.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// Until when it may be relied on without hearing from Redis again; usually it is moved on long
-    /// before: two thirds of a lease after the last answered call was sent. It moves closer, to two
+    /// Until when the lock can be relied on without another answer from Redis: two thirds of a lease
+    /// after the last answered call was sent. Usually it is extended long before. It is earlier, two
     /// thirds of the fleet's grace, while the connection that shows our presence is broken and Redis is
-    /// not known to be away. Past it, somebody else may soon have the lock.
+    /// not known to be down. After it, another member may soon have the lock.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.lock.context.time_left(&self.session)
     }
 
-    /// May it be relied on at this instant?
+    /// Can the lock be relied on at this instant?
     pub fn is_held(&self) -> bool {
         !self.lost.is_cancelled() && !self.lock.context.time_left(&self.session).is_zero()
     }
 
-    /// Waits until the lock cannot be relied on any longer: the session is over, Redis no longer
-    /// names us, or the [`deadline`](Self::deadline) passed unheard. Stop then what the lock
-    /// protects: usually it is before somebody else can be granted it. A process that is frozen, or a
-    /// connection whose end Redis sees and we do not, learns of it afterwards; only the
-    /// [`token`](Self::token), or [`run`](Self::run), protects against that.
+    /// Waits until the lock can no longer be relied on: the session is over, Redis no longer names us
+    /// as its holder, or the [`deadline`](Self::deadline) passed without an answer. Then stop the work
+    /// that the lock protects. Usually this is before another member can be granted the lock. It is too
+    /// late for a process that was frozen, or for a connection that has ended for Redis but not for us.
+    /// Only the [`token`](Self::token), or [`run`](Self::run), protects against that.
     ///
     /// # Cancel safety
     ///
@@ -123,9 +123,9 @@ impl LockGuard {
         }
     }
 
-    /// Runs a script in Redis, only if the lock is held at that moment: the comparison and the
-    /// script are one. The keys are taken as they are; on a cluster they must carry the fleet's hash
-    /// tag, `{name}`.
+    /// Runs a script in Redis, only if the lock is held at that moment: the check and the script are
+    /// one step. The keys are used as they are; on a cluster they must carry the fleet's hash tag,
+    /// `{name}`.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -143,12 +143,12 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] if it is not held: then nothing was written. It is sent once: after
-    /// [`Error::NoAnswer`] or [`Error::Unreachable`] it may have been done, or may still be.
+    /// [`Error::NotHeld`] if it is not held: then nothing was written. The script is sent once: after
+    /// [`Error::NoAnswer`] or [`Error::Unreachable`] it may have run, or may still run.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the script may have run or not.
+    /// If it is dropped before it returns, the script may have run or not.
     pub async fn run<K: AsRef<str>, A: AsRef<[u8]>>(
         &self,
         script: &GuardedScript,
@@ -173,16 +173,16 @@ impl LockGuard {
         }
     }
 
-    /// Releases it, and returns when Redis has confirmed it; the next who waits is told at once.
+    /// Releases the lock, and returns when Redis has confirmed it. The next waiter is notified at once.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] if it was lost before; or if Redis does not answer: then it is free as
-    /// soon as a heartbeat gets through, or this session is judged dead.
+    /// [`Error::NotHeld`] if it was lost before. Another error if Redis does not answer: then the lock
+    /// is free as soon as a heartbeat gets through, or this session is judged dead.
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it returns, it goes on in the background.
+    /// Safe: if it is dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         let store = &self.lock.context.fleet.store;
         let released = give_up(&self.lock, &store.work, &self.session, Some(self.token)).await;
@@ -197,8 +197,8 @@ impl LockGuard {
 }
 
 impl Drop for LockGuard {
-    /// Whoever waits in this process comes next only after the release: an attempt that overtook it
-    /// would find the lock held.
+    /// The next task of this process comes only after the release: an attempt that overtook it would
+    /// find the lock held.
     fn drop(&mut self) {
         let Some(place) = self.place.take() else { return };
         let (lock, session, token) = (self.lock.clone(), self.session.clone(), self.token);

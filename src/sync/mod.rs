@@ -1,9 +1,9 @@
-//! The machinery of the fleet, offered to users: events, locks, and what is built from them.
+//! Synchronization for users: events, locks, and what is built from them.
 //!
-//! **Invariant:** no wake-up is lost. Whoever waits has a confirmed subscription before it reads
-//! what it waits for, and reads again after every break, every message it does not understand and
-//! every [`reread_every`](DistributedEvent::reread_every). A lock or a permit is
-//! valid exactly as long as its holder's session; Redis checks a lock inside the write it protects.
+//! **Invariant:** no wake-up is lost. A waiter has a confirmed subscription before it reads what it
+//! waits for. It reads again after every break, after every message it does not understand, and every
+//! [`reread_every`](DistributedEvent::reread_every). A lock or a permit is valid exactly as long as its
+//! holder's session. Redis checks a lock inside the write it protects.
 
 mod barrier;
 mod context;
@@ -31,16 +31,16 @@ pub use semaphore::{Permit, Semaphore};
 use crate::Error;
 use crate::fleet::Fleet;
 
-/// Bytes of the name of an event, a lock or whatever else is shared by name.
+/// The most bytes of the name of an event, a lock and so on.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Permits of a semaphore, parties of a barrier, counts of a latch.
+/// The most permits of a semaphore, parties of a barrier, counts of a latch.
 const COUNT_MAX: u32 = 10_000;
 
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Checks the size of a semaphore, a barrier or a latch: what they hold is looked through in one call.
+/// Checks the size of a semaphore, a barrier or a latch: one call reads everything they hold.
 fn check_count(field: &'static str, count: u32) -> Result<(), Error> {
     match count {
         1..=COUNT_MAX => Ok(()),
@@ -76,7 +76,8 @@ impl Fleet {
         DistributedEvent::new(self, name)
     }
 
-    /// A latch of this fleet that opens when it was counted down `count` times. Nothing is sent to Redis yet.
+    /// A latch of this fleet that opens when it is counted down `count` times. Nothing is sent to Redis
+    /// yet.
     ///
     /// # Errors
     ///

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Gives a permit back, or an attempt up, and tells whoever waits.
+-- Gives a permit back, or gives an attempt up, and notifies the waiters.
 -- KEYS[1] members ZSET   KEYS[2] semaphore:<name> HASH   KEYS[3] its channel
 -- ARGV    me, n
 -- Returns 'ok', 'already' (it was not held), 'gone'
 -- Uses    clock, deadline_of, grow
--- Why nobody is told past 2^52 (see acquire): the permit must come back all the same, and who waits asks by itself.
+-- Why waiters are not notified past 2^52 (see acquire): the permit must be given back anyway, and waiters also
+-- ask.
 local me, n = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local back = tonumber(redis.call('HGET', KEYS[2], 'r:' .. me) or '0')

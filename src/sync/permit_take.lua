@@ -6,7 +6,7 @@
 -- Returns 'ok', {'full', gen, overdue holders} (wait for a later generation), 'late' (n was given back), 'gone',
 --         {'permits', stored} (others hold permits of a semaphore of another size)
 -- Uses    clock, deadline_of
--- Why the number: a repeat finds what the first copy got, and a late copy of it gets nothing.
+-- Why the number: a repeat gets what the first copy got, and a late copy gets nothing.
 local me, n = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local all, held, stored = redis.call('HGETALL', KEYS[2]), 0, false

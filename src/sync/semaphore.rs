@@ -1,7 +1,7 @@
-//! [`Semaphore`]: at most so many holders at a time.
+//! [`Semaphore`]: at most a fixed number of holders at a time.
 //!
-//! **Invariant:** never more than its number of living sessions' permits are held; a permit ends
-//! with its holder's session, and one that was given up is nobody's however late a copy arrives.
+//! **Invariant:** living sessions never hold more permits than its number. A permit ends with its
+//! holder's session. A permit that was given up is not held by anybody, however late a copy arrives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use crate::watch::{EventWatch, jittered};
 static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua"));
 static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua"));
 
-/// Whoever waits asks at least this often: a dead holder tells nobody.
+/// A waiter asks at least this often: a dead holder notifies nobody.
 const POLL: Duration = Duration::from_millis(500);
 
-/// So many permits of a fleet, by name. Made by [`Member::semaphore`](crate::Member::semaphore).
+/// A semaphore of a fleet, by its name. Made by [`Member::semaphore`](crate::Member::semaphore).
 ///
 /// ```
 /// # let server = artel_rig::Server::any();
@@ -45,7 +45,7 @@ pub struct Semaphore {
     permits: u32,
 }
 
-/// Numbers of attempts: they rise for as long as this process runs.
+/// The number of the last attempt. It rises for as long as this process runs.
 static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 
 impl Semaphore {
@@ -61,11 +61,11 @@ impl Semaphore {
         Ok(Semaphore { context: context.clone(), watch, signal: signal.into(), permits })
     }
 
-    /// Waits for a permit. While Redis is away, it waits on.
+    /// Waits for a permit. While Redis is down, it keeps waiting.
     ///
     /// # Errors
     ///
-    /// If the fleet stops, Redis refuses, or others hold permits of a semaphore of this name with
+    /// If this member stops, Redis refuses, or others hold permits of a semaphore of this name with
     /// another number of them.
     ///
     /// # Cancel safety
@@ -75,7 +75,7 @@ impl Semaphore {
         self.contend(&AtomicBool::new(false)).await
     }
 
-    /// As [`acquire`](Self::acquire), and notes whether a holder was overdue when last heard of.
+    /// As [`acquire`](Self::acquire), and notes whether a holder was overdue at the last answer.
     async fn contend(&self, a_holder_is_overdue: &AtomicBool) -> Result<Permit, Error> {
         loop {
             let mut attempt = self.attempt(self.context.session().await?);
@@ -96,8 +96,8 @@ impl Semaphore {
         }
     }
 
-    /// Takes a permit if one is free at this moment. A holder that is overdue, and may be dead, is waited
-    /// for until that is decided: a lease and a little.
+    /// Takes a permit if one is free at this moment. If a holder is overdue and may be dead, this waits
+    /// until that is decided: a lease and a little.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl Semaphore {
             let mut attempt = self.attempt(session.clone());
             match attempt.take().await? {
                 Taken::Ours => return Ok(Some(attempt.won())),
-                // A holder is overdue: dead, unless a judge hears of it. That takes a lease.
+                // A holder is overdue: it is dead, unless it refreshes its session. The decision takes
+                // a lease.
                 Taken::Full { overdue: true, .. } if began.elapsed() < decided_within(&session) => {
                     tokio::time::sleep(RETRY).await;
                 }
@@ -126,7 +127,7 @@ impl Semaphore {
         }
     }
 
-    /// Waits for a permit, but not longer than this: then `None`.
+    /// Waits for a permit, but not longer than this. Then it returns `None`.
     ///
     /// # Errors
     ///
@@ -161,21 +162,21 @@ impl std::fmt::Debug for Semaphore {
 
 enum Taken {
     Ours,
-    /// None is free; wait for a later generation. Is one of the holders overdue?
+    /// No permit is free: wait for a later generation. `overdue`: one of the holders is overdue.
     Full {
         generation: u64,
         overdue: bool,
     },
-    /// Unheard, or in vain: under another number it may work.
+    /// Not answered, or the answer to a late copy: under another number it may work.
     Again(StoreError),
 }
 
-/// An attempt, or what came of it: given back when dropped.
+/// An attempt, or the permit it got. It is given back when this is dropped.
 struct Hold {
     semaphore: Semaphore,
     session: Arc<Session>,
     n: u64,
-    /// Something may be held under this number.
+    /// A permit may be held under this number.
     open: bool,
 }
 
@@ -217,7 +218,7 @@ impl Hold {
         Permit { hold: self }
     }
 
-    /// Gives it back; was it ours until then, as far as can be known?
+    /// Gives the permit back. Returns whether it was ours until then, as far as can be known.
     async fn give_back(&self, link: &Link, patience: Patience) -> Result<bool, AskError> {
         let [key, channel] = self.semaphore.signal.pair();
         let keys = [self.semaphore.context.fleet.store.keys.members(), key, channel];
@@ -226,7 +227,7 @@ impl Hold {
         loop {
             let patience = if was_asked { patience } else { Patience::ONCE };
             match self.session.ask(link, patience, call.clone()).await {
-                // Not ours any more; after an unheard copy it was that one's doing.
+                // `already` means that it is no longer ours. An unanswered copy may have given it back.
                 Ok(reply) => {
                     return Ok(reply.tag() == "ok" || (was_asked && reply.tag() == "already"));
                 }
@@ -250,7 +251,8 @@ impl Drop for Hold {
         let leaving = self.semaphore.context.line(&self.semaphore.signal.key).leave();
         self.semaphore.context.session_link.spawn(async move {
             let hold = Hold { semaphore, session, n, open: false };
-            // Until it is answered or the session is over: nothing else would ever give it back.
+            // Repeated until it is answered or the session is over: nothing else would ever give it
+            // back.
             let _ = hold.give_back(&link, Patience::UNTIL_OVER).await;
             drop(leaving);
         });
@@ -280,12 +282,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// May it be relied on at this instant?
+    /// Can the permit be relied on at this instant?
     pub fn is_held(&self) -> bool {
         !self.hold.semaphore.context.time_left(&self.hold.session).is_zero()
     }
 
-    /// Waits until it cannot be relied on any longer, as
+    /// Waits until the permit can no longer be relied on, as
     /// [`LockGuard::lost`](crate::LockGuard::lost) does.
     ///
     /// # Cancel safety
@@ -295,16 +297,16 @@ impl Permit {
         self.hold.semaphore.context.until_in_doubt(&self.hold.session).await;
     }
 
-    /// Gives it back, and returns when Redis has confirmed it.
+    /// Gives the permit back, and returns when Redis has confirmed it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] if it was lost before; or if Redis does not answer: then it is given back in
-    /// the background, as soon as it does.
+    /// [`Error::NotHeld`] if it was lost before. Another error if Redis does not answer: then it is
+    /// given back in the background, as soon as Redis answers.
     ///
     /// # Cancel safety
     ///
-    /// Safe: dropped before it returns, it goes on in the background.
+    /// Safe: if it is dropped before it returns, it goes on in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         let fleet = self.hold.semaphore.context.fleet.clone();
         let released = self.hold.give_back(&fleet.store.work, Patience::SHORT).await;

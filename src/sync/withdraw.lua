@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Goes away from a barrier before it opened.
+-- Withdraws an arrival at a barrier that has not opened yet.
 -- KEYS[1] members ZSET   KEYS[2] barrier:<name> HASH
 -- ARGV    me, n
 -- Returns 'ok', 'already' (it was not waiting), 'gone'

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes a tenure, the lease or a lock, if nobody valid holds it: always under a new token.
+-- Takes a tenure (the lease or a lock) if nobody valid holds it. A grant always has a new token.
 -- KEYS[1] members ZSET   KEYS[2] lease or lock:<name>, STRING `member|token`   KEYS[3] term or token STRING, the highest
 -- lease:  KEYS[4] last STRING `term-seq`   KEYS[5] ctl channel   KEYS[6] counts HASH   KEYS[7] state HASH
 -- lock:   KEYS[4] locks:<me> HASH, name -> `token:attempt`   KEYS[5] waiters:<name> ZSET, member -> ticket
@@ -8,9 +8,10 @@
 --         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'strange' (the key holds something else), 'gone',
 --         'spent' (the next token would be past 2^52: nothing was granted, and an operator must help)
 -- Uses    clock, deadline_of, grow, refresh, tell_lead, whole
--- Why a new token even when it is mine: `last` starts again, so a late copy of a push numbered under
--- the old term would otherwise be accepted a second time. Why a lock counts attempts: a repeat after a lost
--- reply must find what the first copy got, and a late copy must not change the token under its own holder.
+-- Why a new term even if the caller holds the lease: `last` starts again, so a late copy of a push that was
+-- numbered under the old term would otherwise be accepted a second time. Why a lock counts attempts: a repeat
+-- after a lost reply must get the token of the first copy, and a late copy must not change the token of its own
+-- holder.
 local me, name = ARGV[1], ARGV[3]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local held, now, now_us = redis.call('GET', KEYS[2]), clock()
@@ -35,7 +36,7 @@ end
 local token = grow(redis.call('GET', KEYS[3]), now_us)
 if not token then return 'spent' end
 if name then
-  -- First: if one of our keys is of another type, no lock is taken.
+  -- These writes come first: if one of the keys has a wrong type, no lock is taken.
   if ARGV[5] ~= '-' then redis.call('ZREM', KEYS[5], me) end
   redis.call('HSET', KEYS[4], name, token .. ':' .. ARGV[4])
 end

@@ -1,4 +1,4 @@
-//! Asking for a tenure and giving it up: the lease and every lock are taken and given up by the same scripts.
+//! Acquiring and resigning a tenure. The same scripts serve the lease and every lock.
 //!
 //! **Invariant:** each call names the token it is meant for, so a late copy changes nothing.
 
@@ -11,22 +11,22 @@ use crate::term::{Term, Token};
 static ACQUIRE: Script = Script::new("acquire", include_str!("acquire.lua"));
 static RESIGN: Script = Script::new("resign", include_str!("resign.lua"));
 
-/// The answer to asking for the lease.
+/// The answer to a request for the lease.
 #[derive(Debug)]
 pub(crate) enum Granted {
     Won {
         term: Term,
         /// Redis time.
         now_ms: u64,
-        /// Messages the fleet has generated, and when it did so last.
+        /// How many messages the fleet has generated, and when it last did so.
         generated: u64,
         pushed_ms: u64,
-        /// What the generator before kept.
+        /// The state that the previous generator kept.
         state: Vec<u8>,
     },
-    /// Somebody has it, whose session ends after this time unless it is refreshed.
+    /// Another member holds it. Its session ends after this time unless it is refreshed.
     Held(Duration),
-    /// No term can be granted any more. Heartbeats report it, once a minute.
+    /// No further term can be granted. Members report this once a minute.
     Spent,
 }
 
@@ -53,7 +53,7 @@ fn granted(reply: Reply) -> Result<Granted, StoreError> {
     match reply.tag() {
         "won" => Ok(Granted::Won {
             term: Term::parse(&reply.text(0)?)
-                .ok_or_else(|| StoreError::odd("a term that is no number"))?,
+                .ok_or_else(|| StoreError::odd("a term that is not a number"))?,
             now_ms: reply.number(1)? as u64,
             generated: reply.number(2)? as u64,
             pushed_ms: reply.number(3)? as u64,
@@ -65,21 +65,22 @@ fn granted(reply: Reply) -> Result<Granted, StoreError> {
     }
 }
 
-/// The answer to asking for a lock.
+/// The answer to a request for a lock.
 #[derive(Debug)]
 pub(crate) enum LockAnswer {
     Won(Token),
-    /// Somebody has it, whose session ends after this time unless it is refreshed; and our place in the queue.
+    /// Another member holds it. Its session ends after this time unless it is refreshed. The text is
+    /// our place in the queue.
     Held(Duration, String),
     /// A newer attempt of ours holds it: this was a late copy.
     Late,
     /// The key holds something else.
     Strange,
-    /// No token can be granted any more.
+    /// No further token can be granted.
     Spent,
 }
 
-/// Asks for a lock. With a ticket, an empty one at first, it also takes a place in the queue.
+/// Asks for a lock. With a ticket, which is empty at first, it also takes a place in the queue.
 pub(crate) fn acquire_lock(
     store: &Store,
     me: &MemberId,
@@ -117,7 +118,8 @@ fn milliseconds(number: i64) -> Duration {
     Duration::from_millis(number.max(0) as u64)
 }
 
-/// Gives up exactly this term, whether the session thread or the generator itself sends it. Was it held?
+/// Gives up exactly this term. The session thread or the generator sends it. Returns whether it was
+/// held.
 pub(crate) fn resign(store: &Store, me: &MemberId, term: Term) -> Call<bool> {
     let keys = &store.keys;
     RESIGN
@@ -127,7 +129,8 @@ pub(crate) fn resign(store: &Store, me: &MemberId, term: Term) -> Call<bool> {
         .reading(was_held)
 }
 
-/// Gives up a lock that we or a dead member hold under this token; without one, only waiting for it. Was it held?
+/// Gives up a lock that we or a dead member hold under this token. Without a token it only gives up the
+/// place in the queue. Returns whether the lock was held.
 pub(crate) fn release_lock(
     store: &Store,
     me: &MemberId,

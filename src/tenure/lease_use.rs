@@ -1,6 +1,7 @@
 //! [`LeaseUse`]: what a member does with the lease.
 //!
-//! **Invariant:** a lease in our name that we do not use is given back, and a term that ended is not led any longer.
+//! **Invariant:** a lease in our name that we do not use is given back, and a member does not lead
+//! under a term that has ended.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,24 +14,24 @@ use crate::term::Term;
 /// What this member does with the lease.
 #[derive(Clone, Debug)]
 pub(crate) enum LeaseUse {
-    /// Nothing: a lease in its name is a late copy's doing and is given back.
+    /// Nothing. A lease in its name was granted to a late copy of a call and is given back.
     Idle,
-    /// An acquire is on its way, so a lease in its name may be the answer to it.
+    /// An acquire is under way, so a lease in its name may be the answer to it.
     Acquiring,
     /// It generates under this term until the token is cancelled.
     Leading(Term, CancellationToken),
 }
 
-/// What follows from comparing it with what Redis says.
+/// The result of comparing it with the lease in Redis.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Difference {
-    /// This term is ours, and nobody here uses it: it must be given back.
+    /// Redis has this term in our name, but nobody here uses it: it must be given back.
     Unused(Term),
-    /// None, or it was dealt with.
+    /// There is none, or it was handled.
     Nothing,
 }
 
-/// The present use of the lease, and when it last led to something.
+/// The current use of the lease, and when the generator last made progress.
 #[derive(Debug)]
 pub(crate) struct LeaseTracker {
     present: Mutex<LeaseUse>,
@@ -60,7 +61,7 @@ impl LeaseTracker {
         }
     }
 
-    /// The generator has just proved that it works, not only lives.
+    /// Notes that the generator has just made progress, so it does not only live.
     pub(crate) fn note_progress(&self) {
         self.progress.store(Moment::now().as_micros(), Ordering::Release);
     }
@@ -69,8 +70,8 @@ impl LeaseTracker {
         Moment::from_micros(self.progress.load(Ordering::Acquire))
     }
 
-    /// Compares the term that Redis has in our name with what was true all the time it was asked. Ends a term that
-    /// is over.
+    /// Compares the term that Redis has in our name with our use of the lease. A difference counts only
+    /// if that use was the same before and after the call. Ends a term that is over.
     pub(crate) fn compare(&self, before: LeaseUse, mine: Option<Term>) -> Difference {
         match (before, self.get(), mine) {
             (LeaseUse::Idle, LeaseUse::Idle, Some(term)) => return Difference::Unused(term),

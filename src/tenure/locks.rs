@@ -1,7 +1,7 @@
 //! [`Locks`]: the locks of one session, as this process knows them.
 //!
-//! **Invariant:** a lock in our name that nobody here holds or asks for is given back, and a lock
-//! that is no longer in our name is not held any longer.
+//! **Invariant:** a lock in our name that nobody here holds or asks for is given back, and a lock that
+//! is no longer in our name is no longer held.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,9 +14,9 @@ use crate::term::Token;
 /// What this process does with a lock.
 #[derive(Clone, Debug)]
 enum LockUse {
-    /// It asks for it, so a lock in its name may be the answer to that.
+    /// It asks for the lock, so a lock in its name may be the answer to that.
     Wanted,
-    /// It holds it under this token, until it is told that it does not.
+    /// It holds the lock under this token, until the cancellation reports that the lock is lost.
     Held(Token, CancellationToken),
 }
 
@@ -27,22 +27,22 @@ pub(crate) struct Locks {
     attempts: AtomicU64,
 }
 
-/// What was known at one moment.
+/// The uses of the locks at one moment.
 pub(crate) struct Known(HashMap<String, LockUse>);
 
 impl Locks {
-    /// Somebody asks for this lock from now on; the number of the attempt.
+    /// A task asks for this lock from now on. Returns the number of the attempt.
     pub(crate) fn want(&self, name: &str) -> u64 {
         self.change(|uses| drop(uses.insert(name.to_owned(), LockUse::Wanted)));
         self.attempts.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Nobody here holds it or asks for it any more.
+    /// Nobody here holds this lock or asks for it any longer.
     pub(crate) fn forget(&self, name: &str) {
         self.change(|uses| drop(uses.remove(name)));
     }
 
-    /// It is held from now on, until `lost` is cancelled.
+    /// This lock is held from now on, until `lost` is cancelled.
     pub(crate) fn hold(&self, name: &str, token: Token, lost: &CancellationToken) {
         let held = LockUse::Held(token, lost.clone());
         self.change(|uses| drop(uses.insert(name.to_owned(), held)));
@@ -56,8 +56,9 @@ impl Locks {
         Known(self.uses.lock().expect("never poisoned").clone())
     }
 
-    /// Compares what Redis listed with what was known all the time it was asked. Tells those who
-    /// hold a lock that is not listed; returns what is listed and nobody's.
+    /// Compares the locks that Redis listed with their uses before and after the call. Cancels the
+    /// token of a held lock that is not listed. Returns the listed locks that nobody here holds or asks
+    /// for.
     pub(crate) fn compare(
         &self,
         before: &Known,

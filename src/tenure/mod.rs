@@ -1,8 +1,9 @@
-//! What the lease and every lock share: a tenure is granted to a session, under a token, and ends with it.
+//! What the lease and every lock share: a tenure is granted to a session, under a token, and ends with
+//! the session.
 //!
 //! **Invariant:** a tenure is granted to a living session, while nobody valid holds it, under a token
-//! higher than every one before. One in our name that nobody here uses is given back, and one that is no longer in our
-//! name is not used any longer.
+//! higher than every one before. A tenure in our name that nobody here uses is given back. A tenure
+//! that is no longer in our name is no longer used.
 
 mod calls;
 mod lease_use;
@@ -17,7 +18,7 @@ pub(crate) use locks::{Known, Locks};
 use crate::clock::Moment;
 use lease_use::LeaseTracker;
 
-/// What a session holds: the lease, perhaps, and locks.
+/// The tenures of a session: perhaps the lease, and locks.
 #[derive(Debug)]
 pub(crate) struct Tenures {
     /// What it does with the lease.

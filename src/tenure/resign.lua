@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Gives up a tenure, the lease or a lock, that the caller or a dead member holds; nobody else's.
+-- Gives up a tenure (the lease or a lock) that the caller or a dead member holds, and no other.
 -- KEYS[1] members ZSET   KEYS[2] lease or lock:<name>, STRING `member|token`
 -- lease:  KEYS[3] ctl channel
 -- lock:   KEYS[3] alive channel, `alive:<id>` beside it   KEYS[4] locks:<whose> HASH   KEYS[5] waiters:<name> ZSET
--- ARGV    me, token; for a lock also: its name, and whose it is (mine, or a dead member's)
+-- ARGV    me, token; for a lock also: its name, and whose it is (the caller's or a dead member's)
 -- Returns 'ok', 'gone' (no session), 'fenced' (it is not held under this token), 'alive' (not dead: nothing changed)
 -- Uses    deadline_of, tell_free, tell_unlocked
--- Why the token too: a late copy from a member's first term must not end its second.
--- Why the first waiter only: a hundred that try at once are in each other's way. One that was told and does
--- not come loses its place, so that a frozen one delays nobody twice; token 0 only gives up waiting.
+-- Why the token, too: a late copy from a member's first term must not end its second term.
+-- Why only the first waiter is notified: a hundred waiters that try at once hinder each other. A notified waiter
+-- loses its place, so a frozen one delays the others only once. Token 0 only gives up a place in the queue.
 local me, token, name, whose = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ARGV[1]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 if whose ~= me and deadline_of(KEYS[1], whose) then return 'alive' end

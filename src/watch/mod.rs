@@ -1,18 +1,21 @@
-//! [`EventWatch`]: what this process knows of one event, for everybody in it who waits for it.
+//! [`EventWatch`]: what this process knows about one event, for all its waiters.
 //!
-//! **Invariant:** whoever waits returns if the event is set after its wait began, however briefly. A
-//! wait begins with its first answered read: what was set and cleared before that is over.
+//! **Invariant:** a waiter returns if the event is set after its wait began, however briefly. A wait
+//! begins with its first answered read: a set that was cleared before that does not count.
 //!
-//! Why no wake-up is lost: Redis runs one command after the other. The subscription is confirmed
-//! before the first read. A set that ran before that read is seen by it. A set that runs after it
-//! runs after the subscription, too, so its message is on its way to us; it can be lost only with
-//! the connection, and the end of a connection, or the timer, leads to another read. A set that was
-//! cleared before that read left its generation behind. And the message itself carries the
-//! generation, published by the script that wrote it: one that is newer than the first read is
-//! proof enough, without another round trip.
+//! Why no wake-up is lost: Redis runs one command after the other.
 //!
-//! However many wait, there is one subscription, and one read serves all who asked before it was
-//! sent. When nobody waits any more, the subscription is kept for a while and then dropped.
+//! * The subscription is confirmed before the first read. A set that ran before that read is seen by
+//!   it.
+//! * A set that runs after that read runs after the subscription, too, so its message is on its way to
+//!   us. It can be lost only with the connection. The end of a connection, or the timer, leads to
+//!   another read.
+//! * A set that was cleared before that other read has left a new generation behind.
+//! * A message carries the generation, and the script that wrote the generation published it. A
+//!   generation newer than the first read proves a set, without another round trip.
+//!
+//! All waiters share one subscription, and one read answers all who asked before it was sent. After the
+//! last waiter has left, the subscription is kept for a while and then dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -27,21 +30,21 @@ use crate::store::{
 
 static READ: Script = Script::new("event_read", include_str!("event_read.lua"));
 
-/// How long a subscription outlives the last who waited.
+/// How long a subscription is kept after the last waiter has left.
 const LINGER: Duration = Duration::from_secs(10);
-/// Longer than this nobody goes without a read: it also notices when the last who waited is gone.
+/// The longest time between two reads. A read also notices that the last waiter has left.
 const EVERY_MAX: Duration = Duration::from_secs(60);
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a read is waited for.
+/// The shortest and the longest time-out of a read.
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
-/// Never longer than this, and not all processes at once.
+/// The pause, shortened at random, so that not all processes act at once.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.8 + 0.2 * rand::random::<f64>())
 }
 
-/// What Redis said about a flag.
+/// What Redis answered about an event.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Read {
     pub(crate) set: bool,
@@ -62,15 +65,15 @@ impl Default for Answer {
     }
 }
 
-/// What those who wait look at.
+/// What the waiters look at.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// The highest generation that was heard in a message.
+    /// The highest generation that was received in a message.
     heard: u64,
     answer: Answer,
 }
 
-/// Where somebody's wait began.
+/// The state at the beginning of a wait.
 #[derive(Debug)]
 struct Start {
     heard: u64,
@@ -78,8 +81,9 @@ struct Start {
     generation: u64,
 }
 
-/// Has there been a new generation since the wait began, or, if `level`, is it set? The generation.
-/// After a read that went back, Redis has lost data, and what counts is what comes after it.
+/// Has there been a new generation since the wait began or, if `level`, is the event set? Then it
+/// returns the generation. If the generation went back, Redis has lost data, and only later generations
+/// count.
 fn woken(start: &mut Start, seen: &Seen, level: bool) -> Result<Option<u64>, StoreError> {
     if seen.heard > start.heard.max(start.generation) {
         return Ok(Some(seen.heard));
@@ -103,17 +107,17 @@ pub(crate) struct EventWatch {
     channel: String,
     link: Arc<Link>,
     router: Arc<PushRouter>,
-    /// Not kept alive: the listening goes on only as long as somebody has a use for it.
+    /// Weak: a watch does not keep the connection alive.
     session: Weak<SessionLink>,
     seen: watch::Sender<Seen>,
     answers: watch::Sender<Answer>,
-    /// Reads that were asked for, and those that were sent.
+    /// Counts the reads that were asked for and those that were sent.
     questions: AtomicU64,
     asked: Notify,
     /// The longest time between two reads, ms.
     every_ms: AtomicU64,
     waiting: AtomicUsize,
-    /// Is somebody listening on behalf of all?
+    /// Does a task listen for all waiters?
     listening: Mutex<bool>,
     warned: AtomicBool,
 }
@@ -124,14 +128,15 @@ impl Listener for EventWatch {
         let mut proof = false;
         self.seen.send_if_modified(|seen| {
             let newer = generation > seen.heard;
-            // One that was read before may have been lost by Redis, and come again.
+            // A generation below the last read proves nothing: Redis may have lost data and count
+            // again.
             let read = seen.answer.read.as_ref().map_or(0, |read| read.generation);
             proof = newer && generation >= read;
             seen.heard = seen.heard.max(generation);
             newer
         });
         if !proof && self.waiting.load(Ordering::Acquire) > 0 {
-            // Not from a script of ours, perhaps: see for ourselves.
+            // Perhaps it is not from a script of ours: read the event.
             self.questions.fetch_add(1, Ordering::AcqRel);
             self.asked.notify_one();
         }
@@ -144,7 +149,7 @@ impl Drop for EventWatch {
     }
 }
 
-/// Somebody waits, until this is dropped.
+/// One waiter, until this is dropped.
 struct Waiting<'a>(&'a EventWatch);
 
 impl Drop for Waiting<'_> {
@@ -179,7 +184,8 @@ impl EventWatch {
         Route::Channel(self.channel.clone())
     }
 
-    /// Waits until it is set, also if it is cleared again at once. Reads at least `every` so often.
+    /// Waits until the event is set, even if it is cleared again at once. Reads it at least once per
+    /// `every`.
     pub(crate) async fn wait(self: &Arc<EventWatch>, every: Duration) -> Result<(), StoreError> {
         let _waiting = self.enter(every);
         let mut seen = self.seen.subscribe();
@@ -227,18 +233,21 @@ impl EventWatch {
         }
     }
 
-    /// The answer to a read that is sent from now on, under a confirmed subscription.
+    /// The answer to a read that is sent from now on, after the subscription.
     async fn fresh(&self) -> Answer {
         let mut answers = self.answers.subscribe();
         let mine = self.questions.fetch_add(1, Ordering::AcqRel) + 1;
         self.asked.notify_one();
         match answers.wait_for(|answer| answer.question >= mine).await {
             Ok(answer) => answer.clone(),
-            Err(_) => Answer { question: mine, read: Err(StoreError::odd("nobody listens")) },
+            Err(_) => Answer {
+                question: mine,
+                read: Err(StoreError::odd("no task listens to this event")),
+            },
         }
     }
 
-    /// Counts somebody who waits, and makes sure that somebody listens.
+    /// Counts one more waiter, and makes sure that a task listens.
     fn enter(self: &Arc<EventWatch>, every: Duration) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let mut listening = self.listening.lock().expect("never poisoned");
@@ -250,7 +259,7 @@ impl EventWatch {
         Waiting(self)
     }
 
-    /// Ends the listening, unless somebody has come to wait.
+    /// Ends the listening, unless there is a new waiter. Returns whether it ends.
     fn retire(&self) -> bool {
         let mut listening = self.listening.lock().expect("never poisoned");
         *listening = self.waiting.load(Ordering::Acquire) > 0;
@@ -260,7 +269,7 @@ impl EventWatch {
         !*listening
     }
 
-    /// Listens for all who wait: a subscription, and a read whenever there is a reason for one.
+    /// Listens for all waiters: keeps a subscription, and reads whenever there is a reason.
     async fn listen(self: Arc<EventWatch>) {
         let mut on = None;
         loop {
@@ -300,7 +309,8 @@ impl EventWatch {
                 () = self.asked_after(answered) => {}
                 () = broken => {}
                 () = tokio::time::sleep(pause) => if idle {
-                    // Before it is decided: a subscription made afterwards must not be undone.
+                    // Unsubscribe before the decision: a subscription made afterwards must not be
+                    // undone.
                     let call = Call::plain("SUNSUBSCRIBE").arg(&self.channel);
                     let _ = self.link.call(&call, timeout).await;
                     on = None;
@@ -326,10 +336,11 @@ impl EventWatch {
         }
     }
 
-    /// Reads once and tells everybody. The last question this answers; `None` if Redis did not answer.
+    /// Reads once and gives the answer to all waiters. Returns the last question that it answers;
+    /// `None` if Redis did not answer.
     async fn read(&self, timeout: Duration) -> Option<u64> {
-        // A number of its own: whoever asked before is answered, and whoever was answered before
-        // sees that this is a later one.
+        // The read has a number of its own. It answers all questions before it, and a waiter that
+        // already has an answer sees that this one is later.
         let question = self.questions.fetch_add(1, Ordering::AcqRel) + 1;
         let answer = self.link.call(&read_call(&self.key), timeout).await;
         if answer.as_ref().is_err_and(StoreError::is_passing) {
@@ -340,7 +351,10 @@ impl EventWatch {
             let news = match (&seen.answer.read, &answer.read) {
                 (Ok(before), Ok(now)) => {
                     if now.generation < before.generation {
-                        tracing::warn!(key = self.key, "an event went back: Redis lost data");
+                        tracing::warn!(
+                            key = self.key,
+                            "the generation of an event went back: Redis lost data"
+                        );
                     }
                     now.set || now.generation != before.generation
                 }
@@ -353,7 +367,7 @@ impl EventWatch {
         Some(question)
     }
 
-    /// Without the right to listen waiting still works, by asking; said once.
+    /// Without the right to subscribe, waiting still works, by regular reads. This is logged once.
     fn is_denied(&self, error: &StoreError, every: Duration) -> bool {
         let denied = matches!(error, StoreError::Server { code, .. } if code == "NOPERM");
         if denied && !self.warned.swap(true, Ordering::AcqRel) {

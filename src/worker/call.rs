@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::panic::{drop_quietly, panic_text};
 use crate::queue::Message;
 
-/// Has a message handled, for at most this time from `start` on.
+/// Calls the handler with a message, for at most this time from `start` on.
 pub(crate) async fn handle(
     handler: &dyn DynHandle,
     message: Message,
@@ -40,7 +40,7 @@ pub(crate) async fn handle(
         std::task::Poll::Ready(outcome) => Ok(outcome),
         std::task::Poll::Pending => tokio::time::timeout(timeout, running).await,
     };
-    // What the handler leaves behind may panic, too, when it is dropped.
+    // The values that the handler leaves behind may panic, too, when they are dropped.
     let dropped = std::panic::catch_unwind(AssertUnwindSafe(move || drop(handling)));
     match (outcome, dropped) {
         (Ok(Ok(outcome)), Ok(())) => outcome,

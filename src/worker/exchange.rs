@@ -1,7 +1,7 @@
 //! [`Exchange`]: one round trip with Redis: settle, give back, fetch.
 //!
-//! **Invariant:** every call has its answer before the next exchange begins, or the session is over. Only a fetch
-//! whose answer does not come through is replaced, by a call that gives back what it brought.
+//! **Invariant:** every call has its answer before the next exchange begins, or the session is over.
+//! Only a fetch whose answer does not arrive is replaced, by a call that gives back its messages.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::outcome::Settled;
 use crate::queue::{Fetch, Fetched, Unread};
 use crate::store::{Call, Store, StoreError};
 
-/// What Redis said to one call of an exchange.
+/// What Redis answered to one call of an exchange.
 pub(super) enum Said {
-    /// To the outcomes of this block.
+    /// The answer to the outcomes of this block.
     Settled(u64, Result<Settled, StoreError>),
-    /// To so many messages of this block that were given back.
+    /// The answer to giving back this many messages of this block.
     GivenBack {
         n: u64,
         messages: usize,
         answer: Result<(), StoreError>,
     },
     Fetched(Result<Fetched, StoreError>),
-    /// The fetch could not be read: what it brought is given back.
+    /// The fetch could not be read: its messages are given back.
     Unread(Result<Unread, StoreError>),
 }
 
-/// What is to be said to Redis.
+/// The calls of one round trip.
 pub(super) struct Exchange {
     store: Store,
     session: Arc<Session>,
@@ -49,19 +49,20 @@ impl Exchange {
         self.parts.push(call.map_read(said).into());
     }
 
-    /// Fetches, as the last of all. The answer may have this many bytes.
+    /// Adds a fetch, which must be the last call. Its answer may have this many bytes.
     pub(super) fn fetch(&mut self, fetch: &Fetch, bytes: usize) {
         let call = fetch.call(&self.store, &self.session).map_read(Said::Fetched);
         let unread = fetch.unread_call(&self.store, &self.session).map_read(Said::Unread);
         self.parts.push(Part { call, instead: Some(Instead { bytes, call: unread }) });
     }
 
-    /// Begins, if there is anything to say; `None` in the end when the session is over.
+    /// Begins, if there is a call to send. The future returns `None` if the session is over.
     pub(super) fn begin(self, replicas: u32) -> Option<BoxFuture<'static, Option<Vec<Said>>>> {
         if self.parts.is_empty() {
             return None;
         }
-        // What was recorded must be there; what was moved would only be moved again.
+        // A recorded outcome must be on the replicas. A message that was only moved would be moved
+        // again.
         let wanted = move |said: &Said| match said {
             Said::Settled(..) | Said::Unread(_) => replicas,
             Said::GivenBack { .. } | Said::Fetched(_) => 0,

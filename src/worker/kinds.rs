@@ -1,7 +1,8 @@
 //! A handler for each kind of message.
 //!
-//! **Invariant:** a message goes to the handler of its kind, else to the one for the rest, else it fails with the cause
-//! `kind`.
+//! **Invariant:** a message goes to the handler of its kind, or else to the handler for the rest. If
+//! there
+//! is neither, it fails with the cause `kind`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ struct ByKind {
     rest: Option<Arc<dyn DynHandle>>,
 }
 
-/// One handler for all: those of the kinds, and one for the rest. `None` if there is no handler at all.
+/// One handler for all messages: it calls the handler of their kind, or the one for the rest. `None` if
+/// there is no handler.
 pub(crate) fn by_kind(
     kinds: BTreeMap<String, Arc<dyn DynHandle>>,
     rest: Option<Arc<dyn DynHandle>>,

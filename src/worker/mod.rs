@@ -1,4 +1,4 @@
-//! Stage 4: who handles it. Takes: claims. Hands on: [`Outcome`]s.
+//! Stage 4: handling messages. Takes: claims. Hands on: [`Outcome`]s.
 //!
 //! **Invariant:** a handler is started only while this process trusts its session, and its outcome
 //! is recorded only if the claim is still its own. A panic or a time-out is a failed message, never
@@ -29,7 +29,7 @@ pub(crate) use call::handle;
 pub(crate) use kinds::by_kind;
 pub(crate) use runner::{Mode, Worker};
 
-/// What a handler may know about the message beside its payload.
+/// What a handler may know about a message in addition to its payload.
 ///
 /// For effects outside Redis, `id` is an idempotency key (the same over all attempts) and
 /// `(term, attempt)` a fencing pair (a later attempt compares greater within a message).
@@ -51,11 +51,11 @@ pub(crate) use runner::{Mode, Worker};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Context {
-    /// The message's name.
+    /// The message's id.
     pub id: MessageId,
     /// The term under which it was generated, if it was.
     pub term: Option<Term>,
-    /// 1 for the first time it is handed out.
+    /// 1 for the first attempt.
     pub attempt: u32,
     /// When the handler is stopped and the message fails.
     pub deadline: Instant,
@@ -75,8 +75,8 @@ pub struct Context {
 /// });
 /// ```
 pub trait Handle: Send + Sync + 'static {
-    /// Works on one message. It may be called for the same message again if a process died or was
-    /// cut off; the last sentence of the promise is [`Outcome`]'s: one outcome is recorded.
+    /// Handles one message. It may be called again for the same message if a process died or was cut
+    /// off, but only one [`Outcome`] is recorded.
     fn handle(&self, message: Message, context: Context) -> impl Future<Output = Outcome> + Send;
 }
 
@@ -110,8 +110,8 @@ pub struct Json<F, T> {
     payload: PhantomData<fn(T)>,
 }
 
-/// Makes a handler that takes its payload as JSON. What does not decode goes to the error store
-/// (cause `decode`), not into a retry loop.
+/// Makes a handler that takes its payload as JSON. A payload that does not decode goes to the error
+/// store (cause `decode`), not into a retry loop.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]

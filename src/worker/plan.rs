@@ -1,30 +1,30 @@
 //! How much to ask for, as a pure function of the load.
 //!
-//! **Invariant:** a worker asks for what its free slots can start now, plus about 25 ms of work:
-//! hundreds of tiny messages, or none beyond the free slots when they are slow. A slot that is busy with
-//! one message for longer than that is not counted on. What then waits 100 ms longer than planned is
-//! overdue, and an idle worker may have it.
+//! **Invariant:** a worker asks for as many messages as its free slots can start now, plus about 25 ms
+//! of work: hundreds of tiny messages, or none beyond the free slots when they are slow. A slot that is
+//! busy with one message for longer than that is not counted on. A message that then waits 100 ms
+//! longer than planned is overdue, and an idle worker may have it.
 
 use std::time::Duration;
 
-/// Work kept at hand, so that slots do not wait for Redis.
+/// How much work is kept ready, so that slots do not wait for Redis.
 pub(super) const AHEAD: Duration = Duration::from_millis(25);
 
-/// Full blocks kept at hand at the most: one is handled while the next travels.
+/// The most full blocks that are kept ready: one is handled while the next travels.
 const BLOCKS_AHEAD: usize = 3;
 
-/// What has waited for a slot for this long was not meant to: the plan, and 100 ms.
+/// A message that has waited for a slot for longer than this is overdue: the plan, and 100 ms.
 pub(super) const OVERDUE: Duration = Duration::from_millis(25 + 100);
 
-/// What a worker has in hand.
+/// The load of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) slots: usize,
-    /// Of these, busy with one message for longer than [`AHEAD`].
+    /// Slots that are busy with one message for longer than [`AHEAD`].
     pub(super) stuck: usize,
-    /// Claimed, started or not.
+    /// Claimed messages, started or not.
     pub(super) inside: usize,
-    /// Mean handler time, if any message was handled yet.
+    /// Mean handler time, if a message was handled yet.
     pub(super) mean: Option<Duration>,
     pub(super) batch_max: usize,
 }

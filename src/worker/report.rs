@@ -1,4 +1,4 @@
-//! What is reported of a message whose outcome is recorded.
+//! The report about a message whose outcome is recorded.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::notice::{Board, Notice};
 use crate::outcome::{Outcome, Report};
 use crate::queue::Claim;
 
-/// A failure is a notice. A done message is logged at the level `debug`: generated ones and sent ones under
-/// targets of their own, for programs that show only one of them.
+/// A failure is a notice. A done message is logged at the level `debug`. Generated messages and sent
+/// messages have separate targets, for programs that show only one of them.
 pub(super) fn report(board: &Board, claim: Claim, outcome: Outcome, about: Report) {
     let (id, attempt, kind) = (claim.id, claim.attempt, about.kind);
     if let Some(failure) = outcome.failure {

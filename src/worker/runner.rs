@@ -1,7 +1,8 @@
-//! [`Worker`]: fetches, hands to slots, settles; one exchange with Redis in flight at a time.
+//! [`Worker`]: fetches messages, hands them to slots and settles them, with one exchange with Redis in
+//! flight at a time.
 //!
-//! **Invariant:** every claim this worker holds is queued, running, or has an outcome on its way.
-//! What waits for a slot for longer than planned goes back if another worker is idle.
+//! **Invariant:** every claim this worker holds is queued, running, or has an outcome on its way. A
+//! message that waits for a slot for longer than planned is given back if another worker is idle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,30 +27,31 @@ use crate::queue::{
 };
 use crate::store::{CALLS, Call, Store, StoreError};
 
-/// An idle worker asks Redis at least this often, token or not: a frozen worker may have eaten it.
+/// An idle worker asks Redis at least this often, with or without a token: a frozen worker may have
+/// taken the token.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// The longest a result waits to be collected: a slot that is busy with a slow message tells of the quick
-/// one before it only now.
+/// The longest time a result waits to be collected. A slot that is busy with a slow message has not yet
+/// reported the quick one before it.
 const COLLECT_EVERY: Duration = Duration::from_millis(25);
-/// Pause after a wait for a token that went wrong.
+/// Pause after a wait for a token that failed.
 const WAIT_RETRY: Duration = Duration::from_millis(100);
-/// With nothing in hand there is nothing to look for.
+/// How long to sleep if there is nothing to wait for.
 const REST: Duration = Duration::from_secs(3600);
-/// Blocks that are settled in one round trip; the others follow in the next.
+/// The most blocks that are settled in one round trip. The others follow in the next.
 const SETTLES_MAX: usize = 500;
-/// How often to look for an idle worker while something is overdue.
+/// How often to look for an idle worker while a message is overdue.
 const SEEK_EVERY: Duration = Duration::from_millis(500);
 
-/// What a worker is meant to do.
+/// What a worker must do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
     /// Fetch and handle.
     Work,
-    /// Finish what was started, hand back the rest: this process leads.
+    /// Finish the messages that were started and give back the rest: this process leads.
     Rest,
     /// The same, and then end.
     Drain,
-    /// End now: what still runs is lost to others.
+    /// End now: messages that still run are lost to others.
     Halt,
 }
 
@@ -63,33 +65,33 @@ pub(crate) struct Worker {
     slots: Slots,
     blocks: BTreeMap<u64, Settlement>,
     next: u64,
-    /// Which lane each block starts with. Workers begin at different turns, or those that live
-    /// shortly would all serve the same lanes.
+    /// Which lane each block starts with. Workers begin at different turns. Otherwise workers that live
+    /// only for a short time would all serve the same lanes.
     turns: Turns,
     turn: u64,
     /// The next number was used up, so that no late copy of a fetch can open a block.
     burnt: bool,
-    /// A fetch may bring something.
+    /// A fetch may bring messages.
     hungry: bool,
     /// A message that waits until nothing runs beside it.
     alone: Option<Job>,
     alone_runs: bool,
-    /// Messages that arrived when we no longer wanted any.
+    /// Messages that arrived when this worker no longer wanted any.
     unwanted: Vec<Job>,
     mean: Option<Duration>,
-    /// Returned messages that waited when Redis was last asked.
+    /// How many returned messages waited when Redis was last asked.
     returned: usize,
-    /// What is overdue goes back with the next exchange: somebody else is idle.
+    /// Overdue messages go back with the next exchange: another worker is idle.
     release: bool,
     /// The earliest time to look for an idle worker again.
     seek_at: Instant,
-    /// Nothing is fetched before this time: what could not be read here is for others.
+    /// Nothing is fetched before this time: messages that could not be read here are for others.
     fetch_at: Instant,
-    /// How many messages at once this link carried so far; grows with every success.
+    /// How many messages at once this link can carry. It grows with every success.
     readable: usize,
 }
 
-/// One round trip under way: what becomes of it.
+/// One round trip under way, and its answers.
 type Exchanging = BoxFuture<'static, Option<Vec<Said>>>;
 
 impl Worker {
@@ -129,7 +131,7 @@ impl Worker {
         }
     }
 
-    /// Works until told to drain and drained, or until the session is over.
+    /// Works until it is drained or halted, or until the session is over.
     pub(crate) async fn run(mut self) {
         let over = self.session.over.clone();
         let mut exchange: Option<Exchanging> = None;
@@ -144,7 +146,7 @@ impl Worker {
             if mode == Mode::Work {
                 self.burnt = false;
             } else if idle.take().is_some() {
-                // A wait that is still pending would eat the next token: end it with its connection.
+                // A wait that is still pending would take the next token: end it with its connection.
                 self.store.wait.reset();
                 self.hungry = true;
             }
@@ -191,7 +193,8 @@ impl Worker {
         self.end().await;
     }
 
-    /// The session is over, or nothing is left to do: what was not recorded is lost to others.
+    /// The session is over, or nothing is left to do. Outcomes that were not recorded are lost to
+    /// others.
     async fn end(mut self) {
         self.collect();
         let tally = &self.session.tally;
@@ -206,8 +209,8 @@ impl Worker {
         }
     }
 
-    /// How long until there may be something to do, even if nobody tells of it: while handlers run, results are
-    /// collected soon.
+    /// How long until there may be something to do without a notification. While handlers run, results
+    /// are collected soon.
     fn next_look(&self) -> Duration {
         let look_again = if self.slots.inside() > 0 { COLLECT_EVERY } else { REST };
         let look_again = match self.fetch_at.saturating_duration_since(Instant::now()) {
@@ -240,7 +243,7 @@ impl Worker {
         tally.idle.store(idle, Ordering::Relaxed);
     }
 
-    /// Does something wait for a slot for longer than was planned?
+    /// Has a message waited for a slot for longer than planned?
     fn is_overdue(&self) -> bool {
         self.slots.waited(Instant::now()).is_some_and(|waited| waited > OVERDUE)
     }
@@ -256,7 +259,7 @@ impl Worker {
         self.blocks.values().filter_map(|block| block.due_in(now)).min()
     }
 
-    /// Everything there is to say to Redis now, in one round trip.
+    /// All calls that are to be sent to Redis now, in one round trip.
     fn next_exchange(&mut self, mode: Mode) -> Option<Exchanging> {
         let mut exchange = Exchange::new(&self.store, &self.session);
         let now = Instant::now();
@@ -306,7 +309,7 @@ impl Worker {
         })
     }
 
-    /// Settles what is due. Whatever can be said travels with a fetch; alone, only what is due.
+    /// Settles the blocks that are due. With a fetch it also settles every block that is finished.
     fn settle_with(&mut self, exchange: &mut Exchange, now: Instant, fetches: bool) {
         let settled_by = SettledBy { label: &self.config.label };
         let due = self.blocks.values_mut().filter(|block| {
@@ -322,7 +325,8 @@ impl Worker {
         self.session.blocks.note(self.blocks.len(), self.next - 1, fetching);
     }
 
-    /// Claims that no handler has started, by block. While we work, what must run alone stays.
+    /// Claims that no handler has started, by block. While we work, a message that must run alone
+    /// stays.
     fn unstarted(&mut self, mode: Mode) -> BTreeMap<u64, Vec<Claim>> {
         let mut jobs = self.slots.take_back();
         if mode != Mode::Work {
@@ -345,8 +349,8 @@ impl Worker {
                         self.board.publish(Notice::GaveBack { messages: messages as u64 });
                     }
                     Err(error) => {
-                        tracing::error!(%error, "give back");
-                        self.data_loss("what is left of a block");
+                        tracing::error!(%error, "giving messages back failed");
+                        self.data_loss("the messages left in a block");
                     }
                 }
                 if let Some(block) = self.blocks.get_mut(&n) {
@@ -373,20 +377,20 @@ impl Worker {
             }
             Ok(Fetched::Closed) => self.next += 1,
             Ok(Fetched::DataLoss) => self.data_loss("block numbers"),
-            Err(error) => tracing::error!(%error, "fetch"),
+            Err(error) => tracing::error!(%error, "the answer to a fetch is invalid"),
         }
     }
 
-    /// What this worker could not read is with others, who may have a better link.
+    /// The messages that this worker could not read are with others, which may have a better link.
     fn apply_unread(&mut self, answer: Result<Unread, StoreError>) {
         let unread = match answer {
             Ok(unread) => unread,
-            Err(error) => return tracing::error!(%error, "unread"),
+            Err(error) => return tracing::error!(%error, "giving unread messages back failed"),
         };
         self.next = unread.last + 1;
-        // Many at once were too much: one by one it is known which, if any, is too large.
+        // Many messages at once were too much. Fetched one by one, they show which one is too large.
         self.readable = 1;
-        // An answer without messages is that of a repeat: the first one may have had some.
+        // An answer without messages belongs to a repeat: the first copy may have given some back.
         if unread.alone || unread.given_back == 0 {
             self.fetch_at = Instant::now() + self.session.trust.lease();
         }
@@ -425,7 +429,7 @@ impl Worker {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                tracing::error!(%error, "settle");
+                tracing::error!(%error, "the answer to a settle is invalid");
                 return self.data_loss("the answer to a settle");
             }
         };
@@ -449,7 +453,7 @@ impl Worker {
                 }
             }
             Settled::BadEffect(..) => {}
-            Settled::DataLoss => self.data_loss("what is left of a block"),
+            Settled::DataLoss => self.data_loss("the messages left in a block"),
         }
     }
 
@@ -468,7 +472,7 @@ fn seek_idle(store: Store, session: Arc<Session>) -> BoxFuture<'static, bool> {
     })
 }
 
-/// Waits for a wake token, a second at most. Token, time-out or error: a fetch follows.
+/// Waits for a wake token, at most a second. A fetch follows in any case: token, time-out or error.
 fn wait_for_token(store: Store) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let call = Call::plain("BLPOP").arg(store.keys.wake()).arg(IDLE_MAX.as_secs_f64());

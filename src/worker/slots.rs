@@ -19,11 +19,11 @@ use crate::outcome::{Outcome, Report};
 use crate::panic::drop_quietly;
 use crate::queue::{Claim, Message};
 
-/// So many results are told together while there is more to do.
+/// How many results are reported together while there is more to do.
 const TELL_EVERY: usize = 128;
-/// A result that took this long is told at once: telling costs nothing beside it.
+/// A result that took this long is reported at once: compared with that, the report costs nothing.
 const TELL_SLOW: Duration = Duration::from_micros(200);
-/// So many tiny messages are handled before others get their turn on the thread.
+/// How many tiny messages are handled before other tasks get their turn on the thread.
 const YIELD_EVERY: u32 = 64;
 
 /// A claimed message that waits for a slot.
@@ -39,22 +39,22 @@ pub(super) struct Finished {
     pub(super) report: Report,
 }
 
-/// What waits for a slot and what came out of one, under one lock: a slot that hands in a result
-/// takes its next job in the same breath.
+/// The jobs that wait for a slot and the results, under one mutex: a slot that hands in a result takes
+/// its next job in the same step.
 #[derive(Default)]
 struct Jobs {
-    /// The oldest first, each with the time at which it was put there.
+    /// The oldest first, each with the time at which it was added.
     waiting: VecDeque<(Instant, Job)>,
     finished: Vec<Finished>,
     /// Slots that found no job and wait for one.
     idle: usize,
-    /// Since when each slot is busy with its job.
+    /// Since when each slot has been busy with its job.
     busy: Vec<Option<Instant>>,
     running: usize,
 }
 
 impl Jobs {
-    /// Gives a slot its next job, if there is one; it was busy until now or not.
+    /// Gives a slot its next job, if there is one, and counts the slots that run.
     fn next(&mut self, slot: usize, now: Instant) -> Option<Job> {
         let job = self.waiting.pop_front().map(|(_, job)| job);
         let before = std::mem::replace(&mut self.busy[slot], job.as_ref().map(|_| now));
@@ -76,7 +76,7 @@ impl Shared {
     }
 }
 
-/// A fixed number of handlers at work.
+/// A fixed number of slots, each with a handler.
 pub(super) struct Slots {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
@@ -124,7 +124,7 @@ impl Slots {
         }
     }
 
-    /// Jobs that are into the list or being handled.
+    /// Jobs that wait, are being handled, or have a result that was not collected yet.
     pub(super) fn inside(&self) -> usize {
         self.inside
     }
@@ -158,19 +158,19 @@ impl Slots {
         finished
     }
 
-    /// Takes back what no slot has started.
+    /// Takes back the jobs that no slot has started.
     pub(super) fn take_back(&mut self) -> Vec<Job> {
         let jobs: Vec<Job> = self.shared.jobs().waiting.drain(..).map(|(_, job)| job).collect();
         self.inside -= jobs.len();
         jobs
     }
 
-    /// Stops every handler where it is. What ran is reported as lost. A handler that blocks its
-    /// thread cannot be stopped: it is waited for a moment, then left alone.
-    /// What came out meanwhile is handed over.
+    /// Stops every handler where it is. Messages whose handler ran are reported as lost. A handler that
+    /// blocks its thread cannot be stopped: this waits for it for a moment, then leaves it alone.
+    /// Returns the results that were finished meanwhile.
     pub(super) async fn stop(mut self) -> Vec<Finished> {
         self.tasks.abort_all();
-        // What a panic of user code carries may panic when it is dropped.
+        // The value of a panic in user code may panic when it is dropped.
         let ended = async {
             while let Some(ended) = self.tasks.join_next().await {
                 drop_quietly(ended);
@@ -229,7 +229,7 @@ impl Slot {
 
     async fn next_job(&self) -> (Job, Instant) {
         loop {
-            // Registered before the list is looked at, so that no wake-up falls between the two.
+            // Registered before the list is read, so that no wake-up is lost between the two.
             let mut woken = std::pin::pin!(self.shared.some_job.notified());
             woken.as_mut().enable();
             {
@@ -244,7 +244,7 @@ impl Slot {
         }
     }
 
-    /// Handles one message, and says when it was done; `None` when the session is over.
+    /// Handles one message. Also returns when it was done. `None` if the session is over.
     async fn work(
         &self,
         Job { claim, message }: Job,
@@ -266,7 +266,7 @@ impl Slot {
     }
 }
 
-/// Reports a message whose handler was stopped, when it is dropped armed.
+/// Reports a message as lost if it is dropped with an id: its handler was stopped.
 struct Lost<'a> {
     id: Option<MessageId>,
     board: &'a Board,
