@@ -337,7 +337,7 @@ impl Report {
         let seen = &self.seen;
         let _ = writeln!(text, "\nPromises (GUARANTEES.md says what is checked)");
         for invariant in Invariant::ALL {
-            let _ = writeln!(text, "  {:<42}{}", invariant.words(), self.fared(invariant));
+            let _ = writeln!(text, "  {:<45}{}", invariant.words(), self.fared(invariant));
         }
         if seen.losses > 0 {
             let how = match self.faults.contains_key(Kind::RedisEverysec.name()) {
