@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use artel::{Books, Config, Context, Fleet, Member, Message, NewMessage, Outcome, Tick};
+use artel::{Config, Context, Fleet, Member, Message, MessageCounts, NewMessage, Outcome, Tick};
 
 use crate::load::{Clock, LOOPS, PACE, Result, SAMPLES, WARM_UP, payloads};
 
@@ -41,7 +41,7 @@ impl Meter {
         &self,
         member: &Member,
         count: usize,
-        agree: impl Fn(&Books) -> bool,
+        agree: impl Fn(&MessageCounts) -> bool,
     ) -> Result<Duration> {
         let patience = Instant::now() + PATIENCE;
         while self.count() < count && Instant::now() < patience {
