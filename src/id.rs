@@ -4,7 +4,7 @@
 //! few signs, whoever wrote it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::term::Term;
 
@@ -105,43 +105,114 @@ impl fmt::Display for MemberId {
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Eq, PartialEq, Hash, Ord, PartialOrd)]
-pub struct MessageId(Arc<str>);
-
-impl serde::Serialize for MessageId {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
+pub struct MessageId {
+    name: Arc<str>,
+    /// Behind the name. Ids of one batch share their name.
+    number: Option<u64>,
+    /// The whole id, once it was asked for.
+    text: OnceLock<Box<str>>,
 }
 
 impl MessageId {
+    fn new(name: Arc<str>, number: Option<u64>) -> MessageId {
+        MessageId { name, number, text: OnceLock::new() }
+    }
+
     /// The id as it is stored in Redis.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match self.number {
+            None => &self.name,
+            Some(number) => self.text.get_or_init(|| format!("{}-{number}", self.name).into()),
+        }
     }
 
     pub(crate) fn sent(sender: &str, seq: u64) -> MessageId {
-        MessageId(format!("s{sender}-{seq}").into())
+        MessageId::new(format!("s{sender}").into(), Some(seq))
     }
 
     /// The id of a message that cannot be read.
     pub(crate) fn unreadable() -> MessageId {
-        MessageId("unreadable".into())
+        MessageId::new("unreadable".into(), None)
     }
 
     /// Reads an id from Redis; `None` if the text is not an id.
     pub(crate) fn from_redis(text: &str) -> Option<MessageId> {
-        is_id(text).then(|| MessageId(text.into()))
+        if !is_id(text) {
+            return None;
+        }
+        let numbered = text.rsplit_once('-').and_then(|(name, digits)| {
+            // Only a number that is written as we would: the text must come back as it was.
+            let number: u64 = digits.parse().ok()?;
+            (number.to_string() == digits).then_some((name, number))
+        });
+        Some(match numbered {
+            Some((name, number)) => MessageId::new(name.into(), Some(number)),
+            None => MessageId::new(text.into(), None),
+        })
+    }
+
+    /// The id of the message `count` places behind this one; `None` if its number cannot be counted.
+    pub(crate) fn following(&self, count: u64) -> Option<MessageId> {
+        let number = self.number?.checked_add(count)?;
+        Some(MessageId::new(self.name.clone(), Some(number)))
     }
 
     /// The term under which the message was generated, if it was.
     pub fn term(&self) -> Option<Term> {
-        Term::parse(self.0.split_once('-')?.0)
+        self.number.and_then(|_| Term::parse(&self.name))
+    }
+
+    fn parts(&self) -> (&str, Option<u64>) {
+        (&self.name, self.number)
     }
 }
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MessageId").field(&self.as_str()).finish()
+    }
+}
+
+impl Clone for MessageId {
+    fn clone(&self) -> MessageId {
+        MessageId::new(self.name.clone(), self.number)
+    }
+}
+
+impl PartialEq for MessageId {
+    fn eq(&self, other: &MessageId) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for MessageId {}
+
+impl std::hash::Hash for MessageId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl Ord for MessageId {
+    fn cmp(&self, other: &MessageId) -> std::cmp::Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+impl PartialOrd for MessageId {
+    fn partial_cmp(&self, other: &MessageId) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl serde::Serialize for MessageId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }

@@ -67,6 +67,7 @@ impl Audit {
 
     /// Every block is on record with the right number of messages, and has an owner.
     fn blocks(&mut self, snapshot: &Snapshot) {
+        self.problems.extend(snapshot.torn.iter().cloned());
         for (block, ids) in &snapshot.blocks {
             let (held, recorded) = (ids.len() as u64, snapshot.recorded.get(block));
             if recorded != Some(&held) {

@@ -36,6 +36,9 @@ pub struct Snapshot {
     pub state: Option<String>,
     /// Wake tokens.
     pub wakes: u64,
+    /// What must not be: chunks without a reference, references without their chunk, blocks that are packed and open, a
+    /// stage that was left behind, a count of `extra` that is wrong.
+    pub torn: Vec<String>,
     /// Data that effects wrote, by name: the fields of hashes. Other types have no fields here.
     pub data: BTreeMap<String, HashMap<String, String>>,
 }
@@ -55,13 +58,58 @@ pub struct Settled {
 
 const READ: &str = r#"
 local p = ARGV[1]
-local lists, records, errors, data, ledger = {}, {}, {}, {}, {}
+local lists, records, errors, data, ledger, torn = {}, {}, {}, {}, {}, {}
+local chunks, extras = {}, {}
+-- The envelopes of a pack, without the first `skip`.
+local function unpacked(text, skip)
+  local head, seq, tail, from = string.match(text, '^(...|[^|]*%-)(%d+)(|%d+|%d+|)()')
+  local list, count = {}, 0
+  while head and from <= #text do
+    local length, at = string.match(text, '^(%d+):()', from)
+    if not length or at + length - 1 > #text then torn[#torn + 1] = 'a pack of ' .. seq .. ' is cut short'; break end
+    if count >= skip then
+      list[#list + 1] = head .. string.format('%.0f', seq + count) .. tail .. string.sub(text, at, at + length - 1)
+    end
+    count, from = count + 1, at + length
+  end
+  return list
+end
+-- The messages of a lane, those of chunks in place of their references.
+local function waiting(lane, entries)
+  local list, extra = {}, 0
+  for _, entry in ipairs(entries) do
+    local id, total, taken = string.match(entry, '^#([^|]+)|(%d+)|%d+|%d+|(%d+)|%d+$')
+    local text = id and redis.call('GET', p .. 'chunk:' .. id)
+    if text then
+      chunks[id] = true
+      local messages = unpacked(text, tonumber(taken))
+      if #messages ~= total - taken then torn[#torn + 1] = entry .. ' has ' .. #messages end
+      extra = extra + #messages - 1
+      for _, message in ipairs(messages) do list[#list + 1] = message end
+    else
+      if id then torn[#torn + 1] = entry .. ' has no chunk' end
+      list[#list + 1] = entry
+    end
+  end
+  extras[lane] = extra
+  return list
+end
 for _, key in ipairs(redis.call('KEYS', p .. '*')) do
   local rest = string.sub(key, #p + 1)
   local kind = string.match(rest, '^(%a+)')
-  if kind == 'lane' or kind == 'block' then
+  if kind == 'stage' then torn[#torn + 1] = 'a stage was left behind' end
+  if kind == 'lane' or kind == 'block' or kind == 'pack' then
+    local list
+    if kind == 'pack' then
+      list = unpacked(redis.call('GET', key), 0)
+      rest = 'block' .. string.sub(rest, 5)
+      if redis.call('EXISTS', p .. rest) == 1 then torn[#torn + 1] = rest .. ' is packed and open' end
+    else
+      list = redis.call('LRANGE', key, 0, -1)
+      if kind == 'lane' then list = waiting(string.sub(rest, 6), list) end
+    end
     lists[#lists + 1] = rest
-    lists[#lists + 1] = redis.call('LRANGE', key, 0, -1)
+    lists[#lists + 1] = list
     local member, n = string.match(rest, '^block:(.*):(%d+)$')
     if member then
       records[#records + 1] = rest
@@ -78,6 +126,15 @@ for _, key in ipairs(redis.call('KEYS', p .. '*')) do
     data[#data + 1] = redis.call('TYPE', key).ok == 'hash' and redis.call('HGETALL', key) or {}
   end
 end
+for _, key in ipairs(redis.call('KEYS', p .. 'chunk:*')) do
+  local id = string.sub(key, #p + 7)
+  if not chunks[id] then torn[#torn + 1] = 'chunk ' .. id .. ' has no reference' end
+end
+for _, lane in ipairs({'returned', 'high', 'generated', 'normal', 'low'}) do
+  local counted = tonumber(redis.call('HGET', p .. 'counts', 'extra:' .. lane) or 0)
+  local found = extras[lane] or 0
+  if counted ~= found then torn[#torn + 1] = 'extra:' .. lane .. ' is ' .. counted .. ', found ' .. found end
+end
 local settled = 0
 if redis.call('EXISTS', p .. 'ledger') == 1 then
   local info = redis.call('XINFO', 'STREAM', p .. 'ledger')
@@ -86,6 +143,8 @@ end
 if ARGV[2] == '1' then
   for _, entry in ipairs(redis.call('XRANGE', p .. 'ledger', '-', '+')) do ledger[#ledger + 1] = entry[2] end
 end
+lists[#lists + 1] = 'torn'
+lists[#lists + 1] = torn
 local lease = redis.call('GET', p .. 'lease')
 if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
 return {lists, records, errors, ledger, settled, redis.call('HGETALL', p .. 'counts'),
@@ -166,6 +225,10 @@ impl Snapshot {
         };
         for pair in lists.chunks_exact(2) {
             let name: String = redis::from_redis_value_ref(&pair[0])?;
+            if name == "torn" {
+                snapshot.torn = redis::from_redis_value_ref(&pair[1])?;
+                continue;
+            }
             let envelopes: Vec<Value> = redis::from_redis_value_ref(&pair[1])?;
             let ids = envelopes.iter().filter_map(id_of).collect();
             snapshot.origins.extend(envelopes.iter().filter_map(origin_of));

@@ -180,8 +180,8 @@ impl Fleet {
         lines.extend(Lane::ALL.map(|lane| (WaitingIn::Lane(lane), keys.lane(lane.name()))));
         for (line, key) in lines {
             if let Some(found) = self.look_in(&key, id).await? {
-                let (attempt, since) = head(&found)?;
-                let ahead = found.number(1)? as u64;
+                let (attempt, since) = head(&found.reply)?;
+                let ahead = self.ahead(&key, &found).await?;
                 return Ok(Some(MessageState::Waiting { line, ahead, attempt, since }));
             }
         }
@@ -197,13 +197,13 @@ impl Fleet {
         stored.extend(tokens.iter().map(|token| (keys.drain(token), true)));
         for (stream, is_being_taken) in stored {
             if let Some(found) = self.look_in(&stream, id).await? {
-                let (position, fields) = entry(found)?;
+                let (position, fields) = entry(found.reply)?;
                 let record = Box::new(record_of(position, fields)?);
                 return Ok(Some(MessageState::Failed { record, is_being_taken }));
             }
         }
         let Some(found) = self.look_in(&keys.ledger(), id).await? else { return Ok(None) };
-        let (position, fields) = entry(found)?;
+        let (position, fields) = entry(found.reply)?;
         let at = at_ms(position.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0));
         let field = |wanted: &str| {
             let value = fields.iter().find(|(name, _)| name == wanted);
@@ -236,10 +236,18 @@ impl Fleet {
         id: &MessageId,
     ) -> Result<Option<MessageState>, StoreError> {
         let keys = &self.store.keys;
-        let call = Call::plain("HKEYS").arg(keys.blocks(member)).reading(Reply::into_texts);
-        for number in self.store.try_repeat(&call).await? {
+        let call = Call::plain("HGETALL").arg(keys.blocks(member)).reading(Reply::into_pairs);
+        for (number, block) in self.store.try_repeat(&call).await? {
             let Ok(number) = number.parse::<u64>() else { continue }; // `hi`
-            if let Some(found) = self.look_in(&keys.block(member, number), id).await? {
+            let block = block.into_text()?;
+            let left = block.split(':').next().unwrap_or("0");
+            let packed = FIND.call(&[keys.pack(member, number)]).arg(id.as_str()).arg("").arg(left);
+            let mut found = Some(self.store.try_repeat(&packed).await?);
+            if found.as_ref().is_some_and(|reply| reply.tag() != "found") {
+                found =
+                    self.look_in(&keys.block(member, number), id).await?.map(|found| found.reply);
+            }
+            if let Some(found) = found {
                 let (attempt, _) = head(&found)?;
                 let timeout = crate::store::ONCE_TIMEOUT;
                 let info = MemberInfo::read(&self.store.work, keys, member, timeout).await?;
@@ -258,15 +266,19 @@ impl Fleet {
     }
 
     /// Searches one list or stream, piece by piece.
-    async fn look_in(&self, key: &str, id: &MessageId) -> Result<Option<Reply>, StoreError> {
-        let (mut from, mut count) = (String::new(), 1);
+    async fn look_in(&self, key: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
+        let (mut from, mut count, mut extra) = (String::new(), 1, 0);
         loop {
             let call = FIND.call(&[key.to_owned()]).arg(id.as_str()).arg(&from).arg(count);
             let reply = self.store.try_repeat(&call.answering(PIECE_BYTES)).await?;
             match reply.tag() {
                 "end" => return Ok(None),
-                "found" => return Ok(Some(reply)),
+                "found" => {
+                    extra += reply.number(2).unwrap_or(0);
+                    return Ok(Some(Found { reply, extra }));
+                }
                 "more" => {
+                    extra += reply.number(2).unwrap_or(0);
                     from = reply.text(0)?;
                     let mean = (reply.number(1)? as usize / count).max(1);
                     count = (PIECE_BYTES / mean).clamp(1, (count * 4).min(PIECE_MAX));
@@ -274,6 +286,14 @@ impl Fleet {
                 _ => return Err(reply.unexpected()),
             }
         }
+    }
+
+    /// How many messages are in front of one that was found in a lane. Chunks count for all their messages.
+    async fn ahead(&self, lane: &str, found: &Found) -> Result<u64, StoreError> {
+        let name = lane.rsplit(':').next().unwrap_or_default();
+        let call = Call::plain("HGET").arg(self.store.keys.counts()).arg(format!("extra:{name}"));
+        let extra = self.store.try_repeat(&call).await?.into_number().unwrap_or(0);
+        Ok((found.reply.number(1)? + extra - found.extra).max(0) as u64)
     }
 
     /// Are all messages that were added and are no longer stored done?
@@ -311,6 +331,13 @@ impl Fleet {
         let used = last.is_some_and(|last: i64| (1..=last).contains(&seq));
         Ok(if used { Used::Yes } else { Used::No })
     }
+}
+
+/// An entry of a list or a stream.
+struct Found {
+    reply: Reply,
+    /// How many messages of chunks, beyond one per reference, are behind it.
+    extra: i64,
 }
 
 /// Whether a number was used.

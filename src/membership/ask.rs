@@ -276,7 +276,14 @@ impl<R> Asking<R> {
         if call.refreshes(&reply) {
             session.trust.refresh(sent);
         }
-        self.answers[at] = Some((call.read(reply).map_err(AskError::Failed)?, epoch));
+        match call.read(reply) {
+            Ok(answer) => self.answers[at] = Some((answer, epoch)),
+            Err(StoreError::Gone) => {
+                session.end(End::Gone);
+                return Err(AskError::Gone);
+            }
+            Err(error) => return Err(AskError::Failed(error)),
+        }
         Ok(())
     }
 

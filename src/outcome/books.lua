@@ -8,13 +8,13 @@
 -- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
 --         message or '', stored errors, members as id, deadline_ms …, number of orphans, config as field, value …,
 --         highest term, highest token, now in microseconds}
--- Uses    clock, deadline_of, whole
+-- Uses    clock, deadline_of, waiting, whole
 local now, now_us = clock()
 local lanes, oldest = {}, false
 for i = 5, 9 do
-  lanes[#lanes + 1] = redis.call('LLEN', KEYS[i])
+  lanes[#lanes + 1] = waiting(KEYS[i], KEYS[3])
   local head = redis.call('LINDEX', KEYS[i], 0)
-  local ms = head and tonumber(string.match(head, '^...|[^|]+|%d+|(%d+)|'))
+  local ms = head and tonumber(string.match(head, '^...|[^|]+|%d+|(%d+)|') or string.match(head, '^#[^|]+|%d+|%d+|(%d+)|'))
   if ms and (not oldest or ms < oldest) then oldest = ms end
 end
 local stored = redis.call('XLEN', KEYS[4])

@@ -149,7 +149,7 @@ impl Books {
         let lanes: Vec<u64> = next()?
             .into_list()?
             .into_iter()
-            .map(|n| n.into_number().map(|n| n as u64))
+            .map(|n| n.into_number().map(|n| n.max(0) as u64))
             .collect::<Result<_, _>>()?;
         let [returned, high, generated_lane, normal, low] = lanes[..] else {
             return Err(StoreError::odd("the books do not have five lanes"));

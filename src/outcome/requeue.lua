@@ -9,7 +9,7 @@
 -- Returns {'ok', requeued, unreadable, number of positions that were read: the rest is for another call},
 --         {'already', the same three} (a repeat), {'full', backlog_max} (no room: nothing was moved),
 --         'gap' (the numbers were forgotten: begin again under another name), {'protocol', theirs}
--- Uses    clock, denied, wake, whole
+-- Uses    clock, denied, waiting, wake, whole
 -- Why numbers: removing a record is safe to repeat, and the numbers tell a repeat how many were moved.
 local from = tonumber(ARGV[2])
 local config = redis.call('HMGET', KEYS[8], 'protocol', 'backlog_max')
@@ -57,7 +57,7 @@ for i = 6, #ARGV do
     end
     if payload then
       if ARGV[3] ~= '' then letter = ARGV[3] elseif not lanes[letter] then letter = 'n' end
-      more[letter] = (more[letter] or redis.call('LLEN', lanes[letter])) + 1
+      more[letter] = (more[letter] or waiting(lanes[letter], KEYS[3])) + 1
       if more[letter] > tonumber(backlog_max) then return {'full', backlog_max} end
       local json = with_origin(headers, id)
       moves[#moves + 1] = {ARGV[i], letter, string.format('1%sh|s%s-%.0f|1|%s|%d:', letter, ARGV[1],

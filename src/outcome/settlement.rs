@@ -20,8 +20,10 @@ static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
 
 /// How long an outcome waits for slower messages of its block.
 const WAIT_MAX: Duration = Duration::from_millis(25);
+/// The same in a block that came as a pack: settling a part of it makes Redis lay it open.
+const WAIT_MAX_PACKED: Duration = Duration::from_millis(100);
 /// The most positions, effects and bytes of one call: a bound on how long Redis is busy with it.
-const NAMED_MAX: usize = 500;
+const NAMED_MAX: usize = 1000;
 const CALL_EFFECTS_MAX: usize = 1000;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
@@ -52,6 +54,8 @@ impl Ended {
 pub(crate) struct Settlement {
     pub(crate) n: u64,
     pub(crate) stamp: String,
+    /// The first id of its pack; empty if its messages came as envelopes.
+    first: String,
     /// Claims of this block that have no outcome yet.
     open: usize,
     pending: Vec<Ended>,
@@ -71,8 +75,8 @@ pub(crate) enum Settled {
 }
 
 impl Settlement {
-    pub(crate) fn new(n: u64, stamp: String, open: usize) -> Settlement {
-        Settlement { n, stamp, open, pending: Vec::new(), oldest: None, sent: None }
+    pub(crate) fn new(n: u64, stamp: String, first: String, open: usize) -> Settlement {
+        Settlement { n, stamp, first, open, pending: Vec::new(), oldest: None, sent: None }
     }
 
     /// Uses up a claim.
@@ -113,7 +117,8 @@ impl Settlement {
             return Some(Duration::ZERO);
         }
         let waited = self.oldest.map_or(Duration::ZERO, |since| now.duration_since(since));
-        Some(WAIT_MAX.saturating_sub(waited))
+        let longest = if self.first.is_empty() { WAIT_MAX } else { WAIT_MAX_PACKED };
+        Some(longest.saturating_sub(waited))
     }
 
     /// The ids of outcomes Redis has not acknowledged.
@@ -157,6 +162,7 @@ impl Settlement {
             keys.ledger(),
             keys.config(),
             keys.unread(),
+            keys.pack(me, self.n),
         ];
         let mut data: HashMap<&str, usize> = HashMap::new();
         for effect in batch.iter().flat_map(|ended| &ended.outcome.effects) {
@@ -178,13 +184,17 @@ impl Settlement {
         } else {
             call.push_arg("-");
         }
-        call = call.arg(names.len());
+        call = call.arg(&self.first).arg(names.len());
         for Ended { claim, outcome, .. } in &names {
             let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
                 settled_by.info(failure.cause, &failure.reason, session)
             });
             let word = if outcome.failure.is_some() { "f" } else { "d" };
             call = call.arg(claim.position).arg(word).arg(info);
+            call = match claim.place {
+                Some(place) => call.arg(place.offset).arg(place.length),
+                None => call.arg("").arg(""),
+            };
         }
         for Ended { claim, outcome, .. } in names {
             for effect in &outcome.effects {

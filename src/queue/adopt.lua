@@ -4,9 +4,10 @@
 -- KEYS[1] members ZSET     KEYS[2] orphans SET     KEYS[3] blocks:<dead> HASH  KEYS[4] lane:returned LIST
 -- KEYS[5] errors STREAM    KEYS[6] counts HASH     KEYS[7] wake LIST           KEYS[8] ledger STREAM
 -- KEYS[9] config HASH      KEYS[10] unread HASH    KEYS[11…] block:<dead>:<n> LIST
--- ARGV    me, dead, chunk, bytes_max, then the numbers n of KEYS[11…], falling
+--         and pack:<dead>:<n> STRING, in pairs
+-- ARGV    me, dead, chunk, bytes_max, then the numbers n of the pairs, falling
 -- Returns {'ok', returned, failed, number of blocks emptied}, 'already' (not an orphan), 'gone'
--- Uses    deadline_of, enter, wake, whole
+-- Uses    deadline_of, enter, lay_open, wake, whole
 local me, dead = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 if redis.call('SISMEMBER', KEYS[2], dead) == 0 or deadline_of(KEYS[1], dead) then return 'already' end
@@ -23,10 +24,12 @@ local function fail(message, id, attempt, cause, reason)
 end
 
 local moved, bytes = 0, 0
-for i = 11, #KEYS do
-  local n = ARGV[i - 6]
+for i = 11, #KEYS, 2 do
+  local n = ARGV[5 + (i - 11) / 2]
   local block = redis.call('HGET', KEYS[3], n)
   local before = returned + failed
+  if moved >= tonumber(ARGV[3]) then break end
+  if block then lay_open(KEYS[i + 1], KEYS[i]) end
   local message = block and redis.call('LINDEX', KEYS[i], -1)
   while message and moved < tonumber(ARGV[3]) and (moved == 0 or bytes + #message <= tonumber(ARGV[4])) do
     if message ~= '' and message ~= '-' then

@@ -91,7 +91,7 @@ fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, blocks: &[u64
         keys.config(),
         keys.unread(),
     ];
-    all.extend(blocks.iter().map(|n| keys.block(orphan, *n)));
+    all.extend(blocks.iter().flat_map(|n| [keys.block(orphan, *n), keys.pack(orphan, *n)]));
     let mut call =
         ADOPT.call(&all).arg(session.id.as_str()).arg(orphan.as_str()).arg(CHUNK).arg(CHUNK_BYTES);
     for n in blocks {

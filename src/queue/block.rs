@@ -10,6 +10,7 @@ use crate::membership::Session;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::message::{Lane, Message};
+use super::pack::{Place, unpack};
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));
@@ -30,6 +31,8 @@ pub(crate) struct Claim {
     pub(crate) position: u32,
     pub(crate) id: MessageId,
     pub(crate) attempt: u32,
+    /// Where the message stands in its pack, if it came in one.
+    pub(crate) place: Option<Place>,
 }
 
 /// The messages one fetch moved to this worker.
@@ -37,6 +40,8 @@ pub(crate) struct Claim {
 pub(crate) struct Block {
     pub(crate) n: u64,
     pub(crate) stamp: String,
+    /// The first id of its pack; empty if its messages came as envelopes.
+    pub(crate) first: String,
     pub(crate) messages: Vec<(Claim, Message, bool)>,
 }
 
@@ -100,7 +105,9 @@ impl Fetch {
 
     pub(crate) fn call(&self, store: &Store, session: &Session) -> Call<Fetched> {
         let first = self.n;
-        let mut keys = between(store, &session.id, self.lanes);
+        let (pack, mut keys) =
+            (store.keys.pack(&session.id, self.n), between(store, &session.id, self.lanes));
+        keys.push(pack.clone());
         keys.extend(self.block_keys(store, &session.id));
         FETCH
             .call(&keys)
@@ -112,7 +119,9 @@ impl Fetch {
             .arg(self.held)
             .arg(ALONE_FROM)
             .arg(&self.known)
+            .arg(store.keys.chunks())
             .refreshing(&["ok", "empty", "burnt", "closed", "gap", "stray"])
+            .then_get(pack)
             .reading(move |reply| Fetched::read(reply, first))
     }
 
@@ -121,6 +130,7 @@ impl Fetch {
         let mut keys = between(store, &session.id, Lane::ALL);
         let fixed = &store.keys;
         keys.extend([fixed.unread(), fixed.errors(), fixed.ledger(), fixed.config()]);
+        keys.push(fixed.pack(&session.id, self.n));
         keys.extend(self.block_keys(store, &session.id));
         UNREAD
             .call(&keys)
@@ -179,11 +189,15 @@ impl Fetched {
             _ => return Err(reply.unexpected()),
         }
         let (stamp, count) = (reply.text(0)?, reply.number(1)? as usize);
-        let returned = reply.number(2)? as usize;
-        let mut envelopes = reply.into_parts().into_iter();
-        envelopes.nth(2);
+        let (returned, packed) = (reply.number(2)? as usize, reply.number(3)? as usize);
+        let mut envelopes = reply.into_parts();
+        let pack = envelopes.pop().ok_or_else(|| StoreError::odd("reply too short"))?;
+        let mut envelopes = envelopes.into_iter();
+        envelopes.nth(3);
         let mut blocks = Vec::with_capacity(count);
-        if count == 1 {
+        if packed > 0 {
+            blocks.push(packed_block(n, stamp, packed, pack)?);
+        } else if count == 1 {
             blocks.push(block(n, stamp, envelopes)?);
         } else {
             for (n, envelope) in (n..).zip(envelopes) {
@@ -214,10 +228,29 @@ fn block(
             position: position as u32,
             id: message.id.clone(),
             attempt: message.attempt,
+            place: None,
         };
         messages.push((claim, message, readable));
     }
-    Ok(Block { n, stamp, messages })
+    Ok(Block { n, stamp, first: String::new(), messages })
+}
+
+/// A block that came as a pack. If the pack is missing, or holds another number of messages, somebody else has the
+/// block: we were judged dead between the two commands.
+fn packed_block(n: u64, stamp: String, count: usize, pack: Reply) -> Result<Block, StoreError> {
+    let text = if pack.is_nil() { Vec::new() } else { pack.into_bytes()? };
+    let (first, unpacked) = unpack(text, count).ok_or(StoreError::Gone)?;
+    let mut messages = Vec::with_capacity(unpacked.len());
+    for (position, (place, message)) in (0..).zip(unpacked) {
+        let (message, readable) = match message {
+            Ok(message) => (message, true),
+            Err(body) => (Message::unreadable(body), false),
+        };
+        let (id, attempt) = (message.id.clone(), message.attempt);
+        let claim = Claim { block: n, position, id, attempt, place: Some(place) };
+        messages.push((claim, message, readable));
+    }
+    Ok(Block { n, stamp, first: first.to_string(), messages })
 }
 
 /// Returns messages that were not started to the head of their lane. This is not an attempt.
@@ -229,7 +262,7 @@ pub(crate) fn give_back(
     positions: &[u32],
 ) -> Call<()> {
     let mut keys = between(store, &session.id, Lane::ALL);
-    keys.push(store.keys.block(&session.id, n));
+    keys.extend([store.keys.block(&session.id, n), store.keys.pack(&session.id, n)]);
     let mut call = GIVE_BACK
         .call(&keys)
         .arg(session.id.as_str())

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Returns messages of the caller's block that were not started to the head of their lane. This is not an attempt.
--- Uses    clock, deadline_of, refresh, wake, whole
+-- Uses    clock, deadline_of, lay_open, refresh, wake, whole
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] counts HASH   KEYS[4] wake LIST
 -- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes   KEYS[10] block:<me>:<n> LIST
+-- KEYS[11] pack:<me>:<n> STRING: the block, while no script has looked at its single messages
 -- ARGV    me, n, stamp, lease_ms, the lanes' letters in the order of KEYS[6…9], then positions (0-based, rising)
 -- Returns {'ok', given back}, 'already' (the block is closed), 'gone', 'gap' (Redis lost data)
 local me, n = ARGV[1], ARGV[2]
@@ -15,6 +16,7 @@ if not block then
 end
 local left, stamp = string.match(block, '^(%d+):(.+)$')
 if stamp ~= ARGV[3] then return 'gap' end
+lay_open(KEYS[11], KEYS[10])
 local moves = {}
 for i = #ARGV, 6, -1 do
   local message = redis.call('LINDEX', KEYS[10], ARGV[i])

@@ -13,6 +13,7 @@ use std::fmt;
 use std::io::Write;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -197,15 +198,36 @@ impl NewMessage {
         ms: u64,
     ) {
         buffer.clear();
-        let flags = if self.headers.is_some() { HEADERS as char } else { '-' };
-        // Writing to a vector cannot fail.
-        let _ = write!(buffer, "{}{}{flags}|{id}|1|{ms}|", VERSION as char, lane.letter());
-        if let Some(headers) = &self.headers {
-            let headers = serde_json::to_vec(headers).unwrap_or_default();
-            let _ = write!(buffer, "{}:", headers.len());
-            buffer.extend_from_slice(&headers);
+        NewMessage::head(buffer, lane, self.has_headers(), id, ms);
+        if self.has_headers() {
+            self.write_headers(buffer);
         }
         buffer.extend_from_slice(&self.payload);
+    }
+
+    /// Writes the head of an envelope or of a pack.
+    pub(super) fn head(
+        buffer: &mut Vec<u8>,
+        lane: Lane,
+        headers: bool,
+        id: impl fmt::Display,
+        ms: u64,
+    ) {
+        let flags = if headers { HEADERS as char } else { '-' };
+        // Writing to a vector cannot fail.
+        let _ = write!(buffer, "{}{}{flags}|{id}|1|{ms}|", VERSION as char, lane.letter());
+    }
+
+    pub(super) fn has_headers(&self) -> bool {
+        self.headers.is_some()
+    }
+
+    /// Writes its headers, with their length before them.
+    pub(super) fn write_headers(&self, buffer: &mut Vec<u8>) {
+        let json = self.headers.as_deref().and_then(|headers| serde_json::to_vec(headers).ok());
+        let json = json.unwrap_or_else(|| b"{}".to_vec());
+        let _ = write!(buffer, "{}:", json.len());
+        buffer.extend_from_slice(&json);
     }
 }
 
@@ -245,7 +267,7 @@ pub struct Message {
     pub(crate) id: MessageId,
     pub(crate) attempt: u32,
     pub(crate) generated_ms: u64,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: Bytes,
     lane: Lane,
     headers: Option<Box<Headers>>,
 }
@@ -291,9 +313,9 @@ impl Message {
         &self.payload
     }
 
-    /// Its payload, without a copy.
+    /// Its payload, as bytes of its own.
     pub fn into_payload(self) -> Vec<u8> {
-        self.payload
+        self.payload.into()
     }
 
     /// Its payload as text. Invalid UTF-8 is replaced.
@@ -307,41 +329,15 @@ impl Message {
     }
 
     /// Reads an envelope. Gives it back if it is not one of ours.
-    pub(crate) fn parse(mut envelope: Vec<u8>) -> Result<Message, Vec<u8>> {
-        match Message::head(&envelope) {
-            Some((mut message, start)) => {
-                envelope.drain(..start);
-                message.payload = envelope;
-                Ok(message)
-            }
-            None => Err(envelope),
-        }
+    pub(crate) fn parse(envelope: Vec<u8>) -> Result<Message, Vec<u8>> {
+        let Some((head, start)) = Head::read(&envelope) else { return Err(envelope) };
+        let envelope = Bytes::from(envelope);
+        head.message(head.id.clone(), envelope.slice(start..)).map_err(|_| envelope.into())
     }
 
-    /// Everything but the payload, and where the payload begins.
-    fn head(envelope: &[u8]) -> Option<(Message, usize)> {
-        let (head, rest) = split(envelope)?;
-        let &[VERSION, lane, flags] = head else { return None };
-        let (id, rest) = split(rest)?;
-        let (attempt, rest) = split(rest)?;
-        let (ms, mut rest) = split(rest)?;
-        let mut headers = None;
-        if flags == HEADERS {
-            let colon = rest.iter().position(|&byte| byte == b':')?;
-            let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
-            let (json, payload) = rest[colon + 1..].split_at_checked(length)?;
-            headers = serde_json::from_slice(json).ok();
-            rest = payload;
-        }
-        let message = Message {
-            id: MessageId::from_redis(std::str::from_utf8(id).ok()?)?,
-            attempt: std::str::from_utf8(attempt).ok()?.parse().ok()?,
-            generated_ms: std::str::from_utf8(ms).ok()?.parse().ok()?,
-            payload: Vec::new(),
-            lane: Lane::of_letter(lane)?,
-            headers,
-        };
-        Some((message, envelope.len() - rest.len()))
+    /// Reads the head of a pack: what all its messages share, and where they begin.
+    pub(super) fn pack_head(text: &[u8]) -> Option<(Head, usize)> {
+        Head::read(text).filter(|(head, _)| head.attempt == 1 && head.id.following(0).is_some())
     }
 
     /// A new message as a worker would get it, made without Redis.
@@ -351,18 +347,75 @@ impl Message {
             id: MessageId::sent("test", 1),
             attempt: 1,
             generated_ms: 0,
-            payload,
+            payload: payload.into(),
             lane,
             headers,
         }
     }
 
     /// Stands in for an envelope that could not be read, so that it can be failed and kept.
-    pub(crate) fn unreadable(envelope: Vec<u8>) -> Message {
-        let id = MessageId::unreadable();
+    pub(crate) fn unreadable(envelope: impl Into<Bytes>) -> Message {
+        let (id, payload) = (MessageId::unreadable(), envelope.into());
         let lane = Lane::Normal;
-        Message { id, attempt: 1, generated_ms: 0, payload: envelope, lane, headers: None }
+        Message { id, attempt: 1, generated_ms: 0, payload, lane, headers: None }
     }
+}
+
+/// What stands before the body of an envelope, or before the bodies of a pack.
+pub(super) struct Head {
+    pub(super) id: MessageId,
+    attempt: u32,
+    generated_ms: u64,
+    lane: Lane,
+    has_headers: bool,
+}
+
+impl Head {
+    /// Reads it, and where the body begins.
+    fn read(text: &[u8]) -> Option<(Head, usize)> {
+        let (head, rest) = split(text)?;
+        let &[VERSION, lane, flags] = head else { return None };
+        let (id, rest) = split(rest)?;
+        let (attempt, rest) = split(rest)?;
+        let (ms, rest) = split(rest)?;
+        let head = Head {
+            id: MessageId::from_redis(std::str::from_utf8(id).ok()?)?,
+            attempt: std::str::from_utf8(attempt).ok()?.parse().ok()?,
+            generated_ms: std::str::from_utf8(ms).ok()?.parse().ok()?,
+            lane: Lane::of_letter(lane)?,
+            has_headers: flags == HEADERS,
+        };
+        Some((head, text.len() - rest.len()))
+    }
+
+    /// The message `count` places behind the first one of a pack, with this body. Gives the body back if it is not one
+    /// of ours.
+    pub(super) fn following(&self, count: u64, body: Bytes) -> Result<Message, Bytes> {
+        match self.id.following(count) {
+            Some(id) => self.message(id, body),
+            None => Err(body),
+        }
+    }
+
+    fn message(&self, id: MessageId, body: Bytes) -> Result<Message, Bytes> {
+        let Head { attempt, generated_ms, lane, .. } = *self;
+        let (headers, payload) = match self.has_headers {
+            false => (None, body),
+            true => match split_headers(&body) {
+                Some((headers, start)) => (headers, body.slice(start..)),
+                None => return Err(body),
+            },
+        };
+        Ok(Message { id, attempt, generated_ms, payload, lane, headers })
+    }
+}
+
+/// The headers at the beginning of a body, and where the payload begins.
+fn split_headers(body: &[u8]) -> Option<(Option<Box<Headers>>, usize)> {
+    let colon = body.iter().position(|&byte| byte == b':')?;
+    let length: usize = std::str::from_utf8(&body[..colon]).ok()?.parse().ok()?;
+    let (json, payload) = body[colon + 1..].split_at_checked(length)?;
+    Some((serde_json::from_slice(json).ok(), body.len() - payload.len()))
 }
 
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -16,6 +16,7 @@ mod adopt;
 mod block;
 mod lanes;
 mod message;
+mod pack;
 mod push;
 mod send;
 

@@ -19,6 +19,7 @@ use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 
 use super::message::{Lane, NewMessage};
+use super::pack::add_messages;
 
 static PUSH: Script = Script::new("push", include_str!("push.lua"));
 
@@ -247,6 +248,7 @@ impl Pusher {
         state: Option<(u64, &[u8])>,
     ) -> Call<Pushed> {
         let keys = &self.store.keys;
+        let stage = keys.stage(lease.session.id.as_str());
         let mut call = PUSH
             .call(&[
                 keys.members(),
@@ -258,6 +260,8 @@ impl Pusher {
                 keys.config(),
                 keys.errors(),
                 keys.state(),
+                stage.clone(),
+                format!("{}{}-{first}", keys.chunks(), lease.term),
             ])
             .arg(lease.session.id.as_str())
             .arg(lease.term.get())
@@ -266,12 +270,8 @@ impl Pusher {
             .arg(PROTOCOL)
             .arg(state.map_or(String::new(), |(number, _)| number.to_string()))
             .arg(state.map_or(&[][..], |(_, state)| state));
-        let (ms, mut envelope) = (lease.redis_ms(), Vec::new());
-        for (seq, message) in (first..).zip(messages) {
-            let id = format_args!("{}-{seq}", lease.term);
-            message.envelope(&mut envelope, Lane::Generated, id, ms);
-            call.push_arg(&envelope[..]);
-        }
+        let id = |seq| format!("{}-{seq}", lease.term);
+        call = add_messages(call, stage, messages, Lane::Generated, first, id, lease.redis_ms());
         call.refreshing(&["ok", "already", "full", "fenced", "gap"]).reading(Pushed::read)
     }
 

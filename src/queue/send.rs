@@ -16,6 +16,7 @@ use crate::mutant::{Rule, disabled};
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
 use super::message::{Lane, NewMessage};
+use super::pack::{add_envelopes, add_messages};
 use super::push::full;
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
@@ -349,22 +350,30 @@ impl Sender {
         let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
         let keys = &self.fleet.store.keys;
         let lane = keys.lane(self.lane.name());
-        let mut all =
-            vec![keys.sent(name), lane, keys.counts(), keys.wake(), keys.config(), keys.errors()];
+        let stage = keys.stage(name);
+        let mut all = vec![
+            keys.sent(name),
+            lane,
+            keys.counts(),
+            keys.wake(),
+            keys.config(),
+            keys.errors(),
+            stage.clone(),
+            format!("{}s{name}-{next}", keys.chunks()),
+        ];
         all.extend(key.map(|key| keys.dedup(key)));
-        let mut call = SEND
+        let call = SEND
             .call(&all)
             .arg(&**name)
             .arg(*next)
             .arg(PROTOCOL)
             .arg(self.remember.as_millis() as u64);
-        let mut envelope = Vec::new();
-        for (seq, message) in (*next..).zip(messages) {
-            let id = format_args!("s{name}-{seq}");
-            message.envelope(&mut envelope, self.lane, id, made_ms);
-            call.push_arg(&envelope[..]);
-        }
-        let lane = self.lane;
+        let (lane, id) = (self.lane, |seq| format!("s{name}-{seq}"));
+        let call = match key {
+            // A message under a key always goes alone.
+            Some(_) => add_envelopes(call.arg(0).arg(0).arg(0), messages, lane, *next, id, made_ms),
+            None => add_messages(call, stage, messages, lane, *next, id, made_ms),
+        };
         call.reading(move |reply| Answer::read(&reply, lane))
     }
 

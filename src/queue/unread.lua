@@ -5,7 +5,8 @@
 -- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes
 -- KEYS[10] unread HASH, message id -> how often it was given back, and the members that could not read it
 -- KEYS[11] errors STREAM   KEYS[12] ledger STREAM   KEYS[13] config HASH
--- KEYS[14…] block:<me>:<n> LIST, the blocks of one fetch
+-- KEYS[14] pack:<me>:<n> STRING: block n, if its messages came as a pack
+-- KEYS[15…] block:<me>:<n> LIST, the blocks of one fetch
 -- ARGV    me, n (the number of the first block), lease_ms, the lanes' letters in the order of KEYS[6…9],
 --         workers_max, tries_max (that many workers, or tries of any of them, fail a message)
 -- Returns {'ok', the last number of this fetch, then for each message: its id and its result}, 'gone'; the results:
@@ -13,19 +14,20 @@
 -- of
 --         its lane, so that others come first), 'again' (the same, and this worker had reported it before),
 -- 'failed'
--- Uses    clock, deadline_of, enter, refresh, wake, whole
+-- Uses    clock, deadline_of, enter, lay_open, refresh, wake, whole
 -- Why all numbers of the fetch are used up: the fetch may still arrive and must open nothing, and a late copy of
 -- this call must not find a block that was opened since.
 local me, n = ARGV[1], tonumber(ARGV[2])
 if not deadline_of(KEYS[1], me) then return 'gone' end
 refresh(KEYS[1], me, clock(), ARGV[3])
-local last = n + #KEYS - 14
+local last = n + #KEYS - 15
 local hi = math.max(tonumber(redis.call('HGET', KEYS[2], 'hi') or '0'), last)
 redis.call('HSET', KEYS[2], 'hi', whole(hi))
 local found = {}
-for i = 14, #KEYS do
-  local number = whole(n + i - 14)
+for i = 15, #KEYS do
+  local number = whole(n + i - 15)
   if redis.call('HEXISTS', KEYS[2], number) == 1 then
+    if i == 15 then lay_open(KEYS[14], KEYS[15]) end
     for _, message in ipairs(redis.call('LRANGE', KEYS[i], 0, -1)) do
       if message ~= '' and message ~= '-' then found[#found + 1] = message end
     end

@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
 use super::reply_limit::ReplyLimit;
+use super::script::With;
 
 /// A parsed address.
 #[derive(Clone)]
@@ -147,10 +148,62 @@ impl Drop for Driver {
 
 impl Connection {
     pub(super) async fn send(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
-        match self.inner.send_packed_command(cmd).await? {
-            error @ Value::ServerError(_) => error.extract_error(),
-            value => Ok(value),
+        extract(self.inner.send_packed_command(cmd).await?)
+    }
+
+    /// Sends a command with those that are written together with it.
+    pub(super) async fn send_with(&mut self, cmd: &redis::Cmd, with: &With) -> RedisResult<Value> {
+        match with {
+            With::Nothing => self.send(cmd).await,
+            With::Get(key) => {
+                let mut pipe = redis::pipe();
+                pipe.add_command(cmd.clone()).get(&**key);
+                let mut answers = self.inner.send_packed_commands(&pipe, 0, 2).await?;
+                let (got, answer) = (answers.pop(), answers.pop());
+                let mut answer = extract(answer.unwrap_or(Value::Nil))?;
+                if let Value::Array(parts) = &mut answer {
+                    parts.push(extract(got.unwrap_or(Value::Nil))?);
+                }
+                Ok(answer)
+            }
+            With::Stage(staged) => {
+                let mut pipe = redis::pipe();
+                pipe.cmd("MULTI").set(&staged.key, &staged.value[..]).add_command(cmd.clone());
+                pipe.del(&staged.key).cmd("EXEC");
+                executed(self.inner.send_packed_commands(&pipe, 0, 5).await?)
+            }
         }
+    }
+}
+
+/// An answer of the server that is an error is one.
+fn extract(value: Value) -> RedisResult<Value> {
+    match value {
+        error @ Value::ServerError(_) => error.extract_error(),
+        value => Ok(value),
+    }
+}
+
+/// The answer of the script inside `MULTI`, `SET`, script, `DEL`, `EXEC`. If nothing was executed, the reason is the
+/// error of the command that could not be queued: `EXEC` itself only says that there was one.
+fn executed(mut answers: Vec<Value>) -> RedisResult<Value> {
+    let executed = answers.pop();
+    // A `MULTI` that was refused: the commands behind it ran, each by itself.
+    if let (Some(Value::ServerError(_)), Some(answer)) = (answers.first(), answers.get(2))
+        && !matches!(answer, Value::ServerError(_))
+    {
+        return Ok(answers.swap_remove(2));
+    }
+    for answer in answers {
+        extract(answer)?;
+    }
+    match executed.map(extract).transpose()? {
+        Some(Value::Array(parts)) => {
+            let mut parts = parts.into_iter();
+            extract(parts.next().unwrap_or(Value::Nil))?;
+            extract(parts.next().unwrap_or(Value::Nil))
+        }
+        _ => Ok(Value::Nil),
     }
 }
 

@@ -21,9 +21,12 @@
 //! | `artel:{f}:locks:<member>` | hash | name → `token:attempt` of the locks it holds |
 //! | `artel:{f}:waiters:<name>` | zset | member → its place in the queue for that lock |
 //! | `artel:{f}:event:<name>` | hash | `flag`, `gen`, `until`, `by` of an event, and `taken`: which generation was taken by whom |
-//! | `artel:{f}:lane:<name>` | list | waiting messages |
+//! | `artel:{f}:lane:<name>` | list | waiting messages: envelopes, and references to chunks, `#<first id>\|<count>\|<bytes>\|<ms>\|<taken>\|<at>` |
+//! | `artel:{f}:chunk:<first id>` | string | a pack that waits: many messages under one head, `<head>\|<first id>\|1\|<ms>\|` and `<length>:<body>` for each |
+//! | `artel:{f}:stage:<caller>` | string | a pack that is being added: exists only inside one `MULTI` |
 //! | `artel:{f}:blocks:<member>` | hash | `n → left:stamp` of open blocks, and `hi`, the highest number opened |
 //! | `artel:{f}:block:<member>:<n>` | list | messages of that block; settled = blank, given back = `-` |
+//! | `artel:{f}:pack:<member>:<n>` | string | the same block as a pack, until a script looks at single messages; never both |
 //! | `artel:{f}:wake` | list | at most one token |
 //! | `artel:{f}:errors` | stream | failed messages: `m` the envelope, `e` the reason (JSON), `t` when it failed if it was put back |
 //! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records |
@@ -33,7 +36,7 @@
 //! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash | who holds, counted, arrived |
 //! | `artel:{f}:gather` | hash | the event that asks everybody for numbers |
 //! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
-//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, pushed_ms |
+//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, pushed_ms; `extra:<lane>`: messages in its chunks beyond one per reference |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
 //!
@@ -116,7 +119,7 @@ impl Keys {
         blind = "blind", orphans = "orphans", lease = "lease", term = "term", last = "last", token = "token",
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
         ledger = "ledger", state = "state", returned = "lane:returned", unread = "unread",
-        all_blocks = "blocks:",
+        all_blocks = "blocks:", chunks = "chunk:",
     }
 
     pub(crate) fn member(&self, id: &MemberId) -> String {
@@ -129,6 +132,16 @@ impl Keys {
 
     pub(crate) fn block(&self, id: &MemberId, n: u64) -> String {
         format!("{}block:{id}:{n}", self.prefix)
+    }
+
+    /// Where a pack is put before it is added. One for each call under way.
+    pub(crate) fn stage(&self, caller: &str) -> String {
+        format!("{}stage:{caller}", self.prefix)
+    }
+
+    /// A block while it is packed.
+    pub(crate) fn pack(&self, id: &MemberId, n: u64) -> String {
+        format!("{}pack:{id}:{n}", self.prefix)
     }
 
     /// A lane by its name.

@@ -192,14 +192,14 @@ impl Link {
         let attempt = async {
             let mut connection;
             (connection, generation) = self.connection().await?;
-            let answer = connection.send(&call.cmd).await;
+            let answer = connection.send_with(&call.cmd, &call.with).await;
             let answer = match (&answer, &call.source) {
                 (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
                     // A restarted Redis has forgotten its scripts; the call had no effect.
                     let mut load = redis::cmd("SCRIPT");
                     load.arg("LOAD").arg(&**source);
                     connection.send(&load).await?;
-                    connection.send(&call.cmd).await
+                    connection.send_with(&call.cmd, &call.with).await
                 }
                 _ => answer,
             };

@@ -39,7 +39,7 @@ use crate::error::{Denial, Unreached};
 
 /// The version of the keys, channels and scripts. All members and clients of one fleet must have the
 /// same one.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 /// The protocol of a fleet that is being removed. No process has this protocol, so no process can join.
 pub(crate) const REMOVING: &str = "4294967295";
 /// How long a start-up or one-off command waits for Redis.
@@ -67,6 +67,8 @@ pub(crate) enum StoreError {
     },
     /// An answer that this version does not understand.
     Odd(String),
+    /// An answer that shows that the caller's session is over.
+    Gone,
 }
 
 impl StoreError {
@@ -82,6 +84,7 @@ impl StoreError {
             StoreError::Unconnected(_) => "unconnected",
             StoreError::Server { .. } => "refused",
             StoreError::Odd(_) => "odd",
+            StoreError::Gone => "gone",
         }
     }
 
@@ -107,7 +110,7 @@ impl StoreError {
         match self {
             StoreError::Silent(_) | StoreError::Broken(_) | StoreError::Unconnected(_) => true,
             StoreError::Server { code, .. } => PASSING.contains(&code.as_str()),
-            StoreError::Odd(_) => false,
+            StoreError::Odd(_) | StoreError::Gone => false,
         }
     }
 
@@ -134,6 +137,7 @@ impl std::fmt::Display for StoreError {
             StoreError::Broken(reason) | StoreError::Unconnected(reason) => write!(f, "{reason}"),
             StoreError::Server { text, .. } => write!(f, "{text}"),
             StoreError::Odd(text) => write!(f, "{text}"),
+            StoreError::Gone => write!(f, "the session is over"),
         }
     }
 }
@@ -143,9 +147,17 @@ impl From<redis::RedisError> for StoreError {
         if error.is_unrecoverable_error() || error.is_io_error() {
             return StoreError::Broken(reason(&error));
         }
+        // A transaction that was not executed says why behind this.
+        let detail = error.detail().unwrap_or_default();
+        if let (Some("EXECABORT"), Some((_, why))) =
+            (error.code(), detail.split_once("because of: "))
+        {
+            let code = why.split([' ', '\'']).next().unwrap_or_default().to_owned();
+            return StoreError::Server { code, text: without_arguments(why) };
+        }
         match error.code() {
             Some(code) => {
-                let text = format!("{code} {}", error.detail().unwrap_or_default());
+                let text = format!("{code} {detail}");
                 StoreError::Server { code: code.to_owned(), text: without_arguments(&text) }
             }
             None => {
@@ -374,6 +386,7 @@ impl Store {
             }
             StoreError::Server { text, .. } => Error::Refused { reason: text },
             StoreError::Odd(text) => Error::Refused { reason: text },
+            StoreError::Gone => Error::Refused { reason: error.to_string() },
         }
     }
 }

@@ -17,12 +17,14 @@ for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'LINDEX', 'LPOP
     'SRANDMEMBER', 'PEXPIRE', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP', 'INCRBY'}) do
   need(two, key, '1')
 end
-for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE',
+for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'GETRANGE', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE',
     'XREVRANGE'}) do
   need(three, key, '1', '2')
 end
 need('XADD', key, '*', 'f', 'v')
 need('RENAME', key, key)
+need('MULTI')
+need('EXEC')
 need('TIME')
 need('PING')
 need('SCAN', '0')

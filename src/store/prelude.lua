@@ -59,3 +59,47 @@ local function reap(members, suspects, blind, orphans, id)
   redis.call('SREM', blind, id)
   redis.call('SADD', orphans, id)
 end
+
+-- Splits the head of a pack: the text before its first number, that number, the text behind it, and where the messages
+-- begin. Nothing if the text is not a pack.
+local function pack_head(text) return string.match(text, '^(...|[^|]*%-)(%d+)(|1|%d+|)()') end
+
+-- The envelopes of messages in a pack. Reads complete messages from offset `from` on, `most` of them at most, and
+-- returns the offset of the next one, too. Every message is `<length>:<body>`; numbers go up by one.
+local function envelopes(text, from, head, seq, tail, most)
+  local list, size = {}, #text
+  while #list < most do
+    local length, at = string.match(text, '^(%d+):()', from)
+    if not length or at + length - 1 > size then break end
+    list[#list + 1] = head .. string.format('%.0f', seq + #list) .. tail .. string.sub(text, at, at + length - 1)
+    from = at + length
+  end
+  return list, from
+end
+
+-- Turns a packed block into a list of envelopes, for scripts that must look at single messages.
+local function lay_open(pack, block)
+  local kind = redis.call('TYPE', pack).ok
+  if kind == 'none' then return end
+  local text, list = kind == 'string' and redis.call('GET', pack) or '?', {}
+  local head, seq, tail, from = pack_head(text)
+  if head then list, from = envelopes(text, from, head, seq, tail, 1000) end
+  -- What cannot be read is kept, as one message that nobody can read.
+  if (from or 1) <= #text then list[#list + 1] = string.sub(text, from or 1) end
+  redis.call('RPUSH', block, unpack(list))
+  redis.call('DEL', pack)
+end
+
+-- How many messages wait in a lane: a chunk has one entry and counts for all its messages.
+local function waiting(lane, counts)
+  local entries = redis.call('LLEN', lane)
+  local extra = entries > 0 and redis.call('HGET', counts, 'extra:' .. string.match(lane, '[^:]+$')) or 0
+  return math.max(entries, entries + extra)
+end
+
+-- Adds the reference to a chunk of n messages to a lane. An empty lane has no chunks, whatever was counted.
+local function refer(lane, counts, reference, n)
+  local extra = 'extra:' .. string.match(lane, '[^:]+$')
+  if redis.call('RPUSH', lane, reference) == 1 then redis.call('HDEL', counts, extra) end
+  redis.call('HINCRBY', counts, extra, n - 1)
+end

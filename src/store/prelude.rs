@@ -1,7 +1,7 @@
 //! Functions that several scripts share.
 //!
-//! **Invariant:** a script gets the functions that its head names behind `Uses`, and no others. Without
-//! that line it is sent unchanged.
+//! **Invariant:** a script gets the functions that its head names behind `Uses`, those that they call, and no
+//! others. Without that line it is sent unchanged.
 
 /// Every function, each under a comment that says what it does.
 const PRELUDE: &str = concat!(include_str!("prelude.lua"), include_str!("control.lua"));
@@ -19,8 +19,25 @@ pub(crate) fn with_prelude(source: &str) -> String {
     let Some((uses, (flags, rest))) = uses.zip(source.split_once('\n')) else {
         return source.to_owned();
     };
-    let functions: String = uses.split(',').map(|name| function(name.trim())).collect();
+    let mut functions = Vec::new();
+    uses.split(',').for_each(|name| collect(name.trim(), &mut functions));
+    let functions: String = functions.into_iter().map(|(_, text)| text).collect();
     format!("{flags}\n{functions}{rest}")
+}
+
+/// Adds a function, and before it those that it calls.
+fn collect(name: &str, functions: &mut Vec<(String, String)>) {
+    if functions.iter().any(|(known, _)| known == name) {
+        return;
+    }
+    let text = function(name);
+    for other in PRELUDE.lines().filter_map(|line| line.strip_prefix("local function ")) {
+        let other = other.split('(').next().unwrap_or_default();
+        if other != name && text.contains(&format!(" {other}(")) {
+            collect(other, functions);
+        }
+    }
+    functions.push((name.to_owned(), text));
 }
 
 /// The text of one function, without its comment.
@@ -52,5 +69,9 @@ mod tests {
         assert_eq!(whole.matches("local function").count(), 2, "{whole}");
         assert!(whole.ends_with("return whole(clock())\n"));
         assert_eq!(with_prelude("#!lua\nreturn 1\n"), "#!lua\nreturn 1\n");
+        // A function comes behind those that it calls.
+        let whole = with_prelude("#!lua\n-- Uses    lay_open\nlay_open(KEYS[1], KEYS[2])\n");
+        let at = |name: &str| whole.find(&format!("local function {name}(")).expect("it is there");
+        assert!(at("envelopes") < at("lay_open") && at("pack_head") < at("lay_open"), "{whole}");
     }
 }

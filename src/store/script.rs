@@ -69,6 +69,22 @@ impl std::fmt::Debug for Script {
     }
 }
 
+/// Commands that are written together with a script. They are sent, answered and repeated as one.
+#[derive(Clone)]
+pub(super) enum With {
+    Nothing,
+    /// The script runs in a `MULTI`, behind a `SET` of this key to these bytes and before its `DEL`.
+    Stage(Arc<Staged>),
+    /// A `GET` of this key follows. Its answer is the last part of the script's.
+    Get(Arc<str>),
+}
+
+/// A key that exists only while its script runs.
+pub(super) struct Staged {
+    pub(super) key: String,
+    pub(super) value: Vec<u8>,
+}
+
 /// Reads an answer.
 type Read<R> = Arc<dyn Fn(Reply) -> Result<R, StoreError> + Send + Sync>;
 
@@ -80,6 +96,8 @@ pub(crate) struct Call<R = Reply> {
     /// What to load if Redis does not know the script.
     pub(super) source: Option<Arc<str>>,
     pub(super) cmd: redis::Cmd,
+    /// The commands that are written with it.
+    pub(super) with: With,
     /// How many bytes its answer may have, if they are many.
     answer_bytes: usize,
     /// The tags of the answers that mean: Redis has refreshed the caller's session.
@@ -92,6 +110,7 @@ impl<R> Clone for Call<R> {
         Call {
             source: self.source.clone(),
             cmd: self.cmd.clone(),
+            with: self.with.clone(),
             read: self.read.clone(),
             ..*self
         }
@@ -101,7 +120,16 @@ impl<R> Clone for Call<R> {
 impl Call {
     fn new(name: &'static str, cmd: redis::Cmd, source: Option<Arc<str>>, tagged: bool) -> Call {
         let read: Read<Reply> = Arc::new(Ok);
-        Call { name, tagged, source, cmd, answer_bytes: 0, refreshing: &[], read }
+        Call {
+            name,
+            tagged,
+            source,
+            cmd,
+            with: With::Nothing,
+            answer_bytes: 0,
+            refreshing: &[],
+            read,
+        }
     }
 
     /// A plain command.
@@ -114,8 +142,8 @@ impl Call {
         self,
         read: impl Fn(Reply) -> Result<R, StoreError> + Send + Sync + 'static,
     ) -> Call<R> {
-        let Call { name, tagged, source, cmd, answer_bytes, refreshing, .. } = self;
-        Call { name, tagged, source, cmd, answer_bytes, refreshing, read: Arc::new(read) }
+        let Call { name, tagged, source, cmd, with, answer_bytes, refreshing, .. } = self;
+        Call { name, tagged, source, cmd, with, answer_bytes, refreshing, read: Arc::new(read) }
     }
 }
 
@@ -127,6 +155,18 @@ impl<R> Call<R> {
 
     pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {
         self.cmd.arg(arg);
+    }
+
+    /// Has the script run in one `MULTI`, with a `SET` of this key before it and a `DEL` behind it.
+    pub(crate) fn staging(mut self, key: String, value: Vec<u8>) -> Call<R> {
+        self.with = With::Stage(Arc::new(Staged { key, value }));
+        self
+    }
+
+    /// Has a `GET` of this key follow.
+    pub(crate) fn then_get(mut self, key: String) -> Call<R> {
+        self.with = With::Get(key.into());
+        self
     }
 
     /// Sets how many bytes the answer may have.
@@ -154,9 +194,13 @@ impl<R> Call<R> {
     where
         R: 'static,
     {
-        let Call { name, tagged, source, cmd, answer_bytes, refreshing, read } = self;
-        let read: Read<T> = Arc::new(move |reply| Ok(map(read(reply))));
-        Call { name, tagged, source, cmd, answer_bytes, refreshing, read }
+        let Call { name, tagged, source, cmd, with, answer_bytes, refreshing, read } = self;
+        let read: Read<T> = Arc::new(move |reply| match read(reply) {
+            // Not the caller's business: the session is over.
+            Err(StoreError::Gone) => Err(StoreError::Gone),
+            answer => Ok(map(answer)),
+        });
+        Call { name, tagged, source, cmd, with, answer_bytes, refreshing, read }
     }
 
     /// Reads an answer to this call.
@@ -177,7 +221,11 @@ impl<R> Call<R> {
             _ => 0,
         };
         let sent: usize = self.cmd.args_iter().map(arg).sum();
-        match (sent + self.answer_bytes) as u64 {
+        let staged = match &self.with {
+            With::Stage(staged) => staged.value.len(),
+            With::Nothing | With::Get(_) => 0,
+        };
+        match (sent + staged + self.answer_bytes) as u64 {
             bytes if bytes < SMALL => Duration::ZERO,
             bytes => Duration::from_millis(bytes * 1000 / SLOWEST),
         }

@@ -377,7 +377,10 @@ impl Worker {
             }
             Ok(Fetched::Closed) => self.next += 1,
             Ok(Fetched::DataLoss) => self.data_loss("block numbers"),
-            Err(error) => tracing::error!(%error, "the answer to a fetch is invalid"),
+            Err(error) => {
+                tracing::error!(%error, "the answer to a fetch is invalid");
+                self.fetch_at = Instant::now() + WAIT_RETRY;
+            }
         }
     }
 
@@ -408,7 +411,7 @@ impl Worker {
         self.next = block.n + 1;
         let working = *self.mode.borrow() == Mode::Work;
         let count = block.messages.len();
-        self.blocks.insert(block.n, Settlement::new(block.n, block.stamp, count));
+        self.blocks.insert(block.n, Settlement::new(block.n, block.stamp, block.first, count));
         let mut jobs = Vec::with_capacity(count);
         for (claim, message, readable) in block.messages {
             if !readable {

@@ -11,6 +11,7 @@ mod inspect; // where a message is, what effects wrote, the end of a fleet
 mod kinds; // a handler for each kind, and handlers without Redis
 mod leading; // who leads and works, and what a successor gets
 mod locks; // one holder, which ends with its session
+mod packs; // batches that travel as one string
 mod recipes; // semaphores, latches, barriers
 mod sending; // anybody may send, and put errors back to work
 mod settings; // one value for the whole fleet

@@ -35,9 +35,13 @@ impl World<'_> {
             }
             None => {
                 let lane = ["high", "normal", "low"][self.pick(3) as usize];
-                let payloads = vec!["y"; 1 + self.pick(3) as usize];
+                let payloads = self.payloads();
+                let payloads: Vec<&str> = payloads.iter().map(String::as_str).collect();
                 let key = (payloads.len() == 1 && self.pick(2) == 0).then_some("key");
-                self.lab.send_call(&name, next, lane, &payloads, key)
+                match self.pick(2) {
+                    0 if key.is_none() => self.lab.send_packed(&name, next, lane, &payloads),
+                    _ => self.lab.send_call(&name, next, lane, &payloads, key),
+                }
             }
         };
         let answer = self.lab.send(&call);
@@ -57,7 +61,11 @@ impl World<'_> {
             _ if call.script == "requeue" => {
                 self.senders[at].1 += answer.at(1).parse::<u64>().expect("a number");
             }
-            _ => self.senders[at].1 += call.args.len() as u64 - 4,
+            _ => {
+                let packed: u64 = call.args[4].parse().expect("a number");
+                let count = if packed > 0 { packed } else { call.args.len() as u64 - 7 };
+                self.senders[at].1 += count;
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::rules::Rules;
 pub const LEASE: u64 = 60_000;
 /// No block is held.
 pub const NOBODY: &str = "0";
-pub const PROTOCOL: &str = "2";
+pub const PROTOCOL: &str = "3";
 /// The lanes by urgency.
 pub const LANES: [&str; 4] = ["lane:high", "lane:generated", "lane:normal", "lane:low"];
 
@@ -31,7 +31,7 @@ impl Answer {
 
     /// The messages that a fetch brought.
     pub fn messages(&self) -> &[String] {
-        &self.0[4..]
+        &self.0[5..]
     }
 }
 
@@ -47,6 +47,34 @@ pub struct Late {
     pub script: &'static str,
     pub keys: Vec<String>,
     pub args: Vec<String>,
+    /// A pack that is put into the stage before it, in the same `MULTI`.
+    pub pack: Option<String>,
+}
+
+impl Late {
+    /// Puts its messages into a pack. `at` is where the call says how many there are.
+    pub fn stage(&mut self, head: &str, first: &str, payloads: &[&str], at: usize) {
+        let bodies: String =
+            payloads.iter().map(|payload| format!("{}:{payload}", payload.len())).collect();
+        let bytes: usize = payloads.iter().map(|payload| payload.len()).sum();
+        self.pack = Some(format!("{head}|{first}|1|1794710083950|{bodies}"));
+        self.args[at] = payloads.len().to_string();
+        self.args[at + 1] = bytes.to_string();
+        self.args[at + 2] = "1794710083950".to_owned();
+    }
+
+    /// Makes a settle of a pack: the id of its first message, and where the named messages stand.
+    pub fn name_places(&mut self, first: &str, named: &[(u64, &str)], places: &[(u64, u64)]) {
+        self.args[5] = first.to_owned();
+        for (index, (position, word)) in
+            named.iter().enumerate().filter(|(_, (_, word))| *word == "f")
+        {
+            assert_eq!(*word, "f");
+            let (offset, length) = places[*position as usize];
+            self.args[7 + 5 * index + 3] = offset.to_string();
+            self.args[7 + 5 * index + 4] = length.to_string();
+        }
+    }
 }
 
 pub struct Lab {
@@ -77,6 +105,7 @@ impl Lab {
             script,
             keys: keys.iter().map(|key| self.key(key)).collect(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            pack: None,
         }
     }
 
@@ -86,6 +115,9 @@ impl Lab {
 
     pub fn try_send(&mut self, late: &Late) -> redis::RedisResult<Answer> {
         let script = redis::Script::new(self.rules.source(late.script));
+        if let Some(pack) = &late.pack {
+            return self.try_send_staged(late, &script, pack);
+        }
         let mut call = script.prepare_invoke();
         for key in &late.keys {
             call.key(key);
@@ -94,6 +126,23 @@ impl Lab {
             call.arg(arg);
         }
         call.invoke::<Value>(&mut self.connection).map(|value| Answer(flatten(value)))
+    }
+
+    /// As the library does: `MULTI`, `SET stage`, the script, `DEL stage`, `EXEC`.
+    fn try_send_staged(
+        &mut self,
+        late: &Late,
+        script: &redis::Script,
+        pack: &str,
+    ) -> redis::RedisResult<Answer> {
+        let () = script.prepare_invoke().load(&mut self.connection).map(drop)?;
+        let stage = self.key("stage");
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(script.get_hash()).arg(late.keys.len()).arg(&late.keys).arg(&late.args);
+        let mut pipe = redis::pipe();
+        pipe.atomic().set(&stage, pack).ignore().add_command(call).del(&stage).ignore();
+        let (answer,): (Value,) = pipe.query(&mut self.connection)?;
+        Ok(Answer(flatten(answer)))
     }
 
     pub fn redis<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
@@ -221,12 +270,20 @@ impl Lab {
             .map(|(seq, payload)| format!("1g-|{term}-{seq}|1|1794710083950|{payload}"))
             .collect();
         let (from, lease) = (from.to_string(), LEASE.to_string());
-        let mut args = vec![me, term, &from, &lease, PROTOCOL, number, state];
+        let chunk = format!("chunk:{term}-{from}");
+        let mut args = vec![me, term, &from, &lease, PROTOCOL, number, state, "0", "0", "0"];
         args.extend(envelopes.iter().map(String::as_str));
         let mut keys =
             vec!["members", "lease", "last", "lane:generated", "counts", "wake", "config"];
-        keys.extend(["errors", "state"]);
+        keys.extend(["errors", "state", "stage", &chunk]);
         self.late("push", &keys, &args)
+    }
+
+    /// The same messages as a pack.
+    pub fn push_packed(&self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Late {
+        let mut call = self.push_with(me, term, from, &[], ("", ""));
+        call.stage("1g-", &format!("{term}-{from}"), payloads, 7);
+        call
     }
 
     pub fn now_ms(&mut self) -> u64 {
@@ -262,15 +319,24 @@ impl Lab {
         let (n, max) = (n.to_string(), max.to_string());
         let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
         keys.extend(lanes);
+        let pack = format!("pack:{me}:{n}");
+        keys.push(&pack);
         keys.extend(own.iter().map(String::as_str));
-        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3", ""])
+        let chunks = self.key("chunk:");
+        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3", "", &chunks])
+    }
+
+    /// The pack of a block, as the `GET` behind a fetch reads it.
+    pub fn pack(&mut self, me: &str, n: u64) -> Option<String> {
+        let key = self.key(&format!("pack:{me}:{n}"));
+        self.redis(&["GET", &key])
     }
 
     /// As [`fetch_many`](Self::fetch_many), by a worker that names the blocks it knows of.
     pub fn fetch_known(&self, me: &str, n: u64, max: u64, known: &[u64], blocks: u64) -> Late {
         let mut call = self.fetch_many(me, n, max, &known.len().to_string(), blocks);
         let names = known.iter().map(|n| format!("{n},")).collect::<String>();
-        *call.args.last_mut().expect("it has some") = format!(",{names}");
+        call.args[7] = format!(",{names}");
         call
     }
 
@@ -280,7 +346,8 @@ impl Lab {
         let (blocks, n, lease) = (format!("blocks:{me}"), n.to_string(), LEASE.to_string());
         let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
         keys.extend(LANES);
-        keys.extend(["unread", "errors", "ledger", "config"]);
+        let pack = format!("pack:{me}:{n}");
+        keys.extend(["unread", "errors", "ledger", "config", &pack]);
         keys.extend(own.iter().map(String::as_str));
         self.late("unread", &keys, &[me, &n, &lease, "hgnl", "3", "6"])
     }
@@ -310,14 +377,16 @@ impl Lab {
     ) -> Late {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
         let mut keys = vec!["members", &blocks, &block, "counts", "errors", "ledger"];
-        keys.extend(["config", "unread"]);
+        let pack = format!("pack:{me}:{n}");
+        keys.extend(["config", "unread", &pack]);
         let data: Vec<String> = effects.iter().map(|effect| format!("data:{}", effect.2)).collect();
         keys.extend(data.iter().map(String::as_str));
         let (n, lease, count) = (n.to_string(), LEASE.to_string(), named.len().to_string());
         let mut args: Vec<String> =
-            [me, &n, stamp, &lease, rest, &count].map(str::to_owned).to_vec();
+            [me, &n, stamp, &lease, rest, "", &count].map(str::to_owned).to_vec();
         for (position, word) in named {
             args.extend([position.to_string(), (*word).to_owned(), "{}".to_owned()]);
+            args.extend([String::new(), String::new()]);
         }
         for (index, effect) in effects.iter().enumerate() {
             args.extend([effect.0.to_string(), effect.1.to_owned(), (index + 1).to_string()]);
@@ -331,7 +400,8 @@ impl Lab {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
         let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
         keys.extend(LANES);
-        keys.push(&block);
+        let pack = format!("pack:{me}:{n}");
+        keys.extend([block.as_str(), &pack]);
         let (n, lease) = (n.to_string(), LEASE.to_string());
         let positions: Vec<String> = positions.iter().map(u64::to_string).collect();
         let mut args = vec![me, &n, stamp, &lease, "hgnl"];
@@ -346,7 +416,10 @@ impl Lab {
     /// `numbers` are blocks, falling.
     pub fn adopt_all_call(&self, me: &str, dead: &str, numbers: &[u64], chunk: u64) -> Late {
         let blocks = format!("blocks:{dead}");
-        let own: Vec<String> = numbers.iter().map(|n| format!("block:{dead}:{n}")).collect();
+        let own: Vec<String> = numbers
+            .iter()
+            .flat_map(|n| [format!("block:{dead}:{n}"), format!("pack:{dead}:{n}")])
+            .collect();
         let mut keys = vec!["members", "orphans", &blocks, "lane:returned", "errors", "counts"];
         keys.extend(["wake", "ledger", "config", "unread"]);
         keys.extend(own.iter().map(String::as_str));
@@ -410,6 +483,16 @@ impl Lab {
             presence.lines(6); // *3, $10 ssubscribe, $n channel, :count
         }
         presence
+    }
+
+    /// Ends a presence, and waits until Redis has seen that.
+    pub fn absent(&mut self, id: &str, presence: Presence) {
+        drop(presence);
+        let channel = self.key(&format!("@0:alive:{id}"));
+        artel_rig::eventually("Redis to see that it is gone", || {
+            let (_, present): (String, u64) = self.redis(&["PUBSUB", "SHARDNUMSUB", &channel]);
+            present == 0
+        });
     }
 
     pub fn lane(&mut self, name: &str) -> Vec<String> {

@@ -11,6 +11,7 @@ mod lab; // the bench on which all of this is done
 mod membership; // only `join` adds a member, only the judge ends one
 mod memory; // a full Redis can still elect, drain and settle
 mod outcomes; // one outcome per message, effects included
+mod packs; // batches that no script looks into
 mod queue; // accepted once, claimed by one
 mod recipes; // permits, latches, barriers: repeats and late copies
 mod repeats; // every script: the reply lost, a late copy

@@ -147,7 +147,7 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
         let config = lab.key("config");
         let open = lab.late("open", &["config", "members"], &[crate::lab::PROTOCOL]);
         assert_eq!(lab.send(&open).0, ["ok", "1000", "1"]);
-        for (other, theirs) in [("3", "3"), ("", "1")] {
+        for (other, theirs) in [("4", "4"), ("", "1")] {
             match other {
                 "" => {
                     let () = lab.redis(&["HDEL", &config, "protocol"]);
@@ -177,7 +177,7 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
             let leave = lab.leave_call(id);
             lab.send(&leave);
         }
-        let () = lab.redis(&["HSET", &config, "protocol", "3"]);
+        let () = lab.redis(&["HSET", &config, "protocol", "4"]);
         assert_eq!((lab.send(&open).tag(), lab.join("new").tag()), ("protocol", "protocol"));
         let () = lab.redis(&["HDEL", &config, "protocol"]);
         assert_eq!(lab.send(&open), "ok");
@@ -211,7 +211,7 @@ fn a_refresh_clears_a_suspicion() {
             lab.join("watcher");
             let presence = lab.presence("a");
             lab.join("a");
-            drop(presence);
+            lab.absent("a", presence);
             suspected_and_refreshed(lab, 200, 200)
         });
     }
@@ -253,7 +253,7 @@ fn a_dead_member_is_reaped_after_the_grace_and_becomes_an_orphan() {
         lab.join("a");
         next_look(lab, 100);
         assert!(is_member(lab, "a"), "present");
-        drop(presence);
+        lab.absent("a", presence);
         eventually("the dead member to be reaped", || {
             next_look(lab, 100);
             !is_member(lab, "a")
@@ -274,7 +274,7 @@ fn a_subscriber_that_is_no_member_hides_nobody() {
         lab.join("watcher");
         let presence = lab.presence("a");
         lab.join("a");
-        drop(presence);
+        lab.absent("a", presence);
         let _stranger = lab.presence("stranger");
         let alive = lab.key("@0:alive");
         eventually("the connection to be gone", || {

@@ -26,12 +26,20 @@ impl Lab {
             .collect();
         let (sent, lane) = (format!("sent:{sender}"), format!("lane:{lane}"));
         let dedup = key.map(|key| format!("dedup:{key}"));
+        let (from, chunk) = (from.to_string(), format!("chunk:s{sender}-{from}"));
         let mut keys = vec![sent.as_str(), &lane, "counts", "wake", "config", "errors"];
+        keys.extend(["stage", &chunk]);
         keys.extend(dedup.as_deref());
-        let from = from.to_string();
-        let mut args = vec![sender, &from, PROTOCOL, "60000"];
+        let mut args = vec![sender, &from, PROTOCOL, "60000", "0", "0", "0"];
         args.extend(envelopes.iter().map(String::as_str));
         self.late("send", &keys, &args)
+    }
+
+    /// The same messages as a pack.
+    pub fn send_packed(&mut self, sender: &str, from: u64, lane: &str, payloads: &[&str]) -> Late {
+        let mut call = self.send_call(sender, from, lane, &[], None);
+        call.stage(&format!("1{}-", &lane[..1]), &format!("s{sender}-{from}"), payloads, 4);
+        call
     }
 }
 

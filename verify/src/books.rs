@@ -45,6 +45,8 @@ pub(crate) struct Snapshot {
     pub(crate) effects: HashMap<Source, (i64, i64)>,
     /// Effects that had to be refused have written something.
     pub(crate) refused: bool,
+    /// Packs that are torn, and counts of them that are wrong.
+    pub(crate) torn: Vec<String>,
     /// The state that the generators keep: how many messages they have made in total.
     pub(crate) state: i64,
 }
@@ -180,6 +182,7 @@ impl Books {
             refused: all.data.contains_key(REFUSED),
             state: all.state.and_then(|state| state.parse().ok()).unwrap_or(0),
             counts: all.counts,
+            torn: all.torn,
         })
     }
 

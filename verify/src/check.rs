@@ -309,6 +309,9 @@ impl Checker {
         self.compare("done", now.count("done"), settled - failed);
         self.compare("failed", now.count("failed"), failed);
         self.compare("taken", now.count("taken"), failed - again - now.errors.len() as i64);
+        for torn in &now.torn {
+            self.blame(Invariant::BooksBalance, torn.clone(), Vec::new());
+        }
     }
 
     /// The last check: the queue is empty and the ledger is read.

@@ -45,6 +45,9 @@ const LARGE_BYTES: usize = 32 << 10;
 const SENDS_WITHIN: Duration = Duration::from_secs(60);
 /// Every such message of a sender is large.
 const LARGE_EVERY: u64 = 20;
+/// One tick of these makes this many messages: a batch that travels as a pack and is cut.
+const BURST_EVERY: u64 = 64;
+const BURST: u64 = 100;
 const BETWEEN_SENDS: Duration = Duration::from_millis(50);
 /// After this time without an answer, a message is sent under another name with the same key. The
 /// library would repeat it for a minute, in vain if the clock of Redis is set meanwhile.
@@ -205,7 +208,9 @@ fn config_of(part: &Part) -> Config {
 /// The messages of one tick. They are recorded in the history before anything is pushed. Missed
 /// ticks are made up for, several in one push.
 fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
-    let many = if part.dir.join(REST).exists() { 0 } else { part.batch };
+    // Now and then so many that they travel as a pack.
+    let burst = if tick.count % BURST_EVERY == 1 { BURST } else { 0 };
+    let many = if part.dir.join(REST).exists() { 0 } else { part.batch.max(burst) };
     book.put(&match many {
         0 => Entry::Rests,
         many => Entry::Make { term: tick.term.get(), seq: tick.seq, many },

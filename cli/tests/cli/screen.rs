@@ -91,7 +91,7 @@ const END: &[u8] = b"\0the end of the screen\0";
 pub fn joined_server() -> Server {
     let server = any_server(&[]);
     let mut set = redis::cmd("HSET");
-    set.arg("artel:{artel}:config").arg("protocol").arg("2").arg("born").arg("somebody");
+    set.arg("artel:{artel}:config").arg("protocol").arg("3").arg("born").arg("somebody");
     let () = set.query(&mut server.connect()).expect("answers");
     server
 }

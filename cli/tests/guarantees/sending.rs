@@ -24,6 +24,39 @@ fn list(server: &Server, key: &str) -> Vec<String> {
     }
 }
 
+/// How many messages wait in a lane: a chunk counts for all its messages.
+fn waiting(connection: &mut redis::Connection, lane: &str) -> i64 {
+    let fleet = |name: &str| format!("artel:{{{FLEET}}}:{name}");
+    let (entries, extra): (i64, Option<i64>) = redis::pipe()
+        .atomic()
+        .llen(fleet(&format!("lane:{lane}")))
+        .hget(fleet("counts"), format!("extra:{lane}"))
+        .query(connection)
+        .expect("answers");
+    entries + extra.unwrap_or(0)
+}
+
+/// The bodies of the messages in a lane, those in chunks, too.
+fn bodies(server: &Server, lane: &str) -> Vec<String> {
+    let (mut connection, mut bodies) = (server.connect(), Vec::new());
+    for entry in list(server, lane) {
+        let Some(reference) = entry.strip_prefix('#') else {
+            bodies.extend(entry.splitn(5, '|').last().map(str::to_owned));
+            continue;
+        };
+        let first = reference.split('|').next().expect("an id");
+        let key = format!("artel:{{{FLEET}}}:chunk:{first}");
+        let chunk: String = redis::cmd("GET").arg(key).query(&mut connection).expect("a chunk");
+        let mut rest = chunk.splitn(5, '|').last().expect("bodies");
+        while let Some((length, text)) = rest.split_once(':') {
+            let (body, behind) = text.split_at(length.parse().expect("a length"));
+            bodies.push(body.to_owned());
+            rest = behind;
+        }
+    }
+    bodies
+}
+
 on_each_server! {
     /// A million lines, and the connection is cut ten times on the way: each is accepted once, in
     /// order.
@@ -49,9 +82,7 @@ on_each_server! {
         let mut connection = server.connect();
         for cut in 1..=10 {
             eventually("some of them to arrive", || {
-                let there: u64 =
-                    redis::cmd("LLEN").arg(&key).query(&mut connection).expect("answers");
-                there >= cut * 80_000
+                waiting(&mut connection, "normal") >= cut * 80_000
             });
             proxy.set(Fault::Cut);
             proxy.set(Fault::Pass);
@@ -59,10 +90,10 @@ on_each_server! {
         writer.join().expect("all written");
         assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
         assert!(sender.stderr().contains("sent 1000000"), "{}", sender.stderr());
-        let lane = list(&server, &key);
+        let lane = bodies(&server, &key);
         assert_eq!(lane.len(), 1_000_000);
-        for (n, message) in (1..).zip(&lane) {
-            assert_eq!(message.rsplit('|').next(), Some(n.to_string().as_str()));
+        for (n, body) in (1..).zip(&lane) {
+            assert_eq!(*body, n.to_string());
         }
         let sent: u64 = redis::cmd("HGET")
             .arg(format!("artel:{{{FLEET}}}:counts"))
@@ -130,10 +161,7 @@ on_each_server! {
         let mut connection = fleet.server.connect();
         let mut left = (0, 0, 0);
         eventually("half of lane high to be served", || {
-            let mut length = |lane: &str| -> i64 {
-                let key = format!("artel:{{{FLEET}}}:lane:{lane}");
-                redis::cmd("LLEN").arg(key).query(&mut connection).expect("answers")
-            };
+            let mut length = |lane: &str| waiting(&mut connection, lane);
             left = (length("high"), length("normal"), length("low"));
             left.0 < 30_000
         });

@@ -1,8 +1,10 @@
+use std::io::Write;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use artel_rig::{eventually, wait_for};
+use artel_rig::{Program, Server, Snapshot, clean_command, eventually, wait_for};
 
-use crate::fleet::{TestFleet, on_each_server, soak};
+use crate::fleet::{FLEET, TestFleet, artel, on_each_server, soak};
 
 on_each_server! {
     /// Promise 3 and 5: a worker is killed in the middle of a slow handler while others are idle;
@@ -85,6 +87,47 @@ on_each_server! {
             .cmd("HINCRBY").arg(counts).arg("generated").arg(1).ignore()
             .query(fleet.connection()).expect("answers");
         fleet.complete(6);
+    }
+
+    /// 3,000 messages travel as packs, without a ledger. Workers are killed with -9 in the middle of them: what they
+    /// had not settled comes back, and every message has one outcome.
+    fn what_is_left_of_a_killed_workers_packs_comes_back(kind) {
+        let server = Server::start(kind);
+        let (url, mut connection) = (server.url(), server.connect());
+        let run = |args: &[&str]| {
+            let mut all = args.to_vec();
+            all.extend(["--redis", &url, "--fleet", FLEET]);
+            clean_command(artel(), &all)
+        };
+        let mut command = run(&["send"]);
+        command.stdin(Stdio::piped());
+        let mut sender = Program::spawn(command);
+        let lines: String = (0..3000).map(|n| format!("{n}\n")).collect();
+        sender.stdin().write_all(lines.as_bytes()).expect("it reads");
+        assert_eq!(sender.exit_code(), Some(0), "{}", sender.stderr());
+        let chunks: Vec<String> = redis::cmd("KEYS").arg(format!("artel:{{{FLEET}}}:chunk:*"))
+            .query(&mut connection).expect("answers");
+        assert!(!chunks.is_empty(), "they travel as packs");
+        let work = ["work", "--error-rate", "0.05", "--work-time", "200us", "--lease", "1s", "--concurrency", "2"];
+        for died_at in [300, 900, 1500] {
+            let mut worker = Program::spawn(run(&work));
+            eventually("some of them to be settled", || {
+                let now = Snapshot::read(&mut connection, FLEET);
+                assert!(now.torn.is_empty(), "{:?}", now.torn);
+                now.count("done") + now.count("failed") >= died_at
+            });
+            worker.kill();
+        }
+        let _last = Program::spawn(run(&work));
+        eventually("all of them to be settled", || {
+            let now = Snapshot::read(&mut connection, FLEET);
+            now.count("done") + now.count("failed") >= 3000
+        });
+        let now = Snapshot::read(&mut connection, FLEET);
+        assert_eq!((now.waiting(), now.claimed(), now.torn.len()), (0, 0, 0), "{now:?}");
+        assert_eq!((now.count("sent"), now.count("claimed")), (3000, 0));
+        assert_eq!(now.count("done") + now.count("failed"), 3000, "one outcome each");
+        assert_eq!(now.count("failed") as usize, now.errors.len(), "each failed one is kept once");
     }
 }
 

@@ -24,11 +24,11 @@ const NUMBERS: (&str, &str, &str) = (
 );
 
 const NO_KEY: (&str, &str, &str) =
-    ("send", "local id = redis.call('GET', KEYS[7])", "local id = false");
+    ("send", "local id = redis.call('GET', KEYS[9])", "local id = false");
 const REFRESH: &str =
     "redis.call('ZADD', members, 'XX', string.format('%.0f', now_ms + lease_ms), me)";
 
-pub(crate) const MUTANTS: [Mutant; 43] = [
+pub(crate) const MUTANTS: [Mutant; 45] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
@@ -209,7 +209,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "a push drops its first message",
         rules: &[],
-        edits: &[("push", "for i = 8, #ARGV, 1000 do", "for i = 9, #ARGV, 1000 do")],
+        edits: &[("push", "for i = 11, #ARGV, 1000 do", "for i = 12, #ARGV, 1000 do")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -225,9 +225,27 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
         broken: &["books-balance"],
     },
     Mutant {
+        name: "a pack counts as one waiting message",
+        rules: &[],
+        edits: &[("push", "redis.call('HINCRBY', counts, extra, n - 1)", "")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["books-balance"],
+    },
+    Mutant {
+        name: "a pack that was cut counts from its beginning again",
+        rules: &[],
+        edits: &[("fetch", "taken + count, at + from - 1))", "taken + 0, at + from - 1))")],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["each-attempt-once", "answers-true"],
+    },
+    Mutant {
         name: "a fetch does not say what it took",
         rules: &[],
-        edits: &[("fetch", "redis.call('HINCRBY', KEYS[3], 'claimed', #reply - 4)", "")],
+        edits: &[("fetch", "redis.call('HINCRBY', KEYS[3], 'claimed', packed + #reply - 5)", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -238,7 +256,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
         rules: &[],
         edits: &[(
             "fetch",
-            "redis.call('RPUSH', KEYS[10], unpack(reply, i, math.min(i + 999, #reply)))",
+            "redis.call('RPUSH', KEYS[11], unpack(reply, i, math.min(i + 999, #reply)))",
             "",
         )],
         faults: "kill-worker",
@@ -483,7 +501,7 @@ pub(crate) const MUTANTS: [Mutant; 43] = [
     Mutant {
         name: "a returned message is in no block",
         rules: &[],
-        edits: &[("fetch", "redis.call('RPUSH', KEYS[9 + i], reply[4 + i])", "")],
+        edits: &[("fetch", "redis.call('RPUSH', KEYS[10 + i], reply[5 + i])", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
