@@ -1,7 +1,7 @@
 //! [`MemberId`] and [`MessageId`]: the ids of sessions and of messages.
 //!
 //! **Invariant:** an id is used in keys and shown on screens, so it consists of letters, digits and a
-//! few signs, whoever wrote it.
+//! few signs. Any other text in Redis is not an id.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use crate::term::Term;
 const ID_BYTES_MAX: usize = 200;
 
 /// Is this an id of a member or of a message? Ids are used in keys and shown on screens, so any other
-/// text in Redis is refused, whoever wrote it.
+/// text in Redis is refused.
 fn is_id(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=ID_BYTES_MAX).contains(&text.len())

@@ -242,13 +242,13 @@ impl Fleet {
             let block = block.into_text()?;
             let left = block.split(':').next().unwrap_or("0");
             let packed = FIND.call(&[keys.pack(member, number)]).arg(id.as_str()).arg("").arg(left);
-            let mut found = Some(self.store.try_repeat(&packed).await?);
-            if found.as_ref().is_some_and(|reply| reply.tag() != "found") {
-                found =
-                    self.look_in(&keys.block(member, number), id).await?.map(|found| found.reply);
-            }
+            let packed = self.store.try_repeat(&packed).await?;
+            let found = match packed.tag() {
+                "found" => Some(Found { reply: packed, extra: 0 }),
+                _ => self.look_in(&keys.block(member, number), id).await?,
+            };
             if let Some(found) = found {
-                let (attempt, _) = head(&found)?;
+                let (attempt, _) = head(&found.reply)?;
                 let timeout = crate::store::ONCE_TIMEOUT;
                 let info = MemberInfo::read(&self.store.work, keys, member, timeout).await?;
                 let process = format!("{}:{}", info.host, info.pid);

@@ -10,7 +10,6 @@
 //!
 //! With the flag for headers every body begins with its headers, `<length>:<headers JSON>`, also if it has none (`2:{}`).
 
-use std::fmt;
 use std::io::Write;
 
 use bytes::Bytes;
@@ -26,77 +25,62 @@ const BYTES_MIN: usize = 16 << 10;
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 1 << 20;
 
-/// A batch as it is staged.
-pub(super) struct Pack {
-    pub(super) text: Vec<u8>,
-    /// Bytes of all bodies.
-    pub(super) bytes: usize,
+/// Messages with consecutive ids, `<name>-<first>` and so on.
+pub(super) struct Numbered<'a> {
+    pub(super) messages: &'a [NewMessage],
+    pub(super) lane: Lane,
+    pub(super) name: &'a str,
+    pub(super) first: u64,
+    /// When they were made, Redis time.
+    pub(super) ms: u64,
 }
 
-/// The batch as a pack, if that is what it should travel as. The first message has this id, the others follow.
-pub(super) fn pack(
-    messages: &[NewMessage],
-    lane: Lane,
-    first: impl fmt::Display,
-    ms: u64,
-) -> Option<Pack> {
-    let bytes: usize = messages.iter().map(|message| message.payload().len()).sum();
-    let (many, few) = (messages.len(), messages.len() == 1 || bytes <= BYTES_MAX);
-    if (many < MESSAGES_MIN && bytes < BYTES_MIN) || many > MESSAGES_MAX || !few {
-        return None;
-    }
-    let headers = messages.iter().any(NewMessage::has_headers);
-    let mut text = Vec::with_capacity(bytes + 64 + many * 8);
-    NewMessage::head(&mut text, lane, headers, first, ms);
-    let (mut own, mut bytes) = (Vec::new(), 0);
-    for message in messages {
-        own.clear();
-        if headers {
-            message.write_headers(&mut own);
+/// Does a batch with this many messages and bytes of payload travel as a pack?
+fn is_packed(messages: usize, bytes: usize) -> bool {
+    let enough = messages >= MESSAGES_MIN || bytes >= BYTES_MIN;
+    // One message is never too large.
+    enough && (messages == 1 || (messages <= MESSAGES_MAX && bytes <= BYTES_MAX))
+}
+
+impl Numbered<'_> {
+    /// Adds them to a call of `push` or `send`: as a pack in this stage, if there is one and they are enough; else as
+    /// envelopes.
+    pub(super) fn add_to(&self, mut call: Call, stage: Option<String>) -> Call {
+        let bytes = self.messages.iter().map(|message| message.payload().len()).sum();
+        if let Some(stage) = stage.filter(|_| is_packed(self.messages.len(), bytes)) {
+            let (pack, bytes) = self.pack();
+            return call.arg(self.messages.len()).arg(bytes).arg(self.ms).staging(stage, pack);
         }
-        let length = own.len() + message.payload().len();
-        bytes += length;
-        // Writing to a vector cannot fail.
-        let _ = write!(text, "{length}:");
-        text.extend_from_slice(&own);
-        text.extend_from_slice(message.payload());
-    }
-    Some(Pack { text, bytes })
-}
-
-/// Adds a batch to a call of `push` or `send`, as a pack if it is large enough, else as envelopes.
-pub(super) fn add_messages(
-    call: Call,
-    stage: String,
-    messages: &[NewMessage],
-    lane: Lane,
-    first: u64,
-    id: impl Fn(u64) -> String,
-    ms: u64,
-) -> Call {
-    match pack(messages, lane, id(first), ms) {
-        Some(Pack { text, bytes }) => {
-            call.arg(messages.len()).arg(bytes).arg(ms).staging(stage, text)
+        call = call.arg(0).arg(0).arg(0);
+        let mut envelope = Vec::new();
+        for (seq, message) in (self.first..).zip(self.messages) {
+            let id = format_args!("{}-{seq}", self.name);
+            message.envelope(&mut envelope, self.lane, id, self.ms);
+            call.push_arg(&envelope[..]);
         }
-        None => add_envelopes(call.arg(0).arg(0).arg(0), messages, lane, first, id, ms),
+        call
     }
-}
 
-/// Adds a batch to a call as envelopes.
-pub(super) fn add_envelopes(
-    mut call: Call,
-    messages: &[NewMessage],
-    lane: Lane,
-    first: u64,
-    id: impl Fn(u64) -> String,
-    ms: u64,
-) -> Call {
-    let mut envelope = Vec::new();
-    for (seq, message) in (first..).zip(messages) {
-        message.envelope(&mut envelope, lane, id(seq), ms);
-        call.push_arg(&envelope[..]);
+    /// The pack, and the bytes of all its bodies.
+    fn pack(&self) -> (Vec<u8>, usize) {
+        let has_headers = self.messages.iter().any(NewMessage::has_headers);
+        let id = format_args!("{}-{}", self.name, self.first);
+        let (mut text, mut headers, mut bytes) = (Vec::new(), Vec::new(), 0);
+        NewMessage::head(&mut text, self.lane, has_headers, id, self.ms);
+        for message in self.messages {
+            headers.clear();
+            if has_headers {
+                message.write_headers(&mut headers);
+            }
+            let length = headers.len() + message.payload().len();
+            bytes += length;
+            // Writing to a vector cannot fail.
+            let _ = write!(text, "{length}:");
+            text.extend_from_slice(&headers);
+            text.extend_from_slice(message.payload());
+        }
+        (text, bytes)
     }
-    call
 }
 
 /// Where a message stands in its pack.
@@ -134,9 +118,12 @@ pub(super) fn unpack(text: Vec<u8>, count: usize) -> Option<Unpacked> {
 mod tests {
     use super::*;
 
+    fn pack(messages: &[NewMessage]) -> Vec<u8> {
+        Numbered { messages, lane: Lane::Low, name: "s5f", first: 7, ms: 9 }.pack().0
+    }
+
     fn round_trip(messages: &[NewMessage]) -> Vec<Message> {
-        let pack = pack(messages, Lane::Low, "s5f-7", 9).expect("large enough");
-        let (first, read) = unpack(pack.text, messages.len()).expect("whole");
+        let (first, read) = unpack(pack(messages), messages.len()).expect("whole");
         assert_eq!(first.as_str(), "s5f-7");
         read.into_iter().map(|(_, message)| message.expect("readable")).collect()
     }
@@ -164,7 +151,7 @@ mod tests {
     fn places_lead_to_their_messages() {
         let messages: Vec<NewMessage> =
             (0..64).map(|n| NewMessage::from("x".repeat(n * 3))).collect();
-        let text = pack(&messages, Lane::Low, "s5f-7", 9).expect("large enough").text;
+        let text = pack(&messages);
         for (n, (place, _)) in unpack(text.clone(), 64).expect("whole").1.into_iter().enumerate() {
             let text = &text[place.offset as usize..];
             assert!(text.starts_with(format!("{}:", n * 3).as_bytes()));
@@ -175,7 +162,7 @@ mod tests {
     #[test]
     fn a_torn_pack_gives_back_nothing() {
         let messages = vec![NewMessage::from("hello"); 64];
-        let text = pack(&messages, Lane::Low, "s5f-7", 9).expect("large enough").text;
+        let text = pack(&messages);
         assert!(unpack(text.clone(), 64).is_some());
         for count in [0, 63, 65] {
             assert!(unpack(text.clone(), count).is_none(), "{count}");
@@ -197,13 +184,8 @@ mod tests {
 
     #[test]
     fn small_batches_are_not_packed() {
-        let is_packed = |count, bytes| {
-            pack(&vec![NewMessage::from(vec![0; bytes]); count], Lane::Low, "s5f-7", 9).is_some()
-        };
-        assert!(
-            !is_packed(63, 100) && is_packed(64, 0) && is_packed(1000, 100) && !is_packed(1001, 1)
-        );
+        assert!(!is_packed(63, 6300) && is_packed(64, 0) && is_packed(1000, 100_000));
+        assert!(!is_packed(1001, 1001) && !is_packed(2, 2 << 20));
         assert!(!is_packed(1, BYTES_MIN - 1) && is_packed(1, BYTES_MIN) && is_packed(1, 3 << 20));
-        assert!(!is_packed(2, 1 << 20));
     }
 }

@@ -19,7 +19,7 @@ use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 
 use super::message::{Lane, NewMessage};
-use super::pack::add_messages;
+use super::pack::Numbered;
 
 static PUSH: Script = Script::new("push", include_str!("push.lua"));
 
@@ -249,7 +249,7 @@ impl Pusher {
     ) -> Call<Pushed> {
         let keys = &self.store.keys;
         let stage = keys.stage(lease.session.id.as_str());
-        let mut call = PUSH
+        let call = PUSH
             .call(&[
                 keys.members(),
                 keys.lease(),
@@ -270,8 +270,9 @@ impl Pusher {
             .arg(PROTOCOL)
             .arg(state.map_or(String::new(), |(number, _)| number.to_string()))
             .arg(state.map_or(&[][..], |(_, state)| state));
-        let id = |seq| format!("{}-{seq}", lease.term);
-        call = add_messages(call, stage, messages, Lane::Generated, first, id, lease.redis_ms());
+        let (lane, ms) = (Lane::Generated, lease.redis_ms());
+        let batch = Numbered { messages, lane, name: &lease.term.to_string(), first, ms };
+        let call = batch.add_to(call, Some(stage));
         call.refreshing(&["ok", "already", "full", "fenced", "gap"]).reading(Pushed::read)
     }
 

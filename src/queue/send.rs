@@ -16,7 +16,7 @@ use crate::mutant::{Rule, disabled};
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
 use super::message::{Lane, NewMessage};
-use super::pack::{add_envelopes, add_messages};
+use super::pack::Numbered;
 use super::push::full;
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
@@ -368,12 +368,10 @@ impl Sender {
             .arg(*next)
             .arg(PROTOCOL)
             .arg(self.remember.as_millis() as u64);
-        let (lane, id) = (self.lane, |seq| format!("s{name}-{seq}"));
-        let call = match key {
-            // A message under a key always goes alone.
-            Some(_) => add_envelopes(call.arg(0).arg(0).arg(0), messages, lane, *next, id, made_ms),
-            None => add_messages(call, stage, messages, lane, *next, id, made_ms),
-        };
+        let (lane, ids) = (self.lane, format!("s{name}"));
+        let batch = Numbered { messages, lane, name: &ids, first: *next, ms: made_ms };
+        // A message under a key travels as an envelope.
+        let call = batch.add_to(call, key.is_none().then_some(stage));
         call.reading(move |reply| Answer::read(&reply, lane))
     }
 

@@ -176,7 +176,7 @@ impl Connection {
     }
 }
 
-/// An answer of the server that is an error is one.
+/// Makes a server's error an error.
 fn extract(value: Value) -> RedisResult<Value> {
     match value {
         error @ Value::ServerError(_) => error.extract_error(),
@@ -303,5 +303,56 @@ impl AsyncWrite for Bounded {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Value {
+        redis::parse_redis_value(text.as_bytes()).expect("an answer")
+    }
+
+    /// What Redis answers to `MULTI`, `SET`, a script, `DEL` and `EXEC`, and what becomes of it.
+    fn answer(answers: [&str; 5]) -> Result<Value, super::super::StoreError> {
+        executed(answers.map(parse).to_vec()).map_err(Into::into)
+    }
+
+    fn code(answers: [&str; 5]) -> String {
+        match answer(answers) {
+            Err(super::super::StoreError::Server { code, .. }) => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const QUEUED: &str = "+QUEUED\r\n";
+
+    #[test]
+    fn the_answer_of_a_transaction_is_that_of_its_script() {
+        let done = "*3\r\n+OK\r\n$2\r\nok\r\n:0\r\n";
+        let ok = answer(["+OK\r\n", QUEUED, QUEUED, QUEUED, done]).expect("executed");
+        assert_eq!(ok, Value::BulkString(b"ok".to_vec()));
+        let unknown = "*3\r\n+OK\r\n-NOSCRIPT No matching script.\r\n:1\r\n";
+        assert_eq!(code(["+OK\r\n", QUEUED, QUEUED, QUEUED, unknown]), "NOSCRIPT");
+    }
+
+    #[test]
+    fn a_transaction_that_was_not_executed_says_why() {
+        let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+        let full = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        assert_eq!(code(["+OK\r\n", full, QUEUED, QUEUED, abort]), "OOM");
+        let later = "-EXECABORT Transaction discarded because of: READONLY You can't write\r\n";
+        assert_eq!(code(["+OK\r\n", QUEUED, QUEUED, QUEUED, later]), "READONLY");
+    }
+
+    /// Without `MULTI` the commands run one by one: that it was refused says nothing about them.
+    #[test]
+    fn a_transaction_that_was_not_begun_is_no_refusal() {
+        let denied = "-NOPERM this user has no permissions to run the 'multi' command\r\n";
+        let none = "-ERR EXEC without MULTI\r\n";
+        let ok = answer([denied, "+OK\r\n", "$2\r\nok\r\n", ":0\r\n", none]).expect("it ran");
+        assert_eq!(ok, Value::BulkString(b"ok".to_vec()));
+        assert_eq!(code([denied, "+OK\r\n", "-OOM x\r\n", ":0\r\n", none]), "NOPERM");
     }
 }

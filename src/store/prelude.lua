@@ -64,15 +64,22 @@ end
 -- begin. Nothing if the text is not a pack.
 local function pack_head(text) return string.match(text, '^(...|[^|]*%-)(%d+)(|1|%d+|)()') end
 
--- The envelopes of messages in a pack. Reads complete messages from offset `from` on, `most` of them at most, and
--- returns the offset of the next one, too. Every message is `<length>:<body>`; numbers go up by one.
+-- Where the body of the message at this offset of a pack begins and ends: a message is `<length>:<body>`. Nothing if it
+-- is not complete.
+local function body_at(text, from)
+  local length, first = string.match(text, '^(%d+):()', from)
+  if length and first + length - 1 <= #text then return first, first + length - 1 end
+end
+
+-- The envelopes of complete messages in a pack, from an offset on, and the offset of the next message. Numbers go up by
+-- one.
 local function envelopes(text, from, head, seq, tail, most)
-  local list, size = {}, #text
-  while #list < most do
-    local length, at = string.match(text, '^(%d+):()', from)
-    if not length or at + length - 1 > size then break end
-    list[#list + 1] = head .. string.format('%.0f', seq + #list) .. tail .. string.sub(text, at, at + length - 1)
-    from = at + length
+  local list = {}
+  local first, last = body_at(text, from)
+  while first and #list < most do
+    list[#list + 1] = head .. string.format('%.0f', seq + #list) .. tail .. string.sub(text, first, last)
+    from = last + 1
+    first, last = body_at(text, from)
   end
   return list, from
 end
@@ -81,11 +88,12 @@ end
 local function lay_open(pack, block)
   local kind = redis.call('TYPE', pack).ok
   if kind == 'none' then return end
-  local text, list = kind == 'string' and redis.call('GET', pack) or '?', {}
+  local text, list = kind == 'string' and redis.call('GET', pack) or '', {}
   local head, seq, tail, from = pack_head(text)
   if head then list, from = envelopes(text, from, head, seq, tail, 1000) end
-  -- What cannot be read is kept, as one message that nobody can read.
-  if (from or 1) <= #text then list[#list + 1] = string.sub(text, from or 1) end
+  -- The rest that cannot be read is kept, as one message that nobody can read.
+  local rest = string.sub(text, from or 1)
+  if rest ~= '' or #list == 0 then list[#list + 1] = rest ~= '' and rest or '?' end
   redis.call('RPUSH', block, unpack(list))
   redis.call('DEL', pack)
 end
@@ -97,9 +105,9 @@ local function waiting(lane, counts)
   return math.max(entries, entries + extra)
 end
 
--- Adds the reference to a chunk of n messages to a lane. An empty lane has no chunks, whatever was counted.
+-- Adds the reference to a chunk of n messages to a lane, and counts them. In a lane that was empty the old count is
+-- dropped: it had no chunks.
 local function refer(lane, counts, reference, n)
-  local extra = 'extra:' .. string.match(lane, '[^:]+$')
-  if redis.call('RPUSH', lane, reference) == 1 then redis.call('HDEL', counts, extra) end
-  redis.call('HINCRBY', counts, extra, n - 1)
+  local first = redis.call('RPUSH', lane, reference) == 1
+  redis.call(first and 'HSET' or 'HINCRBY', counts, 'extra:' .. string.match(lane, '[^:]+$'), n - 1)
 end

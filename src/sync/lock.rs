@@ -9,7 +9,7 @@
 //!                 acquire = won                    release · drop
 //!   waiting ───────────────────────▶ held ───────────────────────────▶ free
 //!      ▲                              │ session over, or not refreshed for
-//!      │ told by whoever releases it  │ two thirds of a lease
+//!      │ woken by a release           │ two thirds of a lease
 //!      └── or once a second           ▼
 //!                                    lost (guarded writes are refused by Redis)
 //! ```

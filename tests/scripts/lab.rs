@@ -51,32 +51,6 @@ pub struct Late {
     pub pack: Option<String>,
 }
 
-impl Late {
-    /// Puts its messages into a pack. `at` is where the call says how many there are.
-    pub fn stage(&mut self, head: &str, first: &str, payloads: &[&str], at: usize) {
-        let bodies: String =
-            payloads.iter().map(|payload| format!("{}:{payload}", payload.len())).collect();
-        let bytes: usize = payloads.iter().map(|payload| payload.len()).sum();
-        self.pack = Some(format!("{head}|{first}|1|1794710083950|{bodies}"));
-        self.args[at] = payloads.len().to_string();
-        self.args[at + 1] = bytes.to_string();
-        self.args[at + 2] = "1794710083950".to_owned();
-    }
-
-    /// Makes a settle of a pack: the id of its first message, and where the named messages stand.
-    pub fn name_places(&mut self, first: &str, named: &[(u64, &str)], places: &[(u64, u64)]) {
-        self.args[5] = first.to_owned();
-        for (index, (position, word)) in
-            named.iter().enumerate().filter(|(_, (_, word))| *word == "f")
-        {
-            assert_eq!(*word, "f");
-            let (offset, length) = places[*position as usize];
-            self.args[7 + 5 * index + 3] = offset.to_string();
-            self.args[7 + 5 * index + 4] = length.to_string();
-        }
-    }
-}
-
 pub struct Lab {
     pub server: Server,
     pub connection: Connection,
@@ -128,23 +102,6 @@ impl Lab {
         call.invoke::<Value>(&mut self.connection).map(|value| Answer(flatten(value)))
     }
 
-    /// As the library does: `MULTI`, `SET stage`, the script, `DEL stage`, `EXEC`.
-    fn try_send_staged(
-        &mut self,
-        late: &Late,
-        script: &redis::Script,
-        pack: &str,
-    ) -> redis::RedisResult<Answer> {
-        let () = script.prepare_invoke().load(&mut self.connection).map(drop)?;
-        let stage = self.key("stage");
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(script.get_hash()).arg(late.keys.len()).arg(&late.keys).arg(&late.args);
-        let mut pipe = redis::pipe();
-        pipe.atomic().set(&stage, pack).ignore().add_command(call).del(&stage).ignore();
-        let (answer,): (Value,) = pipe.query(&mut self.connection)?;
-        Ok(Answer(flatten(answer)))
-    }
-
     pub fn redis<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
         let mut cmd = redis::cmd(words[0]);
         for word in &words[1..] {
@@ -185,7 +142,7 @@ impl Lab {
         self.late("join", &keys, &args)
     }
 
-    /// So many messages may wait in a lane.
+    /// At most this many messages may wait in a lane.
     pub fn limit_backlog(&mut self, backlog_max: &str) {
         let config = self.key("config");
         let set = ["HSET", &config, "protocol", PROTOCOL, "backlog_max", backlog_max];
@@ -279,13 +236,6 @@ impl Lab {
         self.late("push", &keys, &args)
     }
 
-    /// The same messages as a pack.
-    pub fn push_packed(&self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Late {
-        let mut call = self.push_with(me, term, from, &[], ("", ""));
-        call.stage("1g-", &format!("{term}-{from}"), payloads, 7);
-        call
-    }
-
     pub fn now_ms(&mut self) -> u64 {
         let (seconds, micros): (u64, u64) = self.redis(&["TIME"]);
         seconds * 1000 + micros / 1000
@@ -326,12 +276,6 @@ impl Lab {
         self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3", "", &chunks])
     }
 
-    /// The pack of a block, as the `GET` behind a fetch reads it.
-    pub fn pack(&mut self, me: &str, n: u64) -> Option<String> {
-        let key = self.key(&format!("pack:{me}:{n}"));
-        self.redis(&["GET", &key])
-    }
-
     /// As [`fetch_many`](Self::fetch_many), by a worker that names the blocks it knows of.
     pub fn fetch_known(&self, me: &str, n: u64, max: u64, known: &[u64], blocks: u64) -> Late {
         let mut call = self.fetch_many(me, n, max, &known.len().to_string(), blocks);
@@ -340,7 +284,7 @@ impl Lab {
         call
     }
 
-    /// Gives back what a fetch of so many blocks brought and nobody could read.
+    /// Gives back what a fetch of this many blocks brought and nobody could read.
     pub fn unread_call(&self, me: &str, n: u64, blocks: u64) -> Late {
         let own: Vec<String> = (n..n + blocks).map(|n| format!("block:{me}:{n}")).collect();
         let (blocks, n, lease) = (format!("blocks:{me}"), n.to_string(), LEASE.to_string());
@@ -522,7 +466,7 @@ impl Lab {
 pub struct Presence(BufReader<TcpStream>);
 
 impl Presence {
-    /// Reads so many lines; the last of them.
+    /// Reads this many lines; the last of them.
     fn lines(&mut self, count: usize) -> String {
         let mut line = String::new();
         for _ in 0..count {
@@ -539,7 +483,7 @@ impl Presence {
     }
 }
 
-fn flatten(value: Value) -> Vec<String> {
+pub(super) fn flatten(value: Value) -> Vec<String> {
     match value {
         Value::Array(items) => items.into_iter().flat_map(flatten).collect(),
         Value::Nil => vec!["nil".to_owned()],

@@ -7,10 +7,12 @@ mod bystanders; // senders and takers in the random schedule
 mod contest; // locks at random, checked after every step
 mod election; // one generator, terms only grow
 mod errors; // taken once, never lost
+mod held; // blocks that a process of the random schedule holds
 mod lab; // the bench on which all of this is done
 mod membership; // only `join` adds a member, only the judge ends one
 mod memory; // a full Redis can still elect, drain and settle
 mod outcomes; // one outcome per message, effects included
+mod pack_calls; // calls with packs
 mod packs; // batches that no script looks into
 mod queue; // accepted once, claimed by one
 mod recipes; // permits, latches, barriers: repeats and late copies

@@ -3,6 +3,7 @@
 use artel_rig::{Audit, Snapshot, Taken};
 
 use crate::lab::{Lab, Late, NOBODY, on_each_server, proves};
+use crate::pack_calls::places;
 
 /// A fleet without a ledger, whose generator has pushed these payloads as one pack; its term.
 fn packed(lab: &mut Lab, payloads: &[&str]) -> String {
@@ -33,7 +34,7 @@ fn exists(lab: &mut Lab, name: &str) -> bool {
 /// As a worker settles a pack that it read: closing, with these positions failed.
 fn settle_failed(lab: &mut Lab, stamp: &str, failed: &[u64], count: u64) -> Late {
     let pack = lab.pack("w", 1).expect("packed");
-    let (first, places) = crate::schedule::places(&pack);
+    let (first, places) = places(&pack);
     let named: Vec<(u64, &str)> = failed.iter().map(|at| (*at, "f")).collect();
     let rest = (count - failed.len() as u64).to_string();
     let mut call = lab.settle_call("w", 1, stamp, &rest, &named, &[]);
@@ -354,7 +355,12 @@ fn a_broken_chunk_blocks_nothing() {
 #[test]
 fn a_damaged_pack_keeps_its_bytes() {
     on_each_server(|lab| {
-        for (damaged, rest) in [("1g-|9-1|1|9|1:ax:bb", "x:bb"), ("junk", "junk")] {
+        for (damaged, rest) in [
+            ("1g-|9-1|1|9|1:ax:bb", "x:bb"),
+            ("junk", "junk"),
+            ("1g-|9-1|1|9|", "?"), // a head and no message
+            ("", "?"),
+        ] {
             let () = lab.redis(&["FLUSHALL"]);
             packed(lab, &["a", "bb"]);
             assert_eq!(lab.fetch("w", 1, 2, NOBODY).at(4), "2");
@@ -378,6 +384,31 @@ fn a_damaged_pack_keeps_its_bytes() {
         lab.reap("w");
         let adopt = lab.adopt_call("x", "w", 1, 100);
         assert_eq!(lab.send(&adopt).0[1..], ["0", "1", "1"]);
+    });
+}
+
+/// A user lost a right while the fleet ran: nothing of a pack is added, and no chunk loses its reference.
+#[test]
+fn a_pack_without_the_right_to_all_of_it_leaves_no_trace() {
+    on_each_server(|lab| {
+        let term = packed(lab, &["a"; 100]);
+        let push = lab.push_packed("gen", &term, 101, &["b", "c"]);
+        let send = lab.send_packed("s", 1, "normal", &["d", "e"]);
+        let () = lab.redis(&["ACL", "SETUSER", "u", "on", "nopass", "+@all", "~*", "&*"]);
+        for right in ["set", "rename", "rpush", "hincrby", "hset", "hdel", "getrange", "del"] {
+            let () = lab.redis(&["ACL", "SETUSER", "u", &format!("-{right}")]);
+            let () = lab.redis(&["AUTH", "u", "x"]);
+            let calls = [push.clone(), send.clone(), lab.fetch_call("w", 1, 2, NOBODY)];
+            let done: Vec<bool> = calls.iter().map(|call| lab.try_send(call).is_ok()).collect();
+            let () = lab.redis(&["AUTH", "default", ""]);
+            let () = lab.redis(&["ACL", "SETUSER", "u", "+@all"]);
+            assert!(is_whole(lab), "{right}: {done:?}");
+        }
+        for call in [push, send] {
+            let answer = lab.send(&call);
+            assert!(answer == "ok" || answer == "already", "{answer:?}");
+        }
+        assert!(is_whole(lab) && (lab.count("generated"), lab.count("sent")) == (102, 2));
     });
 }
 
@@ -426,7 +457,7 @@ fn effects_need_no_single_messages() {
     on_each_server(|lab| {
         packed(lab, &["a", "b", "c"]);
         let block = lab.fetch("w", 1, 3, NOBODY);
-        let first = lab.pack("w", 1).map(|pack| crate::schedule::places(&pack).0).expect("packed");
+        let first = lab.pack("w", 1).map(|pack| places(&pack).0).expect("packed");
         let close = |lab: &Lab, op: &str| {
             let named = [(0, "d"), (1, "d")];
             let effects = [(0, "INCRBY", "n", "2", ""), (1, op, "n", "3", "4")];

@@ -432,3 +432,25 @@ fn die_with_block(lab: &mut Lab, worker: &str, max: u64) {
     let forget = lab.forget_call("gen", worker);
     assert_eq!(lab.send(&forget), "ok");
 }
+
+/// A user lost a right while the fleet ran: no message leaves its lane for a block that cannot be written.
+#[test]
+fn a_fetch_without_the_right_to_all_of_it_takes_nothing() {
+    let rule = "refusal = denied({{'RPUSH', KEYS[11], ''}, {'LPUSH', KEYS[6], ''}, {'HSET', KEYS[2], 'hi', ''},\n  \
+        {'HINCRBY', KEYS[3], 'claimed', '1'}})";
+    proves("fetch", rule, "", |lab| {
+        lab.leader_with("a", &["1", "2"]);
+        let () = lab.redis(&["ACL", "SETUSER", "u", "on", "nopass", "+@all", "~*", "&*"]);
+        let fetch = lab.fetch_call("a", 1, 2, NOBODY);
+        let mut kept = true;
+        for right in ["rpush", "hset", "hincrby", "lpush"] {
+            let () = lab.redis(&["ACL", "SETUSER", "u", &format!("-{right}")]);
+            let () = lab.redis(&["AUTH", "u", "x"]);
+            kept &= lab.try_send(&fetch).is_err();
+            let () = lab.redis(&["AUTH", "default", ""]);
+            let () = lab.redis(&["ACL", "SETUSER", "u", "+@all"]);
+            kept &= lab.lane("generated").len() == 2;
+        }
+        kept && lab.send(&fetch).messages().len() == 2
+    });
+}

@@ -8,6 +8,7 @@ use artel_rig::{Audit, Kind, Snapshot, Taken};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::held::{Held, forget};
 use crate::lab::{Answer, Lab, Late};
 use crate::rules::Rules;
 
@@ -17,37 +18,13 @@ const STEPS_PER_WORLD: u64 = 150;
 
 /// A simulated process: what it knows, which may be wrong.
 #[derive(Clone, Default)]
-struct Process {
-    id: Option<String>,
+pub(super) struct Process {
+    pub(super) id: Option<String>,
     term: Option<(String, u64)>,
-    next: u64,
-    blocks: BTreeMap<u64, Held>,
+    pub(super) next: u64,
+    pub(super) blocks: BTreeMap<u64, Held>,
     /// A call whose reply was lost: it is repeated before anything else.
     unanswered: Option<(Late, Meaning)>,
-}
-
-/// An open block.
-#[derive(Clone, Default)]
-struct Held {
-    stamp: String,
-    /// Per position, whether it is still to be settled.
-    open: Vec<bool>,
-    /// The first id of its pack, and where each message stands in it; empty if it came as envelopes.
-    first: String,
-    places: Vec<(u64, u64)>,
-}
-
-/// The first id of a pack, and the offset and length of each of its messages.
-pub(super) fn places(pack: &str) -> (String, Vec<(u64, u64)>) {
-    let bars: Vec<usize> = pack.match_indices('|').map(|(at, _)| at).take(4).collect();
-    let (first, mut at, mut places) = (&pack[bars[0] + 1..bars[1]], bars[3] + 1, Vec::new());
-    while at < pack.len() {
-        let digits = pack[at..].split(':').next().expect("a length");
-        let length: u64 = digits.parse().expect("a number");
-        places.push((at as u64, length));
-        at += digits.len() + 1 + length as usize;
-    }
-    (first.to_owned(), places)
 }
 
 /// What a call means to its sender once it is answered.
@@ -55,7 +32,7 @@ pub(super) fn places(pack: &str) -> (String, Vec<(u64, u64)>) {
 enum Meaning {
     Acquire,
     Push(u64),
-    /// From this number on, so many blocks at the most.
+    /// From this number on, at most this many blocks.
     Fetch(u64, u64),
     /// A fetch that was given up.
     Unread,
@@ -74,7 +51,7 @@ enum Meaning {
 pub(super) struct World<'a> {
     pub(super) lab: &'a mut Lab,
     rng: ChaCha8Rng,
-    processes: Vec<Process>,
+    pub(super) processes: Vec<Process>,
     pub(super) history: Vec<Late>,
     /// Who sends or puts back: a name, the next number, and a call whose reply was lost.
     pub(super) senders: Vec<(String, u64, Option<Late>)>,
@@ -260,7 +237,7 @@ impl World<'_> {
     }
 
     /// What a member does that learns that it, or Redis, is not what it thought.
-    fn end_session(&mut self, at: usize, me: &str) {
+    pub(super) fn end_session(&mut self, at: usize, me: &str) {
         let leave = self.lab.leave_call(me);
         self.lab.send(&leave);
         self.processes[at] = Process::default();
@@ -365,69 +342,10 @@ impl World<'_> {
     }
 }
 
-impl World<'_> {
-    /// Reads the pack that a fetch promised. Between the two anything may have happened.
-    fn take_pack(&mut self, at: usize, me: &str, n: u64, answer: &Answer) {
-        if self.pick(10) == 0
-            && let Some(other) =
-                self.processes.iter().find_map(|other| other.id.clone()).filter(|id| id != me)
-        {
-            self.lab.reap(me);
-            let chunk = 1 + self.pick(3);
-            let adopt = self.lab.adopt_call(&other, me, n, chunk);
-            self.lab.send(&adopt);
-            self.note("adopted before the pack was read");
-        }
-        let packed: usize = answer.at(4).parse().expect("a number");
-        let pack = self.lab.pack(me, n);
-        let (first, places) = pack.map(|pack| places(&pack)).unwrap_or_default();
-        if places.len() != packed {
-            return self.end_session(at, me);
-        }
-        self.note("pack read");
-        let (stamp, open) = (answer.at(1).to_owned(), vec![true; packed]);
-        let process = &mut self.processes[at];
-        process.next = n + 1;
-        process.blocks.insert(n, Held { stamp, open, first, places });
-    }
-}
-
-fn forget(process: &mut Process, n: u64, positions: &[usize], closing: bool) {
-    if let Some(Held { open, .. }) = process.blocks.get_mut(&n) {
-        for &position in positions {
-            open[position] = false;
-        }
-        if closing || open.iter().all(|open| !open) {
-            process.blocks.remove(&n);
-        }
-    }
-}
-
-/// In every second world a closing settle leaves packs packed, as it does without a ledger, and still writes the
-/// ledger, which the audit needs. In half of the worlds packs are cut from small chunks, too.
-fn witnessed(rules: Rules, seed: u64) -> Rules {
-    let rules = match seed % 2 {
-        0 => rules,
-        _ => rules
-            .without("settle", "if not closing or keep ~= '0' then", "if not closing then")
-            .without(
-            "settle",
-            "  for i, message in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do",
-            "  local all, text = redis.call('LRANGE', KEYS[3], 0, -1), redis.call('GET', KEYS[9])
-                   if text then
-                     local h, s, t, from = pack_head(text)
-                     all = envelopes(text, from, h, s, t, 1000)
-                   end
-                   for i, message in ipairs(all) do",
-        ),
-    };
-    if seed % 4 < 2 { rules.without("fetch", "local MANY = 64", "local MANY = 2") } else { rules }
-}
-
 /// Runs one world; what went wrong, if anything did.
 fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<(), String> {
     let rules = lab.rules.clone();
-    lab.rules = witnessed(rules.clone(), seed);
+    lab.rules = rules.clone().witnessed(seed);
     let result = play(lab, seed, tally);
     lab.rules = rules;
     result

@@ -34,13 +34,6 @@ impl Lab {
         args.extend(envelopes.iter().map(String::as_str));
         self.late("send", &keys, &args)
     }
-
-    /// The same messages as a pack.
-    pub fn send_packed(&mut self, sender: &str, from: u64, lane: &str, payloads: &[&str]) -> Late {
-        let mut call = self.send_call(sender, from, lane, &[], None);
-        call.stage(&format!("1{}-", &lane[..1]), &format!("s{sender}-{from}"), payloads, 4);
-        call
-    }
 }
 
 /// Sends and hears nothing: the same bytes again, and again after the next batch.

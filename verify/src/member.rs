@@ -208,7 +208,7 @@ fn config_of(part: &Part) -> Config {
 /// The messages of one tick. They are recorded in the history before anything is pushed. Missed
 /// ticks are made up for, several in one push.
 fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
-    // Now and then so many that they travel as a pack.
+    // Now and then a batch is large enough to travel as a pack.
     let burst = if tick.count % BURST_EVERY == 1 { BURST } else { 0 };
     let many = if part.dir.join(REST).exists() { 0 } else { part.batch.max(burst) };
     book.put(&match many {

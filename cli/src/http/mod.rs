@@ -1,7 +1,7 @@
 //! What a member serves over HTTP.
 //!
-//! **Invariant:** everything here only reads, and a request is answered in bounded time whatever
-//! Redis does and whoever else is connected. These are bounded: the number of connections, the life
+//! **Invariant:** everything here only reads, and a request is answered in bounded time,
+//! whatever Redis and other clients do. These are bounded: the number of connections, the life
 //! of a connection, the time a client takes to send its request, the time it leaves the answer
 //! unread, and the number of requests that wait for the fleet.
 

@@ -218,7 +218,7 @@ fn members(server: &Server) -> usize {
     ["artel", "orders"].into_iter().map(|fleet| count(fleet).unwrap_or(0)).sum()
 }
 
-/// A command of `redis-cli`. A replica is waited for, as the page says.
+/// Runs a command of `redis-cli`. Waits until a replica has caught up, as the page says.
 fn ask(server: &Server, words: &[&str]) {
     let answer = || -> redis::Value {
         let mut command = redis::cmd(words[0]);

@@ -227,7 +227,11 @@ pub(crate) const MUTANTS: [Mutant; 45] = [
     Mutant {
         name: "a pack counts as one waiting message",
         rules: &[],
-        edits: &[("push", "redis.call('HINCRBY', counts, extra, n - 1)", "")],
+        edits: &[(
+            "push",
+            "redis.call(first and 'HSET' or 'HINCRBY', counts, 'extra:' .. string.match(lane, '[^:]+$'), n - 1)",
+            "",
+        )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",

@@ -1,0 +1,55 @@
+//! Blocks that a process of the random schedule holds, as envelopes or as packs.
+
+use crate::lab::Answer;
+use crate::pack_calls::places;
+use crate::schedule::{Process, World};
+
+/// An open block.
+#[derive(Clone, Default)]
+pub(super) struct Held {
+    pub(super) stamp: String,
+    /// Per position, whether it is still to be settled.
+    pub(super) open: Vec<bool>,
+    /// The first id of its pack, and where each message stands in it; empty if it came as envelopes.
+    pub(super) first: String,
+    pub(super) places: Vec<(u64, u64)>,
+}
+
+impl World<'_> {
+    /// Reads the pack that a fetch promised. Between the two anything may have happened.
+    pub(super) fn take_pack(&mut self, at: usize, me: &str, n: u64, answer: &Answer) {
+        if self.pick(10) == 0
+            && let Some(other) =
+                self.processes.iter().find_map(|other| other.id.clone()).filter(|id| id != me)
+        {
+            self.lab.reap(me);
+            let chunk = 1 + self.pick(3);
+            let adopt = self.lab.adopt_call(&other, me, n, chunk);
+            self.lab.send(&adopt);
+            self.note("adopted before the pack was read");
+        }
+        let packed: usize = answer.at(4).parse().expect("a number");
+        let pack = self.lab.pack(me, n);
+        let (first, places) = pack.map(|pack| places(&pack)).unwrap_or_default();
+        if places.len() != packed {
+            return self.end_session(at, me);
+        }
+        self.note("pack read");
+        let (stamp, open) = (answer.at(1).to_owned(), vec![true; packed]);
+        let process = &mut self.processes[at];
+        process.next = n + 1;
+        process.blocks.insert(n, Held { stamp, open, first, places });
+    }
+}
+
+/// Notes that these positions are settled or given back.
+pub(super) fn forget(process: &mut Process, n: u64, positions: &[usize], closing: bool) {
+    if let Some(Held { open, .. }) = process.blocks.get_mut(&n) {
+        for &position in positions {
+            open[position] = false;
+        }
+        if closing || open.iter().all(|open| !open) {
+            process.blocks.remove(&n);
+        }
+    }
+}
