@@ -81,8 +81,8 @@ impl Duty for Adopter {
 }
 
 /// Adopts until no orphan is left, no orphan makes progress, or the session is over. Other members
-/// cannot
-/// make progress with such an orphan, either: the next try follows the next heartbeat, and no sooner.
+/// cannot make progress with such an orphan, either: the next try follows the next heartbeat, and
+/// no sooner.
 pub(crate) async fn adopt_all(
     store: &Store,
     session: &Session,

@@ -10,10 +10,10 @@
 //!      └── fenced · resigned · stalled · session over ────┘
 //! ```
 //!
-//! Redis is the authority. Local time bounds *trust*: a generator stops acting on its lease two thirds
-//! of
-//! a lease after the last answered call was sent, before anybody else can be elected by deadline. Ranks
-//! and timers only decide which member tries first. A wrong one costs time, never safety.
+//! Redis is the authority. Local time bounds *trust*: a generator stops acting on its lease two
+//! thirds of a lease after the last answered call was sent, before anybody else can be elected by
+//! deadline. Ranks and timers only decide which member tries first. A wrong one costs time, never
+//! safety.
 
 mod elector;
 mod lease;

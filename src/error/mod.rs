@@ -147,13 +147,10 @@ pub enum Error {
         after: Duration,
     },
 
-    /// Messages were sent and Redis did not answer in time. They were added once or not at all; it is
-    /// not
-    /// known which. To be sure, look for the id: [`Fleet::find`](crate::Fleet::find), or `artel show`.
-    /// Or send
-    /// under a key of your own ([`Sender::send_once`](crate::Sender::send_once)): then sending again
-    /// adds
-    /// nothing twice.
+    /// Messages were sent and Redis did not answer in time. They were added once or not at all; it
+    /// is not known which. To be sure, look for the id: [`Fleet::find`](crate::Fleet::find), or
+    /// `artel show`. Or send under a key of your own
+    /// ([`Sender::send_once`](crate::Sender::send_once)): then sending again adds nothing twice.
     #[error(
         "it is not known whether {} added: Redis did not answer within {} s{}",
         were(*messages, id),

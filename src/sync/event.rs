@@ -96,13 +96,11 @@ pub struct EventState {
 /// EXEC
 /// ```
 ///
-/// (If the event is set already, this begins a new generation, which does no harm.) To clear the event:
-/// `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for the
-/// confirmation,
-/// and read `flag`, `gen` and `until`. Read them again after every message, every few seconds and after
-/// every reconnect. The event was set if `gen` has grown, or if `flag` is `1` and `until` is `0` or
-/// later
-/// than Redis's `TIME`.
+/// (If the event is set already, this begins a new generation, which does no harm.) To clear the
+/// event: `HSET artel:{shop}:event:new-prices flag 0`. To wait for it: `SSUBSCRIBE`, wait for the
+/// confirmation, and read `flag`, `gen` and `until`. Read them again after every message, every few
+/// seconds and after every reconnect. The event was set if `gen` has grown, or if `flag` is `1` and
+/// `until` is `0` or later than Redis's `TIME`.
 #[derive(Clone)]
 pub struct DistributedEvent {
     reread_every: Duration,
@@ -131,9 +129,8 @@ impl DistributedEvent {
         Ok(DistributedEvent { reread_every: REREAD_EVERY, shared: Arc::new(shared) })
     }
 
-    /// Sets how often a wait reads the event again (default 5 s). This bounds how late a wait returns
-    /// if it
-    /// may not subscribe, or if its message was lost together with its connection.
+    /// Sets how often a wait reads the event again (default 5 s). This bounds how late a wait
+    /// returns if it may not subscribe, or if its message was lost together with its connection.
     ///
     /// # Errors
     ///

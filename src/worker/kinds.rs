@@ -1,8 +1,7 @@
 //! A handler for each kind of message.
 //!
 //! **Invariant:** a message goes to the handler of its kind, or else to the handler for the rest. If
-//! there
-//! is neither, it fails with the cause `kind`.
+//! there is neither, it fails with the cause `kind`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
