@@ -151,10 +151,15 @@ impl MessageId {
         })
     }
 
-    /// The id of the message `count` places behind this one; `None` if its number cannot be counted.
-    pub(crate) fn following(&self, count: u64) -> Option<MessageId> {
-        let number = self.number?.checked_add(count)?;
-        Some(MessageId::new(self.name.clone(), Some(number)))
+    /// Does it have a number, and room for this many numbers behind it?
+    pub(crate) fn has_following(&self, count: u64) -> bool {
+        self.number.is_some_and(|number| number.checked_add(count).is_some())
+    }
+
+    /// The id of the message `count` places behind this one. An id without a number stays as it is.
+    pub(crate) fn following(&self, count: u64) -> MessageId {
+        let number = self.number.map(|number| number.saturating_add(count));
+        MessageId::new(self.name.clone(), number)
     }
 
     /// The term under which the message was generated, if it was.

@@ -69,6 +69,7 @@ mod inspect;
 mod json_time;
 mod member;
 mod membership;
+mod message;
 mod mutant;
 mod notice;
 mod outcome;
@@ -104,13 +105,14 @@ pub use id::{MemberId, MessageId};
 pub use inspect::{Data, MessageState, WaitingIn};
 pub use json_time::TimeLeft;
 pub use member::{Member, MemberBuilder, Readiness};
+pub use message::{Lane, Message, NewMessage};
 pub use notice::{Notice, Notices};
 pub use outcome::{
     Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, GeneratorStatus, IntoOutcome,
     LaneLengths, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued, Requeuer, Status,
     Taker, Trouble,
 };
-pub use queue::{Lane, Message, NewMessage, PutBack, Sender, Sent};
+pub use queue::{PutBack, Sender, Sent};
 pub use role::Role;
 pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;

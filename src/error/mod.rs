@@ -16,7 +16,7 @@ use crate::id::MessageId;
 /// let error = Fleet::open("redis://127.0.0.1", "no spaces, please").unwrap_err();
 /// assert!(matches!(error, Error::Config { field: "fleet", .. }));
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting is out of its range, so nothing was started.

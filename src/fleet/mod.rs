@@ -6,6 +6,7 @@
 //! The methods of a client are in the modules that do the work: sending in `queue`, events in `sync`,
 //! the error store and the status in `outcome`, joining with [`Member`](crate::Member).
 
+mod line;
 mod sender_names;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use crate::error::Unfit;
 use crate::store::{Address, Hints, Opened, Signal, Store, StoreError};
 use crate::watch::EventWatch;
 
+pub(crate) use line::{Budget, Line, Undelivered, Waiting};
 pub(crate) use sender_names::{CALLS_MAX, Names, Numbers};
 
 /// A client of a fleet. It sends messages, reads errors and puts them back to work, sets events and

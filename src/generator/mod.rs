@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use futures_util::future::BoxFuture;
 
-use crate::queue::NewMessage;
+use crate::message::NewMessage;
 use crate::term::Term;
 
 pub(crate) use runner::Runner;

@@ -10,8 +10,8 @@ use crate::fleet::Fleet;
 use crate::id::{MemberId, MessageId};
 use crate::json_time::at_ms;
 use crate::membership::MemberInfo;
+use crate::message::{Lane, Message};
 use crate::outcome::{ErrorRecord, drains, record_of};
-use crate::queue::{Lane, Message};
 use crate::store::{Call, Reply, Script, StoreError};
 use crate::term::Term;
 

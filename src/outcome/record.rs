@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cause::Cause;
 use crate::id::{MemberId, MessageId};
 use crate::json_time::{at_ms, since_1970_ms};
-use crate::queue::Message;
+use crate::message::Message;
 use crate::store::{Reply, StoreError};
 
 /// A failed message as it is kept.

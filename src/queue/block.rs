@@ -9,8 +9,8 @@ use crate::id::{MemberId, MessageId};
 use crate::membership::Session;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
-use super::message::{Lane, Message};
 use super::pack::{Place, unpack};
+use crate::message::{Lane, Message};
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));

@@ -4,8 +4,8 @@
 //! often as its weight, spread as evenly as possible. So no lane is starved, however full the others
 //! are. What the first lane cannot fill is filled from the others, the most urgent first.
 
-use super::message::Lane;
 use crate::config::LaneWeights;
+use crate::message::Lane;
 
 /// A whole cycle of turns.
 #[derive(Clone, Debug)]

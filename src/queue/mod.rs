@@ -14,8 +14,9 @@
 
 mod adopt;
 mod block;
+mod delivery;
+mod group;
 mod lanes;
-mod message;
 mod pack;
 mod push;
 mod send;
@@ -26,6 +27,5 @@ pub(crate) use block::{
     ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Unread, give_back, named,
 };
 pub(crate) use lanes::Turns;
-pub use message::{Lane, Message, NewMessage};
 pub(crate) use push::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
 pub use send::{Sender, Sent};

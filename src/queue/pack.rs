@@ -14,8 +14,8 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use super::message::{Lane, Message, NewMessage};
 use crate::id::MessageId;
+use crate::message::{Lane, Message, NewMessage};
 use crate::store::Call;
 
 /// From this many messages, or this many bytes, on a pack costs less than single messages.
@@ -36,7 +36,7 @@ pub(super) struct Numbered<'a> {
 }
 
 /// Does a batch with this many messages and bytes of payload travel as a pack?
-fn is_packed(messages: usize, bytes: usize) -> bool {
+pub(super) fn is_packed(messages: usize, bytes: usize) -> bool {
     let enough = messages >= MESSAGES_MIN || bytes >= BYTES_MIN;
     // One message is never too large.
     enough && (messages == 1 || (messages <= MESSAGES_MAX && bytes <= BYTES_MAX))
@@ -100,7 +100,7 @@ pub(super) fn unpack(text: Vec<u8>, count: usize) -> Option<Unpacked> {
         return None;
     }
     let text = Bytes::from(text);
-    let (first, mut at) = Message::pack_head(&text)?;
+    let (first, mut at) = Message::pack_head(&text, count)?;
     let mut messages = Vec::with_capacity(count);
     for index in 0..count {
         let digits = text[at..].iter().position(|&byte| byte == b':').filter(|&end| end < 10)?;

@@ -18,8 +18,8 @@ use crate::membership::{AskError, End, Patience};
 use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 
-use super::message::{Lane, NewMessage};
 use super::pack::Numbered;
+use crate::message::{Lane, NewMessage};
 
 static PUSH: Script = Script::new("push", include_str!("push.lua"));
 

@@ -11,9 +11,9 @@ use futures_util::FutureExt;
 
 use super::{Context, DynHandle};
 use crate::cause::Cause;
+use crate::message::Message;
 use crate::outcome::Outcome;
 use crate::panic::{drop_quietly, panic_text};
-use crate::queue::Message;
 
 /// Calls the handler with a message, for at most this time from `start` on.
 pub(crate) async fn handle(

@@ -10,8 +10,8 @@ use futures_util::future::BoxFuture;
 
 use super::{Context, DynHandle};
 use crate::cause::Cause;
+use crate::message::Message;
 use crate::outcome::Outcome;
-use crate::queue::Message;
 
 struct ByKind {
     kinds: BTreeMap<String, Arc<dyn DynHandle>>,

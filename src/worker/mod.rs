@@ -21,8 +21,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cause::Cause;
 use crate::id::MessageId;
+use crate::message::Message;
 use crate::outcome::{IntoOutcome, Outcome};
-use crate::queue::Message;
 use crate::term::Term;
 
 pub(crate) use call::handle;

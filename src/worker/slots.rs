@@ -14,10 +14,11 @@ use super::DynHandle;
 use super::call::handle;
 use crate::id::MessageId;
 use crate::membership::Session;
+use crate::message::Message;
 use crate::notice::{Board, Notice};
 use crate::outcome::{Outcome, Report};
 use crate::panic::drop_quietly;
-use crate::queue::{Claim, Message};
+use crate::queue::Claim;
 
 /// How many results are reported together while there is more to do.
 const TELL_EVERY: usize = 128;

@@ -3,7 +3,8 @@
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod databases; // fleets of one name in two databases do not meet
-mod events; // no wake-up is lost
+mod events;
+mod groups; // no wake-up is lost
 mod hoarding; // what is not started goes to whoever is idle
 mod hostile; // values that nobody of ours wrote
 mod hub; // notices on an event hub

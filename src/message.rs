@@ -206,7 +206,7 @@ impl NewMessage {
     }
 
     /// Writes the head of an envelope or of a pack.
-    pub(super) fn head(
+    pub(crate) fn head(
         buffer: &mut Vec<u8>,
         lane: Lane,
         headers: bool,
@@ -218,12 +218,12 @@ impl NewMessage {
         let _ = write!(buffer, "{}{}{flags}|{id}|1|{ms}|", VERSION as char, lane.letter());
     }
 
-    pub(super) fn has_headers(&self) -> bool {
+    pub(crate) fn has_headers(&self) -> bool {
         self.headers.is_some()
     }
 
     /// Writes its headers, with their length before them.
-    pub(super) fn write_headers(&self, buffer: &mut Vec<u8>) {
+    pub(crate) fn write_headers(&self, buffer: &mut Vec<u8>) {
         let json = self.headers.as_deref().and_then(|headers| serde_json::to_vec(headers).ok());
         let json = json.unwrap_or_else(|| b"{}".to_vec());
         let _ = write!(buffer, "{}:", json.len());
@@ -335,9 +335,10 @@ impl Message {
         head.message(head.id.clone(), envelope.slice(start..)).map_err(|_| envelope.into())
     }
 
-    /// Reads the head of a pack: what all its messages share, and where they begin.
-    pub(super) fn pack_head(text: &[u8]) -> Option<(Head, usize)> {
-        Head::read(text).filter(|(head, _)| head.attempt == 1 && head.id.following(0).is_some())
+    /// Reads the head of a pack of this many messages: what they share, and where they begin.
+    pub(crate) fn pack_head(text: &[u8], count: usize) -> Option<(Head, usize)> {
+        let is_whole = |head: &Head| head.attempt == 1 && head.id.has_following(count as u64);
+        Head::read(text).filter(|(head, _)| is_whole(head))
     }
 
     /// A new message as a worker would get it, made without Redis.
@@ -362,8 +363,8 @@ impl Message {
 }
 
 /// What stands before the body of an envelope, or before the bodies of a pack.
-pub(super) struct Head {
-    pub(super) id: MessageId,
+pub(crate) struct Head {
+    pub(crate) id: MessageId,
     attempt: u32,
     generated_ms: u64,
     lane: Lane,
@@ -390,11 +391,8 @@ impl Head {
 
     /// The message `count` places behind the first one of a pack, with this body. Gives the body back if it is not one
     /// of ours.
-    pub(super) fn following(&self, count: u64, body: Bytes) -> Result<Message, Bytes> {
-        match self.id.following(count) {
-            Some(id) => self.message(id, body),
-            None => Err(body),
-        }
+    pub(crate) fn following(&self, count: u64, body: Bytes) -> Result<Message, Bytes> {
+        self.message(self.id.following(count), body)
     }
 
     fn message(&self, id: MessageId, body: Bytes) -> Result<Message, Bytes> {

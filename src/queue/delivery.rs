@@ -1,0 +1,257 @@
+//! One batch on its way to Redis.
+//!
+//! **Invariant:** a batch is sent with the same bytes until it is answered. A number whose answer never came is never
+//! used for anything else: its sender goes on under a new name.
+
+use std::time::Duration;
+
+use tokio::sync::SemaphorePermit;
+
+use crate::Error;
+use crate::clock::Moment;
+use crate::error::Unreached;
+use crate::fleet::{Budget, CALLS_MAX, Numbers, Undelivered};
+use crate::id::MessageId;
+use crate::mutant::{Rule, disabled};
+use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
+
+use super::pack::Numbered;
+use super::push::full;
+use super::send::{Sender, Sent};
+use crate::message::{Lane, NewMessage};
+
+static SEND: Script = Script::new("send", include_str!("send.lua"));
+static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
+
+/// Pause before an unanswered batch is repeated.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// A name for one batch, and the permission to send it.
+pub(super) struct Name<'a> {
+    pub(super) numbers: Numbers,
+    _turn: SemaphorePermit<'a>,
+}
+
+impl Sender {
+    /// A name under which a batch can be sent. Nothing was sent yet.
+    pub(super) async fn name(&self, budget: Budget) -> Result<Name<'_>, Error> {
+        let turn = tokio::time::timeout(budget.left(), self.fleet.names.calls.acquire()).await;
+        let Ok(Ok(turn)) = turn else {
+            return Err(self.unreachable(format!(
+                "{CALLS_MAX} calls of this sender wait for an answer already"
+            )));
+        };
+        let free = self.fleet.names.free().pop();
+        let numbers = match free {
+            Some(numbers) => numbers,
+            None => self.enroll(budget).await?,
+        };
+        Ok(Name { numbers, _turn: turn })
+    }
+
+    /// Sends one batch until it is answered. Returns its first message. If Redis has forgotten the name, the messages get
+    /// other ids; `renamed` is told the new first one.
+    pub(super) async fn deliver(
+        &self,
+        name: Name<'_>,
+        messages: &[NewMessage],
+        key: Option<&str>,
+        budget: Budget,
+        renamed: impl Fn(&MessageId),
+    ) -> Result<Sent, Undelivered> {
+        let Name { mut numbers, _turn } = name;
+        let mut call = self.call(&numbers, messages, key);
+        // A copy of this batch was sent and not answered. It may have been added, or may still be
+        // added, so the refusal of a later copy does not prove that it was not.
+        let mut unheard = false;
+        loop {
+            match self.try_once(&call, &numbers, budget).await {
+                Try::Sent(sent) => {
+                    numbers.next += messages.len() as u64;
+                    self.fleet.names.free().push(numbers);
+                    return Ok(sent);
+                }
+                Try::Refused { error, keeps_name } if !unheard => {
+                    if keeps_name {
+                        self.fleet.names.free().push(numbers);
+                    }
+                    return Err(Undelivered::Refused(error));
+                }
+                Try::Forgotten if !unheard || disabled(Rule::ForgottenIsDoubt) => {
+                    numbers = self.enroll(budget).await.map_err(Undelivered::Refused)?;
+                    renamed(&numbers.first());
+                    call = self.call(&numbers, messages, key);
+                }
+                // It can no longer be known whether an unanswered copy was added.
+                Try::Forgotten => return Err(Undelivered::InDoubt(numbers.first())),
+                Try::Unheard => unheard = true,
+                Try::Refused { .. } | Try::Again => {}
+            }
+            if budget.is_over() {
+                return Err(Undelivered::InDoubt(numbers.first()));
+            }
+            tokio::time::sleep(RETRY.min(budget.left())).await;
+        }
+    }
+
+    /// Redis cannot be reached, and nothing was sent.
+    pub(super) fn unreachable(&self, reason: String) -> Error {
+        let redis = self.fleet.store.address().to_owned();
+        Error::Unreachable { redis, reason, why: Unreached::Network }
+    }
+
+    /// Sends a batch once.
+    async fn try_once(&self, call: &Call<Answer>, numbers: &Numbers, budget: Budget) -> Try {
+        let refused = |error, keeps_name| Try::Refused { error, keeps_name };
+        let epoch = self.fleet.store.work.epoch();
+        match self.fleet.store.work.call(call, budget.one_try()).await {
+            // Too few replicas have it: repeat the same batch. It is not added again, and is on the
+            // replicas then.
+            Ok(Answer::Added | Answer::Duplicate(_)) if !self.replicated(budget, epoch).await => {
+                Try::Unheard
+            }
+            Ok(Answer::Added) => Try::Sent(Sent { id: numbers.first(), is_new: true }),
+            Ok(Answer::Duplicate(id)) => Try::Sent(Sent { id, is_new: false }),
+            Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
+            Ok(Answer::Protocol(theirs)) => refused(self.fleet.store.other_protocol(&theirs), true),
+            Ok(Answer::Forgotten) => Try::Forgotten,
+            // It is not known how far such a call got, so its name is not used again.
+            Err(error @ StoreError::Odd(_)) => refused(self.fleet.store.explain(error), false),
+            Err(error) if error.is_unheard() => {
+                tracing::debug!(%error, "send was not answered: it will be repeated");
+                Try::Unheard
+            }
+            Err(error) if error.is_passing() && !budget.is_over() => Try::Again,
+            Err(error) if error.is_oom() => {
+                refused(Error::Full { reason: "Redis is out of memory".to_owned() }, true)
+            }
+            Err(error) => {
+                let keeps_name = error.is_passing();
+                refused(self.fleet.store.explain(error), keeps_name)
+            }
+        }
+    }
+
+    /// Do enough replicas have it? Also without them the batch itself was added.
+    async fn replicated(&self, budget: Budget, epoch: u64) -> bool {
+        let wanted = self.fleet.durability.replicas();
+        let have = self.fleet.store.replicas(wanted, budget.one_try(), epoch).await;
+        have.is_ok_and(|have| have >= wanted)
+    }
+
+    fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call<Answer> {
+        let Numbers { name, next, asked, now_ms } = numbers;
+        let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
+        let keys = &self.fleet.store.keys;
+        let lane = keys.lane(self.lane.name());
+        let stage = keys.stage(name);
+        let mut all = vec![
+            keys.sent(name),
+            lane,
+            keys.counts(),
+            keys.wake(),
+            keys.config(),
+            keys.errors(),
+            stage.clone(),
+            format!("{}s{name}-{next}", keys.chunks()),
+        ];
+        all.extend(key.map(|key| keys.dedup(key)));
+        let call = SEND
+            .call(&all)
+            .arg(&**name)
+            .arg(*next)
+            .arg(PROTOCOL)
+            .arg(self.remember.as_millis() as u64);
+        let (lane, ids) = (self.lane, format!("s{name}"));
+        let batch = Numbered { messages, lane, name: &ids, first: *next, ms: made_ms };
+        // A message under a key travels as an envelope.
+        let call = batch.add_to(call, key.is_none().then_some(stage));
+        call.reading(move |reply| Answer::read(&reply, lane))
+    }
+
+    /// The error if Redis could not be reached in time, and nothing was sent.
+    pub(super) fn unreached(&self, budget: Budget) -> Error {
+        self.unreachable(match self.fleet.store.work.is_refused() {
+            true => format!("connection refused, tried for {:?}", budget.timeout),
+            false => format!("no answer within {:?}", budget.timeout),
+        })
+    }
+
+    /// Enrolls a new name in Redis, once per name: a late copy must not enroll a forgotten name again.
+    /// Nothing was sent yet.
+    async fn enroll(&self, budget: Budget) -> Result<Numbers, Error> {
+        loop {
+            let (name, asked) = (nonce(), Moment::now());
+            let call = ENROLL.call(&[self.fleet.store.keys.sent(&name)]);
+            let answer = self.fleet.store.work.call(&call, budget.one_try()).await;
+            match answer.and_then(|reply| reply.number(0)) {
+                Ok(now_ms) => {
+                    return Ok(Numbers {
+                        name: name.into(),
+                        next: 1,
+                        asked,
+                        now_ms: now_ms as u64,
+                    });
+                }
+                Err(error) if error.is_passing() && !budget.is_over() => {
+                    tokio::time::sleep(RETRY.min(budget.left())).await;
+                }
+                Err(error) if error.is_oom() => {
+                    return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
+                }
+                // A name without an answer does no harm: nothing was sent under it.
+                Err(error) if error.is_unheard() => {
+                    tracing::debug!(%error, "enroll was not answered");
+                    return Err(self.unreached(budget));
+                }
+                Err(error) => return Err(self.fleet.store.explain(error)),
+            }
+        }
+    }
+}
+
+/// The result of one try.
+enum Try {
+    Sent(Sent),
+    /// This copy added nothing.
+    Refused {
+        error: Error,
+        /// The name can be used for another batch.
+        keeps_name: bool,
+    },
+    /// It may have been added.
+    Unheard,
+    /// It was not added. The next try may succeed.
+    Again,
+    /// Redis has forgotten the name: after an hour without a batch, or because it lost data.
+    Forgotten,
+}
+
+/// What Redis answered to a batch.
+enum Answer {
+    Added,
+    /// A message with this id was sent under the same key before.
+    Duplicate(MessageId),
+    /// A bound is reached; the text says which.
+    Full(String),
+    Protocol(String),
+    Forgotten,
+}
+
+impl Answer {
+    fn read(reply: &Reply, lane: Lane) -> Result<Answer, StoreError> {
+        match reply.tag() {
+            "ok" | "already" => Ok(Answer::Added),
+            "duplicate" => {
+                let id = MessageId::from_redis(&reply.text(0)?);
+                let id =
+                    id.ok_or_else(|| StoreError::odd("the key does not hold the id of a message"))?;
+                Ok(Answer::Duplicate(id))
+            }
+            "full" => Ok(Answer::Full(full(reply, lane)?)),
+            "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
+            "gap" => Ok(Answer::Forgotten),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
