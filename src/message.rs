@@ -363,6 +363,7 @@ impl Message {
 }
 
 /// What stands before the body of an envelope, or before the bodies of a pack.
+#[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) id: MessageId,
     attempt: u32,

@@ -62,7 +62,7 @@ pub fn tick(count: u64, state: impl Into<Vec<u8>>) -> Tick {
 /// Calls the handler with a message, and returns its outcome. It needs a tokio runtime with time, as a
 /// worker has.
 pub async fn handle(handler: impl Handle, new: impl Into<NewMessage>) -> Outcome {
-    crate::worker::handle(&handler, message(new), Instant::now(), TIMEOUT).await
+    crate::worker::handle(&handler, message(new), Instant::now(), TIMEOUT, || ()).await
 }
 
 /// Calls the generator with a tick.

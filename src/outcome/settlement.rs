@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::id::MessageId;
 use crate::membership::Session;
-use crate::queue::Claim;
+use crate::queue::{Block, Claim};
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::Outcome;
@@ -52,10 +53,7 @@ impl Ended {
 /// One open block and its outcomes.
 #[derive(Debug)]
 pub(crate) struct Settlement {
-    pub(crate) n: u64,
-    pub(crate) stamp: String,
-    /// The first id of its pack; empty if its messages came as envelopes.
-    first: String,
+    pub(crate) block: Arc<Block>,
     /// Claims of this block that have no outcome yet.
     open: usize,
     pending: Vec<Ended>,
@@ -75,13 +73,15 @@ pub(crate) enum Settled {
 }
 
 impl Settlement {
-    pub(crate) fn new(n: u64, stamp: String, first: String, open: usize) -> Settlement {
-        Settlement { n, stamp, first, open, pending: Vec::new(), oldest: None, sent: None }
+    pub(crate) fn new(block: Arc<Block>) -> Settlement {
+        let open = block.len();
+        let pending = Vec::with_capacity(open);
+        Settlement { block, open, pending, oldest: None, sent: None }
     }
 
     /// Uses up a claim.
     pub(crate) fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
-        debug_assert_eq!(claim.block, self.n);
+        debug_assert_eq!(claim.block, self.block.n);
         let outcome = match outcome.check_effects() {
             Ok(()) => outcome,
             Err(why) => {
@@ -117,13 +117,14 @@ impl Settlement {
             return Some(Duration::ZERO);
         }
         let waited = self.oldest.map_or(Duration::ZERO, |since| now.duration_since(since));
-        let longest = if self.first.is_empty() { WAIT_MAX } else { WAIT_MAX_PACKED };
+        let longest = if self.block.pack().is_none() { WAIT_MAX } else { WAIT_MAX_PACKED };
         Some(longest.saturating_sub(waited))
     }
 
     /// The ids of outcomes Redis has not acknowledged.
     pub(crate) fn unrecorded(self) -> impl Iterator<Item = MessageId> {
-        self.pending.into_iter().map(|ended| ended.claim.id)
+        let block = self.block;
+        self.pending.into_iter().map(move |ended| block.id(&ended.claim))
     }
 
     /// How many outcomes the next call carries: as many as fit, but at least one. If these are all, the
@@ -156,13 +157,13 @@ impl Settlement {
         let mut all = vec![
             keys.members(),
             keys.blocks(me),
-            keys.block(me, self.n),
+            keys.block(me, self.block.n),
             keys.counts(),
             keys.errors(),
             keys.ledger(),
             keys.config(),
             keys.unread(),
-            keys.pack(me, self.n),
+            keys.pack(me, self.block.n),
         ];
         let mut data: HashMap<&str, usize> = HashMap::new();
         for effect in batch.iter().flat_map(|ended| &ended.outcome.effects) {
@@ -175,8 +176,8 @@ impl Settlement {
         let mut call = SETTLE
             .call(&all)
             .arg(me.as_str())
-            .arg(self.n)
-            .arg(&self.stamp)
+            .arg(self.block.n)
+            .arg(&self.block.stamp)
             .arg(session.trust.lease_ms());
         let names: Vec<_> = batch.iter().filter(|ended| !closing || ended.is_named()).collect();
         if closing {
@@ -184,14 +185,14 @@ impl Settlement {
         } else {
             call.push_arg("-");
         }
-        call = call.arg(&self.first).arg(names.len());
+        call = call.arg(self.block.pack().map_or("", MessageId::as_str)).arg(names.len());
         for Ended { claim, outcome, .. } in &names {
             let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
                 settled_by.info(failure.cause, &failure.reason, session)
             });
             let word = if outcome.failure.is_some() { "f" } else { "d" };
-            call = call.arg(claim.position).arg(word).arg(info);
-            call = match claim.place {
+            call = call.arg(self.block.position(claim)).arg(word).arg(info);
+            call = match self.block.place(claim) {
                 Some(place) => call.arg(place.offset).arg(place.length),
                 None => call.arg("").arg(""),
             };
@@ -199,7 +200,7 @@ impl Settlement {
         for Ended { claim, outcome, .. } in names {
             for effect in &outcome.effects {
                 let index = data.get(effect.name.as_str()).copied().unwrap_or(0);
-                call = call.arg(claim.position).arg(effect.op).arg(index);
+                call = call.arg(self.block.position(claim)).arg(effect.op).arg(index);
                 call = call.arg(&effect.first[..]).arg(&effect.second[..]);
             }
         }
@@ -216,8 +217,9 @@ impl Settlement {
                 std::mem::replace(&mut self.pending, rest)
             }
             Settled::BadEffect(position, why) => {
-                if let Some(ended) =
-                    self.pending.iter_mut().find(|ended| ended.claim.position == *position)
+                let block = &self.block;
+                let mut pending = self.pending.iter_mut();
+                if let Some(ended) = pending.find(|ended| block.position(&ended.claim) == *position)
                 {
                     ended.outcome = Outcome::failed_by(
                         Cause::Handler,

@@ -1,16 +1,16 @@
-//! Blocks and claims: what one fetch moved to one worker.
+//! Fetching blocks of messages, and giving messages back.
 //!
 //! **Invariant:** block numbers rise by one per session, and a number is used for one block only. So
 //! the number of open blocks and the highest number name one state, and Redis is asked for nothing
-//! else. A [`Claim`] is made by a fetch and by nothing else. It is not copied, and settling or giving
-//! back uses it up, so settling twice does not compile.
+//! else.
 
 use crate::id::{MemberId, MessageId};
 use crate::membership::Session;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
-use super::pack::{Place, unpack};
-use crate::message::{Lane, Message};
+use super::claims::NewBlock;
+use super::pack::Pack;
+use crate::message::Lane;
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));
@@ -24,32 +24,11 @@ pub(crate) const ALONE_FROM: u32 = 3;
 const UNREAD_MAX: u32 = 5;
 const UNREAD_TRIES: u32 = 20;
 
-/// The permission to settle one message, once.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    pub(crate) block: u64,
-    pub(crate) position: u32,
-    pub(crate) id: MessageId,
-    pub(crate) attempt: u32,
-    /// Where the message stands in its pack, if it came in one.
-    pub(crate) place: Option<Place>,
-}
-
-/// The messages one fetch moved to this worker.
-#[derive(Debug)]
-pub(crate) struct Block {
-    pub(crate) n: u64,
-    pub(crate) stamp: String,
-    /// The first id of its pack; empty if its messages came as envelopes.
-    pub(crate) first: String,
-    pub(crate) messages: Vec<(Claim, Message, bool)>,
-}
-
 /// What Redis answered to a fetch.
 #[derive(Debug)]
 pub(crate) enum Fetched {
     Blocks {
-        blocks: Vec<Block>,
+        blocks: Vec<NewBlock>,
         /// Returned messages that still wait.
         returned: usize,
     },
@@ -198,59 +177,38 @@ impl Fetched {
         if packed > 0 {
             blocks.push(packed_block(n, stamp, packed, pack)?);
         } else if count == 1 {
-            blocks.push(block(n, stamp, envelopes)?);
+            blocks.push(open_block(n, stamp, envelopes)?);
         } else {
             for (n, envelope) in (n..).zip(envelopes) {
-                blocks.push(block(n, stamp.clone(), std::iter::once(envelope))?);
+                blocks.push(open_block(n, stamp.clone(), std::iter::once(envelope))?);
             }
         }
         Ok(Fetched::Blocks { blocks, returned })
     }
 }
 
-fn block(
+/// A block that came as envelopes. What was settled or given back before a repeat is blank.
+fn open_block(
     n: u64,
     stamp: String,
-    envelopes: impl ExactSizeIterator<Item = Reply>,
-) -> Result<Block, StoreError> {
-    let mut messages = Vec::with_capacity(envelopes.len());
-    for (position, envelope) in envelopes.enumerate() {
+    envelopes: impl Iterator<Item = Reply>,
+) -> Result<NewBlock, StoreError> {
+    let mut all = Vec::new();
+    for (position, envelope) in (0..).zip(envelopes) {
         let envelope = envelope.into_bytes()?;
-        if envelope.is_empty() || envelope == b"-" {
-            continue; // settled or given back before the repeat
+        if !envelope.is_empty() && envelope != b"-" {
+            all.push((position, envelope));
         }
-        let (message, readable) = match Message::parse(envelope) {
-            Ok(message) => (message, true),
-            Err(envelope) => (Message::unreadable(envelope), false),
-        };
-        let claim = Claim {
-            block: n,
-            position: position as u32,
-            id: message.id.clone(),
-            attempt: message.attempt,
-            place: None,
-        };
-        messages.push((claim, message, readable));
     }
-    Ok(Block { n, stamp, first: String::new(), messages })
+    Ok(NewBlock::open(n, stamp, all))
 }
 
 /// A block that came as a pack. If the pack is missing, or holds another number of messages, somebody else has the
 /// block: we were judged dead between the two commands.
-fn packed_block(n: u64, stamp: String, count: usize, pack: Reply) -> Result<Block, StoreError> {
+fn packed_block(n: u64, stamp: String, count: usize, pack: Reply) -> Result<NewBlock, StoreError> {
     let text = if pack.is_nil() { Vec::new() } else { pack.into_bytes()? };
-    let (first, unpacked) = unpack(text, count).ok_or(StoreError::Gone)?;
-    let mut messages = Vec::with_capacity(unpacked.len());
-    for (position, (place, message)) in (0..).zip(unpacked) {
-        let (message, readable) = match message {
-            Ok(message) => (message, true),
-            Err(body) => (Message::unreadable(body), false),
-        };
-        let (id, attempt) = (message.id.clone(), message.attempt);
-        let claim = Claim { block: n, position, id, attempt, place: Some(place) };
-        messages.push((claim, message, readable));
-    }
-    Ok(Block { n, stamp, first: first.to_string(), messages })
+    let pack = Pack::read(text, count).ok_or(StoreError::Gone)?;
+    Ok(NewBlock::packed(n, stamp, pack))
 }
 
 /// Returns messages that were not started to the head of their lane. This is not an attempt.

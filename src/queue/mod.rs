@@ -14,6 +14,7 @@
 
 mod adopt;
 mod block;
+mod claims;
 mod delivery;
 mod group;
 mod lanes;
@@ -23,9 +24,8 @@ mod send;
 
 pub use adopt::PutBack;
 pub(crate) use adopt::{adopt_messages, disown_strays};
-pub(crate) use block::{
-    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Unread, give_back, named,
-};
+pub(crate) use block::{ALONE_FROM, Fetch, Fetched, RETURNED_MAX, Unread, give_back, named};
+pub(crate) use claims::{Block, Claim, Claims, NewBlock};
 pub(crate) use lanes::Turns;
 pub(crate) use push::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
 pub use send::{Sender, Sent};

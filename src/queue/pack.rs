@@ -11,11 +11,12 @@
 //! With the flag for headers every body begins with its headers, `<length>:<headers JSON>`, also if it has none (`2:{}`).
 
 use std::io::Write;
+use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::id::MessageId;
-use crate::message::{Lane, Message, NewMessage};
+use crate::message::{Head, Lane, Message, NewMessage};
 use crate::store::Call;
 
 /// From this many messages, or this many bytes, on a pack costs less than single messages.
@@ -91,27 +92,77 @@ pub(crate) struct Place {
     pub(crate) length: u32,
 }
 
-/// The first id of a pack, and its messages: each with its place, or its bytes if its body cannot be read.
-pub(super) type Unpacked = (MessageId, Vec<(Place, Result<Message, Bytes>)>);
+/// A pack that a worker has claimed. Its messages are read one by one, when they are asked for.
+#[derive(Debug)]
+pub(super) struct Pack {
+    head: Head,
+    text: Bytes,
+    places: Vec<Place>,
+}
 
-/// Reads a pack of exactly this many messages. `None` if it is anything else.
-pub(super) fn unpack(text: Vec<u8>, count: usize) -> Option<Unpacked> {
-    if count > MESSAGES_MAX {
-        return None;
+impl Pack {
+    /// Reads a pack of exactly this many messages. `None` if it is anything else.
+    pub(super) fn read(text: Vec<u8>, count: usize) -> Option<Pack> {
+        if count > MESSAGES_MAX {
+            return None;
+        }
+        let (head, mut at) = Message::pack_head(&text, count)?;
+        let mut places = Vec::with_capacity(count);
+        for _ in 0..count {
+            let place = Place { offset: u32::try_from(at).ok()?, ..Place::read(&text[at..])? };
+            at = place.body()?.end;
+            if at > text.len() {
+                return None;
+            }
+            places.push(place);
+        }
+        (at == text.len()).then(|| Pack { head, text: text.into(), places })
     }
-    let text = Bytes::from(text);
-    let (first, mut at) = Message::pack_head(&text, count)?;
-    let mut messages = Vec::with_capacity(count);
-    for index in 0..count {
-        let digits = text[at..].iter().position(|&byte| byte == b':').filter(|&end| end < 10)?;
-        let length: u32 = std::str::from_utf8(&text[at..at + digits]).ok()?.parse().ok()?;
-        let begin = at + digits + 1;
-        let end = begin.checked_add(length as usize).filter(|&end| end <= text.len())?;
-        let place = Place { offset: u32::try_from(at).ok()?, length };
-        messages.push((place, first.following(index as u64, text.slice(begin..end))));
-        at = end;
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
     }
-    (at == text.len()).then_some((first.id, messages))
+
+    /// The id of its first message.
+    pub(super) fn first(&self) -> &MessageId {
+        &self.head.id
+    }
+
+    pub(super) fn place(&self, index: usize) -> Place {
+        self.places[index]
+    }
+
+    /// The message at this index. The error is its body, if that cannot be read.
+    pub(super) fn message(&self, index: usize) -> Result<Message, Bytes> {
+        let body = self.places[index].body().unwrap_or(0..0);
+        self.head.following(index as u64, self.text.slice(body))
+    }
+}
+
+impl Place {
+    /// Reads the `<length>:` at the beginning of this text.
+    fn read(text: &[u8]) -> Option<Place> {
+        let mut length: u32 = 0;
+        for (digits, &byte) in text.iter().enumerate().take(10) {
+            match byte {
+                b'0'..=b'9' if digits < 9 => length = length * 10 + u32::from(byte - b'0'),
+                // A length with a zero before it is not one of ours.
+                b':' if digits == digits_of(length) => return Some(Place { offset: 0, length }),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Where the body stands in its pack: behind `<length>:`.
+    fn body(self) -> Option<Range<usize>> {
+        let begin = (self.offset as usize).checked_add(digits_of(self.length) + 1)?;
+        Some(begin..begin.checked_add(self.length as usize)?)
+    }
+}
+
+fn digits_of(length: u32) -> usize {
+    length.checked_ilog10().map_or(1, |power| power as usize + 1)
 }
 
 #[cfg(test)]
@@ -123,9 +174,9 @@ mod tests {
     }
 
     fn round_trip(messages: &[NewMessage]) -> Vec<Message> {
-        let (first, read) = unpack(pack(messages), messages.len()).expect("whole");
-        assert_eq!(first.as_str(), "s5f-7");
-        read.into_iter().map(|(_, message)| message.expect("readable")).collect()
+        let pack = Pack::read(pack(messages), messages.len()).expect("whole");
+        assert_eq!((pack.first().as_str(), pack.len()), ("s5f-7", messages.len()));
+        (0..pack.len()).map(|index| pack.message(index).expect("readable")).collect()
     }
 
     #[test]
@@ -152,7 +203,9 @@ mod tests {
         let messages: Vec<NewMessage> =
             (0..64).map(|n| NewMessage::from("x".repeat(n * 3))).collect();
         let text = pack(&messages);
-        for (n, (place, _)) in unpack(text.clone(), 64).expect("whole").1.into_iter().enumerate() {
+        let pack = Pack::read(text.clone(), 64).expect("whole");
+        for n in 0..64 {
+            let place = pack.place(n);
             let text = &text[place.offset as usize..];
             assert!(text.starts_with(format!("{}:", n * 3).as_bytes()));
             assert_eq!(place.length as usize, n * 3);
@@ -163,12 +216,12 @@ mod tests {
     fn a_torn_pack_gives_back_nothing() {
         let messages = vec![NewMessage::from("hello"); 64];
         let text = pack(&messages);
-        assert!(unpack(text.clone(), 64).is_some());
+        assert!(Pack::read(text.clone(), 64).is_some());
         for count in [0, 63, 65] {
-            assert!(unpack(text.clone(), count).is_none(), "{count}");
+            assert!(Pack::read(text.clone(), count).is_none(), "{count}");
         }
         for end in 0..text.len() {
-            assert!(unpack(text[..end].to_vec(), 64).is_none(), "{end}");
+            assert!(Pack::read(text[..end].to_vec(), 64).is_none(), "{end}");
         }
         for odd in [
             "",
@@ -177,8 +230,11 @@ mod tests {
             "1l-|s5f|1|9|1:x",
             "1l-|s5f-7|1|9|-1:x",
             "1l-|s5f-7|1|9|99999999999:x",
+            "1l-|s5f-7|1|9|01:x",
+            "1l-|s5f-7|1|9|:x",
+            "1l-|s5f-18446744073709551615|1|9|1:x",
         ] {
-            assert!(unpack(odd.into(), 1).is_none(), "{odd}");
+            assert!(Pack::read(odd.into(), 1).is_none(), "{odd}");
         }
     }
 

@@ -4,23 +4,27 @@
 //! dead worker.
 
 use std::any::Any;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-use super::{Context, DynHandle};
+use super::{Context, Handle};
 use crate::cause::Cause;
 use crate::message::Message;
 use crate::outcome::Outcome;
 use crate::panic::{drop_quietly, panic_text};
 
-/// Calls the handler with a message, for at most this time from `start` on.
-pub(crate) async fn handle(
-    handler: &dyn DynHandle,
+/// Calls the handler with a message, for at most this time from `start` on. `waits` is called if the handler is not done at
+/// once.
+pub(crate) async fn handle<H: Handle + ?Sized>(
+    handler: &H,
     message: Message,
     start: Instant,
     timeout: Duration,
+    waits: impl FnOnce(),
 ) -> Outcome {
     let context = Context {
         id: message.id.clone(),
@@ -29,19 +33,26 @@ pub(crate) async fn handle(
         deadline: start + timeout,
     };
     // The call itself may panic, too, before there is a future.
-    let called = AssertUnwindSafe(|| handler.handle(message, context));
-    let mut handling = match std::panic::catch_unwind(called) {
-        Ok(handling) => handling,
+    let mut handling = match catch_unwind(AssertUnwindSafe(|| handler.handle(message, context))) {
+        Ok(handling) => pin!(Some(handling)),
         Err(panic) => return panicked(panic),
     };
-    let mut running = AssertUnwindSafe(&mut handling).catch_unwind();
-    // Most handlers of tiny messages are done at once and never need the timer.
-    let outcome = match futures_util::poll!(&mut running) {
-        std::task::Poll::Ready(outcome) => Ok(outcome),
-        std::task::Poll::Pending => tokio::time::timeout(timeout, running).await,
+    let outcome = match handling.as_mut().as_pin_mut() {
+        Some(running) => {
+            let mut running = AssertUnwindSafe(running).catch_unwind();
+            // Most handlers of tiny messages are done at once and never need the timer.
+            match futures_util::poll!(&mut running) {
+                Poll::Ready(outcome) => Ok(outcome),
+                Poll::Pending => {
+                    waits();
+                    tokio::time::timeout(timeout, running).await
+                }
+            }
+        }
+        None => return Outcome::failed("the handler was not called"),
     };
     // The values that the handler leaves behind may panic, too, when they are dropped.
-    let dropped = std::panic::catch_unwind(AssertUnwindSafe(move || drop(handling)));
+    let dropped = catch_unwind(AssertUnwindSafe(|| handling.set(None)));
     match (outcome, dropped) {
         (Ok(Ok(outcome)), Ok(())) => outcome,
         (Ok(Ok(outcome)), Err(panic)) => {

@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
-use super::{Context, DynHandle};
+use super::{Context, DynHandle, Handle};
 use crate::cause::Cause;
 use crate::message::Message;
 use crate::outcome::Outcome;
@@ -30,11 +28,11 @@ pub(crate) fn by_kind(
     }
 }
 
-impl DynHandle for ByKind {
-    fn handle(&self, message: Message, context: Context) -> BoxFuture<'_, Outcome> {
+impl Handle for ByKind {
+    async fn handle(&self, message: Message, context: Context) -> Outcome {
         let kind = message.kind();
         match kind.and_then(|kind| self.kinds.get(kind)).or(self.rest.as_ref()) {
-            Some(handler) => handler.handle(message, context),
+            Some(handler) => handler.handle(message, context).await,
             None => {
                 let known: Vec<&str> = self.kinds.keys().map(String::as_str).collect();
                 let known = known.join(", ");
@@ -42,7 +40,7 @@ impl DynHandle for ByKind {
                     Some(kind) => format!("no handler for the kind {kind:?}: only for {known}"),
                     None => format!("no handler for a message without a kind: only for {known}"),
                 };
-                Box::pin(async { Outcome::failed_by(Cause::Kind, reason) })
+                Outcome::failed_by(Cause::Kind, reason)
             }
         }
     }

@@ -14,6 +14,7 @@ mod slots;
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
@@ -28,6 +29,7 @@ use crate::term::Term;
 pub(crate) use call::handle;
 pub(crate) use kinds::by_kind;
 pub(crate) use runner::{Mode, Worker};
+use slots::Slot;
 
 /// What a handler may know about a message in addition to its payload.
 ///
@@ -149,11 +151,24 @@ where
 
 /// [`Handle`] behind a pointer, so that a fleet has no type parameters.
 pub(crate) trait DynHandle: Send + Sync {
+    /// Handles one message.
     fn handle(&self, message: Message, context: Context) -> BoxFuture<'_, Outcome>;
+
+    /// Runs a slot. Its loop is made for this handler, so there is one box per slot and none per message.
+    fn run(self: Arc<Self>, slot: Slot) -> BoxFuture<'static, ()>;
 }
 
 impl<H: Handle> DynHandle for H {
     fn handle(&self, message: Message, context: Context) -> BoxFuture<'_, Outcome> {
         Box::pin(Handle::handle(self, message, context))
     }
+
+    fn run(self: Arc<Self>, slot: Slot) -> BoxFuture<'static, ()> {
+        Box::pin(slot.run(self))
+    }
+}
+
+/// The outcome of a message that cannot be read.
+fn unreadable() -> Outcome {
+    Outcome::failed_by(Cause::Decode, "not a message of this version")
 }

@@ -16,6 +16,16 @@ const BLOCKS_AHEAD: usize = 3;
 /// A message that has waited for a slot for longer than this is overdue: the plan, and 100 ms.
 pub(super) const OVERDUE: Duration = Duration::from_millis(25 + 100);
 
+/// How much work a slot takes at a time.
+pub(super) const GROUP: Duration = Duration::from_micros(100);
+
+/// How many of the messages that wait a slot takes at a time, if one takes this long: about [`GROUP`] of work, and at most
+/// half of what waits. Before anything is known it is one.
+pub(super) fn group(mean: Option<Duration>, waiting: usize) -> usize {
+    let planned = mean.map_or(1, |mean| GROUP.as_nanos() / mean.as_nanos().max(1));
+    usize::try_from(planned).unwrap_or(usize::MAX).clamp(1, waiting.div_ceil(2).max(1))
+}
+
 /// The load of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
@@ -97,6 +107,17 @@ mod tests {
     #[test]
     fn before_anything_is_known_only_free_slots_are_filled() {
         assert_eq!(ask(load(0, 1, None)), 3);
+    }
+
+    #[test]
+    fn a_slot_takes_a_group_of_quick_messages_and_leaves_half() {
+        let quick = Some(Duration::from_nanos(500));
+        assert_eq!(group(quick, 1000), 200);
+        assert_eq!(group(quick, 100), 50);
+        assert_eq!((group(quick, 1), group(quick, 0)), (1, 1));
+        assert_eq!(group(Some(Duration::ZERO), 1000), 500);
+        assert_eq!(group(Some(Duration::from_millis(1)), 1000), 1);
+        assert_eq!(group(None, 1000), 1);
     }
 
     #[test]

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use tracing::Level;
+
 use crate::notice::{Board, Notice};
 use crate::outcome::{Outcome, Report};
-use crate::queue::Claim;
+use crate::queue::{Block, Claim};
 
 /// A failure is a notice. A done message is logged at the level `debug`. Generated messages and sent
 /// messages have separate targets, for programs that show only one of them.
-pub(super) fn report(board: &Board, claim: Claim, outcome: Outcome, about: Report) {
-    let (id, attempt, kind) = (claim.id, claim.attempt, about.kind);
+pub(super) fn report(board: &Board, block: &Block, claim: &Claim, outcome: Outcome, about: Report) {
+    let (attempt, kind) = (block.attempt(claim), about.kind);
     if let Some(failure) = outcome.failure {
         return board.publish(Notice::MessageFailed {
-            id,
+            id: block.id(claim),
             kind: kind.map(String::from),
             attempt,
             cause: failure.cause,
@@ -20,6 +22,13 @@ pub(super) fn report(board: &Board, claim: Claim, outcome: Outcome, about: Repor
             took: about.took,
         });
     }
+    // An id is made only if somebody reads it.
+    if !tracing::enabled!(target: "artel::done", Level::DEBUG)
+        && !tracing::enabled!(target: "artel::sent", Level::DEBUG)
+    {
+        return;
+    }
+    let id = block.id(claim);
     let took = Duration::from_micros(about.took.as_micros() as u64);
     match id.term() {
         Some(_) => {

@@ -16,14 +16,15 @@ use super::DynHandle;
 use super::exchange::{Exchange, Said};
 use super::plan::{AHEAD, Load, OVERDUE, ask, mean_with};
 use super::report::report;
-use super::slots::{Job, Slots};
-use crate::cause::Cause;
+use super::slots::Slots;
+use super::unreadable;
 use crate::config::Config;
 use crate::membership::{End, Session, somebody_idle};
 use crate::notice::{Board, Notice};
 use crate::outcome::{Ended, Outcome, Report, Settled, SettledBy, Settlement};
 use crate::queue::{
-    ALONE_FROM, Block, Claim, Fetch, Fetched, RETURNED_MAX, Turns, Unread, give_back, named,
+    ALONE_FROM, Claim, Claims, Fetch, Fetched, NewBlock, RETURNED_MAX, Turns, Unread, give_back,
+    named,
 };
 use crate::store::{CALLS, Call, Store, StoreError};
 
@@ -74,10 +75,10 @@ pub(crate) struct Worker {
     /// A fetch may bring messages.
     hungry: bool,
     /// A message that waits until nothing runs beside it.
-    alone: Option<Job>,
+    alone: Option<Claims>,
     alone_runs: bool,
     /// Messages that arrived when this worker no longer wanted any.
-    unwanted: Vec<Job>,
+    unwanted: Vec<Claims>,
     mean: Option<Duration>,
     /// How many returned messages waited when Redis was last asked.
     returned: usize,
@@ -103,8 +104,7 @@ impl Worker {
         board: Board,
         mode: watch::Receiver<Mode>,
     ) -> Worker {
-        let slots =
-            Slots::new(config.concurrency, handler, config.handler_timeout, &session, &board);
+        let slots = Slots::new(config.concurrency, handler, config.handler_timeout, &session);
         let turns = Turns::new(config.lane_weights);
         Worker {
             store,
@@ -167,7 +167,10 @@ impl Worker {
                 self.seek_at = Instant::now() + SEEK_EVERY;
                 seek = Some(seek_idle(self.store.clone(), self.session.clone()));
             }
-            let straggler = self.next_look();
+            let look_again = match exchange {
+                Some(_) => COLLECT_EVERY,
+                None => self.next_look(),
+            };
             tokio::select! {
                 biased;
                 () = over.cancelled() => break,
@@ -187,7 +190,7 @@ impl Worker {
                     self.release = found;
                 }
                 _ = self.mode.changed() => {}
-                () = tokio::time::sleep(straggler), if exchange.is_none() => {}
+                () = tokio::time::sleep(look_again) => {}
             }
         }
         self.end().await;
@@ -201,8 +204,11 @@ impl Worker {
         tally.in_flight.store(0, Ordering::Relaxed);
         tally.claimed.store(0, Ordering::Relaxed);
         tally.idle.store(false, Ordering::Relaxed);
-        for finished in self.slots.stop().await {
-            self.board.publish(Notice::ClaimLost { id: finished.claim.id });
+        for claim in self.slots.stop().await {
+            let block = self.blocks.get(&claim.block);
+            if let Some(id) = block.map(|settlement| settlement.block.id(&claim)) {
+                self.board.publish(Notice::ClaimLost { id });
+            }
         }
         for id in self.blocks.into_values().flat_map(Settlement::unrecorded) {
             self.board.publish(Notice::ClaimLost { id });
@@ -222,19 +228,20 @@ impl Worker {
 
     /// Uses up the claims of finished handlers.
     fn collect(&mut self) {
-        for finished in self.slots.finished() {
+        for finished in self.slots.finished(Instant::now()).into_iter().flatten() {
             self.mean = Some(mean_with(self.mean, finished.report.took));
             self.session.tally.timings.note(finished.report.took);
             self.settle(finished.claim, finished.outcome, finished.report);
         }
         if self.slots.inside() == 0 {
             self.alone_runs = false;
-            if let Some(job) = self.alone.take() {
+            if let Some(claims) = self.alone.take() {
                 self.alone_runs = true;
-                self.slots.start([job]);
+                self.slots.start(claims);
             }
         }
-        let claimed = self.slots.inside() + self.unwanted.len() + usize::from(self.alone.is_some());
+        let unwanted: usize = self.unwanted.iter().map(Claims::len).sum();
+        let claimed = self.slots.inside() + unwanted + self.alone.as_ref().map_or(0, Claims::len);
         let works = *self.mode.borrow() == Mode::Work;
         let idle = works && !self.hungry && claimed < self.config.concurrency;
         let tally = &self.session.tally;
@@ -268,12 +275,12 @@ impl Worker {
         self.settle_with(&mut exchange, now, fetches);
         let release = std::mem::take(&mut self.release) && self.is_overdue();
         if mode != Mode::Work || release {
-            for (n, claims) in self.unstarted(mode) {
-                let Some(block) = self.blocks.get(&n) else { continue };
-                let mut positions: Vec<u32> = claims.iter().map(|claim| claim.position).collect();
+            for (n, mut positions) in self.unstarted(mode) {
+                let Some(settlement) = self.blocks.get(&n) else { continue };
                 positions.sort_unstable();
-                let call = give_back(&self.store, &self.session, n, &block.stamp, &positions);
-                exchange.give_back(n, claims.len(), call);
+                let stamp = &settlement.block.stamp;
+                let call = give_back(&self.store, &self.session, n, stamp, &positions);
+                exchange.give_back(n, positions.len(), call);
             }
         }
         if fetches {
@@ -317,7 +324,7 @@ impl Worker {
             due.is_some_and(|due| due.is_zero() || (fetches && block.open() == 0))
         });
         for block in due.take(SETTLES_MAX) {
-            exchange.settle(block.n, block.call(&self.store, &self.session, &settled_by));
+            exchange.settle(block.block.n, block.call(&self.store, &self.session, &settled_by));
         }
     }
 
@@ -325,18 +332,18 @@ impl Worker {
         self.session.blocks.note(self.blocks.len(), self.next - 1, fetching);
     }
 
-    /// Claims that no handler has started, by block. While we work, a message that must run alone
-    /// stays.
-    fn unstarted(&mut self, mode: Mode) -> BTreeMap<u64, Vec<Claim>> {
-        let mut jobs = self.slots.take_back();
+    /// The positions of messages that no handler has started, by block. While we work, a message that
+    /// must run alone stays.
+    fn unstarted(&mut self, mode: Mode) -> BTreeMap<u64, Vec<u32>> {
+        let mut unstarted = self.slots.take_back();
         if mode != Mode::Work {
-            jobs.extend(self.alone.take().into_iter().chain(self.unwanted.drain(..)));
+            unstarted.extend(self.alone.take().into_iter().chain(self.unwanted.drain(..)));
         }
-        let mut claims: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
-        for job in jobs {
-            claims.entry(job.claim.block).or_default().push(job.claim);
+        let mut positions: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        for claims in unstarted {
+            positions.entry(claims.block()).or_default().extend(claims.positions());
         }
-        claims
+        positions
     }
 
     /// Applies one answer of an exchange.
@@ -407,25 +414,20 @@ impl Worker {
     }
 
     /// Holds a block from now on, and hands its messages to the slots.
-    fn hold(&mut self, block: Block) {
+    fn hold(&mut self, new: NewBlock) {
+        let NewBlock { block, claims, unreadable: odd } = new;
         self.next = block.n + 1;
-        let working = *self.mode.borrow() == Mode::Work;
-        let count = block.messages.len();
-        self.blocks.insert(block.n, Settlement::new(block.n, block.stamp, block.first, count));
-        let mut jobs = Vec::with_capacity(count);
-        for (claim, message, readable) in block.messages {
-            if !readable {
-                let outcome = Outcome::failed_by(Cause::Decode, "not a message of this version");
-                self.settle(claim, outcome, Report::default());
-            } else if !working {
-                self.unwanted.push(Job { claim, message });
-            } else if claim.attempt >= ALONE_FROM {
-                self.alone = Some(Job { claim, message });
-            } else {
-                jobs.push(Job { claim, message });
-            }
+        self.blocks.insert(block.n, Settlement::new(block));
+        for claim in odd {
+            self.settle(claim, unreadable(), Report::default());
         }
-        self.slots.start(jobs);
+        if *self.mode.borrow() != Mode::Work {
+            self.unwanted.push(claims);
+        } else if claims.attempt_max() >= ALONE_FROM {
+            self.alone = Some(claims);
+        } else {
+            self.slots.start(claims);
+        }
     }
 
     fn apply_settled(&mut self, n: u64, answer: Result<Settled, StoreError>) {
@@ -436,24 +438,28 @@ impl Worker {
                 return self.data_loss("the answer to a settle");
             }
         };
-        let Some(block) = self.blocks.get_mut(&n) else { return };
-        let recorded = block.answered(&answer);
+        let Some(settlement) = self.blocks.get_mut(&n) else { return };
+        let recorded = settlement.answered(&answer);
+        let block = settlement.block.clone();
         match answer {
             Settled::Recorded(lost) => {
+                let (tally, mut done) = (&self.session.tally, 0);
                 for Ended { claim, outcome, report: about } in recorded {
-                    if lost.contains(&claim.position) {
-                        self.board.publish(Notice::ClaimLost { id: claim.id });
+                    if !lost.is_empty() && lost.contains(&block.position(&claim)) {
+                        self.board.publish(Notice::ClaimLost { id: block.id(&claim) });
                         continue;
                     }
-                    let (id, attempt) = (claim.id.as_str(), u64::from(claim.attempt));
-                    tracing::trace!(target: CALLS, id, attempt, "recorded");
-                    let counter = match outcome.is_done() {
-                        true => &self.session.tally.done,
-                        false => &self.session.tally.failed,
-                    };
-                    counter.fetch_add(1, Ordering::Relaxed);
-                    report(&self.board, claim, outcome, about);
+                    if tracing::enabled!(target: CALLS, tracing::Level::TRACE) {
+                        let (id, attempt) = (block.id(&claim), u64::from(block.attempt(&claim)));
+                        tracing::trace!(target: CALLS, id = id.as_str(), attempt, "recorded");
+                    }
+                    match outcome.is_done() {
+                        true => done += 1,
+                        false => _ = tally.failed.fetch_add(1, Ordering::Relaxed),
+                    }
+                    report(&self.board, &block, &claim, outcome, about);
                 }
+                tally.done.fetch_add(done, Ordering::Relaxed);
             }
             Settled::BadEffect(..) => {}
             Settled::DataLoss => self.data_loss("the messages left in a block"),

@@ -1,37 +1,33 @@
 //! The slots in which handlers run.
 //!
-//! **Invariant:** every job that enters comes out exactly once: finished, taken back unstarted, or
-//! reported lost when the slots are stopped.
+//! **Invariant:** every claim that enters comes out exactly once: finished, taken back unstarted, or reported lost when the
+//! slots are stopped. What a slot has in hand and not started is never stuck behind a slow handler: a slot puts it back
+//! before it waits, and the worker puts it back if a handler blocks its thread.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::DynHandle;
 use super::call::handle;
-use crate::id::MessageId;
+use super::plan::{GROUP, group};
+use super::{DynHandle, Handle, unreadable};
 use crate::membership::Session;
 use crate::message::Message;
-use crate::notice::{Board, Notice};
 use crate::outcome::{Outcome, Report};
 use crate::panic::drop_quietly;
-use crate::queue::Claim;
+use crate::queue::{Claim, Claims};
 
-/// How many results are reported together while there is more to do.
-const TELL_EVERY: usize = 128;
-/// A result that took this long is reported at once: compared with that, the report costs nothing.
-const TELL_SLOW: Duration = Duration::from_micros(200);
-/// How many tiny messages are handled before other tasks get their turn on the thread.
-const YIELD_EVERY: u32 = 64;
-
-/// A claimed message that waits for a slot.
-pub(super) struct Job {
-    pub(super) claim: Claim,
-    pub(super) message: Message,
-}
+/// A result that took this long is handed in at once: compared with that, handing it in costs nothing.
+const HAND_IN: Duration = Duration::from_micros(200);
+/// A slot that is busy with one message for this long does not soon come to what it has in hand.
+const BLOCKED: Duration = Duration::from_millis(5);
+/// While a slot works on its group, it asks again after this time whether the session is trusted.
+const TRUST_AGAIN: Duration = Duration::from_millis(1);
 
 /// A handler's result.
 pub(super) struct Finished {
@@ -40,40 +36,81 @@ pub(super) struct Finished {
     pub(super) report: Report,
 }
 
-/// The jobs that wait for a slot and the results, under one mutex: a slot that hands in a result takes
-/// its next job in the same step.
+/// What waits for a slot.
 #[derive(Default)]
-struct Jobs {
+struct Queued {
     /// The oldest first, each with the time at which it was added.
-    waiting: VecDeque<(Instant, Job)>,
-    finished: Vec<Finished>,
-    /// Slots that found no job and wait for one.
+    waiting: VecDeque<(Instant, Claims)>,
+    /// How many claims that is.
+    count: usize,
+    /// Slots that found nothing and wait.
     idle: usize,
-    /// Since when each slot has been busy with its job.
-    busy: Vec<Option<Instant>>,
-    running: usize,
 }
 
-impl Jobs {
-    /// Gives a slot its next job, if there is one, and counts the slots that run.
-    fn next(&mut self, slot: usize, now: Instant) -> Option<Job> {
-        let job = self.waiting.pop_front().map(|(_, job)| job);
-        let before = std::mem::replace(&mut self.busy[slot], job.as_ref().map(|_| now));
-        self.running = self.running + usize::from(job.is_some()) - usize::from(before.is_some());
-        job
-    }
-}
-
+/// What slots hand in.
 #[derive(Default)]
+struct Results {
+    finished: Vec<Vec<Finished>>,
+    /// Claims whose handler was stopped.
+    lost: Vec<Claim>,
+}
+
+/// What one slot has in hand. Each slot has cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct SlotState {
+    /// Claims that it has not started.
+    claims: Mutex<Option<(Instant, Claims)>>,
+    /// Since when it is busy with one message, in nanoseconds on the clock of [`Shared`]; 0 if it is not.
+    busy: AtomicU64,
+}
+
 struct Shared {
-    jobs: Mutex<Jobs>,
-    some_job: Notify,
+    queued: Mutex<Queued>,
+    some_work: Notify,
+    results: Mutex<Results>,
     some_finished: Notify,
+    states: Box<[SlotState]>,
+    began: Instant,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Puts claims into the queue, behind the others or before them, and wakes idle slots.
+    fn put(&self, claims: impl IntoIterator<Item = (Instant, Claims)>, first: bool) -> usize {
+        let mut queued = locked(&self.queued);
+        let mut added = 0;
+        for claims in claims.into_iter().filter(|(_, claims)| !claims.is_empty()) {
+            added += claims.1.len();
+            match first {
+                true => queued.waiting.push_front(claims),
+                false => queued.waiting.push_back(claims),
+            }
+        }
+        queued.count += added;
+        let wake = added.min(queued.idle);
+        queued.idle -= wake;
+        drop(queued);
+        for _ in 0..wake {
+            self.some_work.notify_one();
+        }
+        added
+    }
+
+    fn nanos(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.began).as_nanos() as u64 + 1
+    }
+
+    /// For how long each busy slot has been busy with its message.
+    fn busy(&self, now: Instant) -> impl Iterator<Item = (&SlotState, Duration)> {
+        let now = self.nanos(now);
+        let since = |state: &SlotState| state.busy.load(Ordering::Relaxed);
+        let busy = self.states.iter().map(move |state| (state, since(state)));
+        let busy = busy.filter(|(_, since)| *since > 0);
+        busy.map(move |(state, since)| (state, Duration::from_nanos(now.saturating_sub(since))))
     }
 }
 
@@ -81,7 +118,7 @@ impl Shared {
 pub(super) struct Slots {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
-    /// Jobs that went in and have not come out.
+    /// Claims that went in and have not come out.
     inside: usize,
 }
 
@@ -91,61 +128,55 @@ impl Slots {
         handler: &Arc<dyn DynHandle>,
         timeout: Duration,
         session: &Arc<Session>,
-        board: &Board,
     ) -> Slots {
-        let shared = Arc::new(Shared::default());
-        shared.jobs().busy = vec![None; count];
+        let shared = Arc::new(Shared {
+            queued: Mutex::default(),
+            some_work: Notify::new(),
+            results: Mutex::default(),
+            some_finished: Notify::new(),
+            states: (0..count).map(|_| SlotState::default()).collect(),
+            began: Instant::now(),
+        });
         let mut tasks = JoinSet::new();
         for number in 0..count {
             let slot = Slot {
                 number,
                 shared: shared.clone(),
-                handler: handler.clone(),
                 timeout,
                 session: session.clone(),
-                board: board.clone(),
+                mean: None,
+                finished: Vec::new(),
+                running: None,
             };
-            tasks.spawn(slot.run());
+            tasks.spawn(handler.clone().run(slot));
         }
         Slots { shared, tasks, inside: 0 }
     }
 
-    /// Puts jobs into the list. Their number is bounded by what the worker asks Redis for.
-    pub(super) fn start(&mut self, new: impl IntoIterator<Item = Job>) {
-        let mut jobs = self.shared.jobs();
-        let (before, now) = (jobs.waiting.len(), Instant::now());
-        jobs.waiting.extend(new.into_iter().map(|job| (now, job)));
-        let added = jobs.waiting.len() - before;
-        let wake = added.min(jobs.idle);
-        jobs.idle -= wake;
-        drop(jobs);
-        self.inside += added;
-        for _ in 0..wake {
-            self.shared.some_job.notify_one();
-        }
+    /// Has these claims handled. Their number is bounded by what the worker asks Redis for.
+    pub(super) fn start(&mut self, claims: Claims) {
+        self.inside += self.shared.put([(Instant::now(), claims)], false);
     }
 
-    /// Jobs that wait, are being handled, or have a result that was not collected yet.
+    /// Claims that wait, are being handled, or have a result that was not collected yet.
     pub(super) fn inside(&self) -> usize {
         self.inside
     }
 
     /// Handlers that run.
     pub(super) fn running(&self) -> usize {
-        self.shared.jobs().running
+        self.shared.busy(self.shared.began).count()
     }
 
-    /// Slots that have been busy with one job for longer than this.
+    /// Slots that have been busy with one message for longer than this.
     pub(super) fn stuck(&self, now: Instant, longer_than: Duration) -> usize {
-        let jobs = self.shared.jobs();
-        let busy = jobs.busy.iter().flatten();
-        busy.filter(|since| now.saturating_duration_since(**since) > longer_than).count()
+        self.shared.busy(now).filter(|(_, busy)| *busy > longer_than).count()
     }
 
-    /// How long the oldest job has waited for a slot.
+    /// How long the oldest claim has waited for a slot.
     pub(super) fn waited(&self, now: Instant) -> Option<Duration> {
-        let jobs = self.shared.jobs();
-        jobs.waiting.front().map(|(since, _)| now.saturating_duration_since(*since))
+        let queued = locked(&self.shared.queued);
+        queued.waiting.front().map(|(since, _)| now.saturating_duration_since(*since))
     }
 
     /// Waits until something is finished.
@@ -153,23 +184,35 @@ impl Slots {
         self.shared.some_finished.notified().await;
     }
 
-    pub(super) fn finished(&mut self) -> Vec<Finished> {
-        let finished = std::mem::take(&mut self.shared.jobs().finished);
-        self.inside -= finished.len();
+    /// What slots have handed in. What is in the hand of a slot whose handler blocks goes to the others.
+    pub(super) fn finished(&mut self, now: Instant) -> Vec<Vec<Finished>> {
+        for (state, busy) in self.shared.busy(now) {
+            if busy > BLOCKED {
+                let rest = locked(&state.claims).take();
+                self.shared.put(rest, true);
+            }
+        }
+        let finished = std::mem::take(&mut locked(&self.shared.results).finished);
+        self.inside -= finished.iter().map(Vec::len).sum::<usize>();
         finished
     }
 
-    /// Takes back the jobs that no slot has started.
-    pub(super) fn take_back(&mut self) -> Vec<Job> {
-        let jobs: Vec<Job> = self.shared.jobs().waiting.drain(..).map(|(_, job)| job).collect();
-        self.inside -= jobs.len();
-        jobs
+    /// Takes back the claims that no slot has started.
+    pub(super) fn take_back(&mut self) -> Vec<Claims> {
+        let mut queued = locked(&self.shared.queued);
+        queued.count = 0;
+        let mut back: Vec<Claims> = queued.waiting.drain(..).map(|(_, claims)| claims).collect();
+        drop(queued);
+        let states = self.shared.states.iter();
+        back.extend(states.filter_map(|state| Some(locked(&state.claims).take()?.1)));
+        self.inside -= back.iter().map(Claims::len).sum::<usize>();
+        back
     }
 
-    /// Stops every handler where it is. Messages whose handler ran are reported as lost. A handler that
-    /// blocks its thread cannot be stopped: this waits for it for a moment, then leaves it alone.
-    /// Returns the results that were finished meanwhile.
-    pub(super) async fn stop(mut self) -> Vec<Finished> {
+    /// Stops every handler where it is. A handler that blocks its thread cannot be stopped: this waits for it for a moment,
+    /// then leaves it alone. Returns the claims that come to nothing: their handler was stopped, or its result is not
+    /// recorded.
+    pub(super) async fn stop(mut self) -> Vec<Claim> {
         self.tasks.abort_all();
         // The value of a panic in user code may panic when it is dropped.
         let ended = async {
@@ -178,105 +221,151 @@ impl Slots {
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
-        self.finished()
+        let Results { finished, lost } = std::mem::take(&mut *locked(&self.shared.results));
+        let finished = finished.into_iter().flatten().map(|finished| finished.claim);
+        lost.into_iter().chain(finished).collect()
     }
 }
 
-struct Slot {
+/// One slot. It takes about [`GROUP`] of work at a time, and hands in the results together.
+pub(crate) struct Slot {
     number: usize,
     shared: Arc<Shared>,
-    handler: Arc<dyn DynHandle>,
     timeout: Duration,
     session: Arc<Session>,
-    board: Board,
+    /// How long a message took, on the average of the last group.
+    mean: Option<Duration>,
+    finished: Vec<Finished>,
+    /// The claim whose handler runs.
+    running: Option<Claim>,
 }
 
 impl Slot {
-    async fn run(self) {
-        let (mut result, mut now) = (None, Instant::now());
-        let mut handled: u32 = 0;
+    pub(super) async fn run<H: Handle>(mut self, handler: Arc<H>) {
         loop {
-            let job = match self.hand_in(result.take(), now) {
-                Some(job) => job,
-                None => {
-                    let (job, began) = self.next_job().await;
-                    now = began;
-                    job
-                }
-            };
-            let Some((finished, ended)) = self.work(job, now).await else { return };
-            (result, now) = (Some(finished), ended);
-            handled = handled.wrapping_add(1);
-            if handled.is_multiple_of(YIELD_EVERY) {
-                tokio::task::yield_now().await;
-                now = Instant::now();
+            self.next_group().await;
+            if self.work(&*handler).await.is_none() {
+                return;
             }
+            self.hand_in();
+            tokio::task::yield_now().await;
         }
     }
 
-    /// Puts a result into the list and takes the next job, if there is one.
-    fn hand_in(&self, result: Option<Finished>, now: Instant) -> Option<Job> {
-        let mut jobs = self.shared.jobs();
-        let took = result.as_ref().map_or(Duration::ZERO, |finished| finished.report.took);
-        jobs.finished.extend(result);
-        let job = jobs.next(self.number, now);
-        let count = jobs.finished.len();
-        drop(jobs);
-        if count > 0 && (job.is_none() || count >= TELL_EVERY || took >= TELL_SLOW) {
-            self.shared.some_finished.notify_one();
-        }
-        job
+    fn state(&self) -> &SlotState {
+        &self.shared.states[self.number]
     }
 
-    async fn next_job(&self) -> (Job, Instant) {
+    /// Takes the next group from the queue. If nothing waits, the slot counts as idle.
+    fn take_group(&self) -> bool {
+        let mut queued = locked(&self.shared.queued);
+        let count = group(self.mean, queued.count);
+        let Some((since, claims)) = queued.waiting.front_mut() else {
+            queued.idle += 1;
+            return false;
+        };
+        let taken = (*since, claims.split_first(count));
+        if claims.is_empty() {
+            queued.waiting.pop_front();
+        }
+        queued.count -= taken.1.len();
+        // While the queue is locked, so that nobody who takes back all claims misses these.
+        *locked(&self.state().claims) = Some(taken);
+        true
+    }
+
+    /// Takes the next group, as soon as there is one.
+    async fn next_group(&self) {
         loop {
-            // Registered before the list is read, so that no wake-up is lost between the two.
-            let mut woken = std::pin::pin!(self.shared.some_job.notified());
+            // Registered before the queue is looked at, so that no wake-up is lost between the two.
+            let mut woken = std::pin::pin!(self.shared.some_work.notified());
             woken.as_mut().enable();
-            {
-                let mut jobs = self.shared.jobs();
-                let now = Instant::now();
-                if let Some(job) = jobs.next(self.number, now) {
-                    return (job, now);
-                }
-                jobs.idle += 1;
+            if self.take_group() {
+                return;
             }
             woken.await;
         }
     }
 
-    /// Handles one message. Also returns when it was done. `None` if the session is over.
-    async fn work(
-        &self,
-        Job { claim, message }: Job,
-        mut start: Instant,
-    ) -> Option<(Finished, Instant)> {
-        let mut lost = Lost { id: Some(claim.id.clone()), board: &self.board };
-        if !self.session.trust.holds() {
-            if !self.session.trust.wait().await {
-                return None;
+    /// Handles what is in hand. `None` if the session is over.
+    async fn work<H: Handle>(&mut self, handler: &H) -> Option<()> {
+        let began = Instant::now();
+        let (mut now, mut trusted, mut count) = (began, None, 0u32);
+        loop {
+            let Some((claim, message)) = self.hand_out(now) else { break };
+            self.running = Some(claim);
+            if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
+                if !self.session.trust.holds() {
+                    self.put_back();
+                    if !self.session.trust.wait().await {
+                        return None;
+                    }
+                    now = Instant::now();
+                }
+                trusted = Some(now);
             }
-            start = Instant::now();
+            let (kind, outcome) = match message {
+                Ok(message) => {
+                    let kind = message.kind().map(Box::from);
+                    let timeout = self.timeout;
+                    let outcome = handle(handler, message, now, timeout, || self.put_back()).await;
+                    (kind, outcome)
+                }
+                Err(_) => (None, unreadable()),
+            };
+            let ended = Instant::now();
+            let took = ended.duration_since(now);
+            if let Some(claim) = self.running.take() {
+                self.finished.push(Finished { claim, outcome, report: Report { kind, took } });
+            }
+            (now, count) = (ended, count + 1);
+            if took >= HAND_IN {
+                self.hand_in();
+            }
+            // It takes longer than planned: others may have the rest.
+            if now.duration_since(began) > GROUP * 2 {
+                self.put_back();
+                break;
+            }
         }
-        let kind = message.kind().map(Box::from);
-        let outcome = handle(&*self.handler, message, start, self.timeout).await;
-        lost.id = None;
-        let ended = Instant::now();
-        let report = Report { kind, took: ended.duration_since(start) };
-        Some((Finished { claim, outcome, report }, ended))
+        self.state().busy.store(0, Ordering::Relaxed);
+        if count > 0 {
+            self.mean = Some(now.duration_since(began) / count);
+        }
+        Some(())
+    }
+
+    /// The next message in hand. The slot is busy with it from now on.
+    fn hand_out(&self, now: Instant) -> Option<(Claim, Result<Message, Bytes>)> {
+        let next = locked(&self.state().claims).as_mut()?.1.hand_out();
+        if next.is_some() {
+            self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
+        }
+        next
+    }
+
+    /// Hands in what is done, and puts the rest back into the queue.
+    fn put_back(&mut self) {
+        self.hand_in();
+        let rest = locked(&self.state().claims).take();
+        self.shared.put(rest, true);
+    }
+
+    fn hand_in(&mut self) {
+        if self.finished.is_empty() {
+            return;
+        }
+        let finished = std::mem::take(&mut self.finished);
+        locked(&self.shared.results).finished.push(finished);
+        self.shared.some_finished.notify_one();
     }
 }
 
-/// Reports a message as lost if it is dropped with an id: its handler was stopped.
-struct Lost<'a> {
-    id: Option<MessageId>,
-    board: &'a Board,
-}
-
-impl Drop for Lost<'_> {
+/// A slot that is stopped states in everything it has.
+impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.board.publish(Notice::ClaimLost { id });
-        }
+        self.state().busy.store(0, Ordering::Relaxed);
+        self.hand_in();
+        locked(&self.shared.results).lost.extend(self.running.take());
     }
 }

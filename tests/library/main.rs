@@ -16,6 +16,7 @@ mod packs; // batches that travel as one string
 mod recipes; // semaphores, latches, barriers
 mod sending; // anybody may send, and put errors back to work
 mod settings; // one value for the whole fleet
+mod slots;
 mod slow_links; // a large message over a slow link
 
 use std::sync::Arc;

@@ -1,0 +1,243 @@
+//! The messages of one block, and the permissions to settle them.
+//!
+//! **Invariant:** a [`Claim`] is made by a fetch and by nothing else. It is not copied, and settling or giving back uses it
+//! up, so settling twice does not compile. [`Claims`] are split, never copied, and each message is handed out once.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::id::MessageId;
+use crate::message::Message;
+
+use super::pack::{Pack, Place};
+
+/// The permission to settle one message, once.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) block: u64,
+    index: u32,
+}
+
+/// The messages that one fetch moved to this worker.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) n: u64,
+    pub(crate) stamp: String,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Pack(Pack),
+    /// Those that can be read come first.
+    Open(Vec<Entry>),
+}
+
+/// A message that came as an envelope.
+#[derive(Debug)]
+struct Entry {
+    position: u32,
+    id: MessageId,
+    attempt: u32,
+    /// Until it is handed out.
+    message: Mutex<Option<Message>>,
+}
+
+/// A block, as a fetch brings it.
+#[derive(Debug)]
+pub(crate) struct NewBlock {
+    pub(crate) block: Arc<Block>,
+    pub(crate) claims: Claims,
+    /// Those whose envelope cannot be read.
+    pub(crate) unreadable: Vec<Claim>,
+}
+
+impl NewBlock {
+    /// A block that came as a pack.
+    pub(super) fn packed(n: u64, stamp: String, pack: Pack) -> NewBlock {
+        let count = pack.len() as u32;
+        let block = Arc::new(Block { n, stamp, content: Content::Pack(pack) });
+        let claims = Claims { block: block.clone(), indexes: 0..count };
+        NewBlock { block, claims, unreadable: Vec::new() }
+    }
+
+    /// A block that came as envelopes, each with its position.
+    pub(super) fn open(n: u64, stamp: String, envelopes: Vec<(u32, Vec<u8>)>) -> NewBlock {
+        let (mut entries, mut odd) = (Vec::with_capacity(envelopes.len()), Vec::new());
+        for (position, envelope) in envelopes {
+            let (message, to) = match Message::parse(envelope) {
+                Ok(message) => (message, &mut entries),
+                Err(envelope) => (Message::unreadable(envelope), &mut odd),
+            };
+            let (id, attempt) = (message.id.clone(), message.attempt);
+            to.push(Entry { position, id, attempt, message: Mutex::new(Some(message)) });
+        }
+        let (readable, all) = (entries.len() as u32, (entries.len() + odd.len()) as u32);
+        entries.append(&mut odd);
+        let block = Arc::new(Block { n, stamp, content: Content::Open(entries) });
+        let claims = Claims { block: block.clone(), indexes: 0..readable };
+        let unreadable = (readable..all).map(|index| Claim { block: n, index }).collect();
+        NewBlock { block, claims, unreadable }
+    }
+}
+
+impl Block {
+    /// How many messages it has, read or not.
+    pub(crate) fn len(&self) -> usize {
+        match &self.content {
+            Content::Pack(pack) => pack.len(),
+            Content::Open(entries) => entries.len(),
+        }
+    }
+
+    /// The first id of its pack, if its messages came as one.
+    pub(crate) fn pack(&self) -> Option<&MessageId> {
+        match &self.content {
+            Content::Pack(pack) => Some(pack.first()),
+            Content::Open(_) => None,
+        }
+    }
+
+    pub(crate) fn id(&self, claim: &Claim) -> MessageId {
+        match &self.content {
+            Content::Pack(pack) => pack.first().following(claim.index.into()),
+            Content::Open(entries) => entries[claim.index as usize].id.clone(),
+        }
+    }
+
+    pub(crate) fn attempt(&self, claim: &Claim) -> u32 {
+        self.attempt_at(claim.index)
+    }
+
+    fn attempt_at(&self, index: u32) -> u32 {
+        match &self.content {
+            Content::Pack(_) => 1,
+            Content::Open(entries) => entries[index as usize].attempt,
+        }
+    }
+
+    /// Where the message stands in its block in Redis.
+    pub(crate) fn position(&self, claim: &Claim) -> u32 {
+        self.position_at(claim.index)
+    }
+
+    fn position_at(&self, index: u32) -> u32 {
+        match &self.content {
+            Content::Pack(_) => index,
+            Content::Open(entries) => entries[index as usize].position,
+        }
+    }
+
+    /// Where the message stands in its pack, if it came in one.
+    pub(crate) fn place(&self, claim: &Claim) -> Option<Place> {
+        match &self.content {
+            Content::Pack(pack) => Some(pack.place(claim.index as usize)),
+            Content::Open(_) => None,
+        }
+    }
+
+    /// The message at this index, once. The error is the body of one that cannot be read.
+    fn take(&self, index: u32) -> Result<Message, Bytes> {
+        match &self.content {
+            Content::Pack(pack) => pack.message(index as usize),
+            Content::Open(entries) => {
+                let message = &entries[index as usize].message;
+                let message = message.lock().unwrap_or_else(PoisonError::into_inner).take();
+                message.ok_or_else(Bytes::new)
+            }
+        }
+    }
+}
+
+/// Claims of one block that no handler has started, in their order.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    block: Arc<Block>,
+    indexes: Range<u32>,
+}
+
+impl Claims {
+    /// The number of their block.
+    pub(crate) fn block(&self) -> u64 {
+        self.block.n
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.indexes.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.indexes.is_empty()
+    }
+
+    /// The highest attempt among them.
+    pub(crate) fn attempt_max(&self) -> u32 {
+        match &self.block.content {
+            Content::Pack(_) => 1,
+            Content::Open(_) => {
+                let attempts = self.indexes.clone().map(|index| self.block.attempt_at(index));
+                attempts.max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Splits off the first ones, at most this many.
+    pub(crate) fn split_first(&mut self, count: usize) -> Claims {
+        let middle = self.indexes.start + count.min(self.len()) as u32;
+        let indexes = self.indexes.start..middle;
+        self.indexes.start = middle;
+        Claims { block: self.block.clone(), indexes }
+    }
+
+    /// Hands out the next message. The error is the body of one that cannot be read.
+    pub(crate) fn hand_out(&mut self) -> Option<(Claim, Result<Message, Bytes>)> {
+        let index = self.indexes.next()?;
+        Some((Claim { block: self.block.n, index }, self.block.take(index)))
+    }
+
+    /// Their positions in Redis.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = u32> {
+        self.indexes.clone().map(|index| self.block.position_at(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelope(seq: u32, attempt: u32) -> Vec<u8> {
+        format!("1g-|5-{seq}|{attempt}|9|{seq}").into_bytes()
+    }
+
+    #[test]
+    fn claims_are_split_and_each_message_is_handed_out_once() {
+        let envelopes = (0..10).map(|n| (n * 2, envelope(n, 1))).collect();
+        let NewBlock { block, mut claims, unreadable } = NewBlock::open(3, "s".into(), envelopes);
+        assert!(unreadable.is_empty() && block.len() == 10 && block.pack().is_none());
+        let mut first = claims.split_first(4);
+        assert_eq!((first.len(), claims.len()), (4, 6));
+        assert_eq!(first.positions().collect::<Vec<_>>(), [0, 2, 4, 6]);
+        let mut seen = Vec::new();
+        for claims in [&mut first, &mut claims] {
+            while let Some((claim, message)) = claims.hand_out() {
+                assert_eq!(block.id(&claim), message.as_ref().expect("readable").id);
+                assert_eq!(block.position(&claim), seen.len() as u32 * 2);
+                seen.push(message.expect("readable").text().into_owned());
+            }
+        }
+        assert_eq!(seen, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+        assert_eq!(claims.split_first(7).len(), 0);
+    }
+
+    #[test]
+    fn unreadable_ones_are_claims_of_their_own() {
+        let envelopes = vec![(0, envelope(1, 1)), (1, b"odd".to_vec()), (4, envelope(2, 3))];
+        let NewBlock { block, claims, unreadable } = NewBlock::open(3, "s".into(), envelopes);
+        assert_eq!((claims.len(), claims.attempt_max(), block.len()), (2, 3, 3));
+        let positions: Vec<u32> = unreadable.iter().map(|claim| block.position(claim)).collect();
+        assert_eq!(positions, [1]);
+        assert_eq!(block.id(&unreadable[0]).as_str(), "unreadable");
+    }
+}

@@ -1,0 +1,71 @@
+//! Slots that work in groups: a slow handler holds up nobody else's message.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use artel::{Config, Context, Fleet, Message, NewMessage, Outcome};
+use artel_rig::{DEADLINE, Server};
+
+use crate::{NAME, stop, until};
+
+const MESSAGES: u64 = 3000;
+/// Behind many that are quick, so that it is in the middle of a group.
+const SLOW: u64 = 2400;
+
+/// A message that ends only when all others have ended: `wait` says how to pass the time.
+async fn one_waits_for_all_others<W: Future<Output = ()> + Send>(
+    wait: impl Fn() -> W + Clone + Send + Sync + 'static,
+) {
+    let server = Server::any();
+    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
+    let sender = fleet.sender();
+    for batch in 0..MESSAGES / 1000 {
+        let numbers = batch * 1000..(batch + 1) * 1000;
+        let messages: Vec<NewMessage> = numbers.map(|n| n.to_string().into()).collect();
+        sender.send_all(&messages).await.expect("sent");
+    }
+    let ended = Arc::new(AtomicU64::new(0));
+    let handler = {
+        let ended = ended.clone();
+        move |message: Message, _: Context| {
+            let (ended, wait) = (ended.clone(), wait.clone());
+            async move {
+                let began = Instant::now();
+                let is_slow = message.text().parse() == Ok(SLOW);
+                while is_slow && ended.load(Ordering::SeqCst) < MESSAGES - 1 {
+                    if began.elapsed() > DEADLINE {
+                        return Outcome::failed("others wait for this one");
+                    }
+                    wait().await;
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+                Outcome::done()
+            }
+        }
+    };
+    let mut config = Config::default();
+    config.concurrency = 3;
+    let worker = fleet.join().config(config).handle(handler).start().await.expect("joins");
+    until("all of them to be settled", async || {
+        let messages = fleet.status().await.expect("answers").messages;
+        messages.done + messages.failed == MESSAGES
+    })
+    .await;
+    assert_eq!(fleet.status().await.expect("answers").messages.failed, 0);
+    stop([worker]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_waits_holds_up_nobody_else() {
+    one_waits_for_all_others(|| tokio::time::sleep(Duration::from_millis(1))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_blocks_its_thread_holds_up_nobody_else() {
+    one_waits_for_all_others(|| {
+        std::thread::sleep(Duration::from_millis(1));
+        std::future::ready(())
+    })
+    .await;
+}
