@@ -73,7 +73,7 @@ const COMMON: [&str; 13] = [
 ];
 
 /// The crates of this project that have a `src` folder.
-const CRATES: [&str; 5] = ["src", "cli/src", "hub/src", "rig/src", "verify/src"];
+const CRATES: [&str; 6] = ["src", "cli/src", "hub/src", "measure/src", "rig/src", "verify/src"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -14,7 +14,7 @@ const QUEUE: &str = "raw:queue";
 const LEASES: &str = "raw:leases";
 const LEASE: &str = "raw:lease";
 const WAKE: &str = "raw:wake";
-/// Messages per push and per claim.
+/// Messages per claim while latency is measured.
 const BATCH: usize = 100;
 /// How long a batch would be leased; only its presence is checked.
 const LEASE_MS: u64 = 30_000;
@@ -54,8 +54,14 @@ pub(crate) enum Push {
     Bare,
 }
 
-/// Adds `count` messages; says how long that took.
-pub(crate) async fn push(url: &str, count: usize, how: Push) -> Result<Duration> {
+/// Adds `count` messages in batches, with this many loops side by side; says how long that took.
+pub(crate) async fn push(
+    url: &str,
+    count: usize,
+    batch: usize,
+    loops_count: usize,
+    how: Push,
+) -> Result<Duration> {
     let mut connection = connect(url).await?;
     let lease = "member|1794710083943807";
     redis::cmd("SET").arg(LEASE).arg(lease).exec_async(&mut connection).await?;
@@ -63,17 +69,17 @@ pub(crate) async fn push(url: &str, count: usize, how: Push) -> Result<Duration>
     let loaded: String = script.prepare_invoke().load_async(&mut connection).await?;
     let start = Instant::now();
     let mut loops = JoinSet::new();
-    for _ in 0..LOOPS {
+    for _ in 0..loops_count {
         let (mut connection, loaded) = (connection.clone(), loaded.clone());
         loops.spawn(async move {
             let mut payloads = payloads();
-            for _ in 0..count / LOOPS / BATCH {
+            for _ in 0..count / loops_count / batch {
                 let mut push = redis::cmd(if how == Push::Bare { "RPUSH" } else { "EVALSHA" });
                 match how {
                     Push::Bare => push.arg(QUEUE),
                     Push::Fenced => push.arg(&loaded).arg(2).arg(QUEUE).arg(LEASE).arg(lease),
                 };
-                for payload in payloads.by_ref().take(BATCH) {
+                for payload in payloads.by_ref().take(batch) {
                     push.arg(payload);
                 }
                 push.exec_async(&mut connection).await?;
@@ -87,13 +93,18 @@ pub(crate) async fn push(url: &str, count: usize, how: Push) -> Result<Duration>
     Ok(start.elapsed())
 }
 
-/// Claims and acknowledges everything that waits; says how long that took.
-pub(crate) async fn drain(url: &str, count: usize) -> Result<Duration> {
+/// Takes everything that waits, in batches; says how long that took. Fenced, each batch is claimed and acknowledged; bare, it
+/// is lost if its worker dies.
+pub(crate) async fn drain(url: &str, count: usize, batch: usize, how: Push) -> Result<Duration> {
     let connection = connect(url).await?;
     let start = Instant::now();
     let mut loops = JoinSet::new();
     for number in 0..LOOPS {
-        loops.spawn(turns(connection.clone(), number));
+        let connection = connection.clone();
+        match how {
+            Push::Fenced => loops.spawn(turns(connection, number, batch)),
+            Push::Bare => loops.spawn(pops(connection, batch)),
+        };
     }
     let mut taken = 0;
     while let Some(ended) = loops.join_next().await {
@@ -106,7 +117,20 @@ pub(crate) async fn drain(url: &str, count: usize) -> Result<Duration> {
     Ok(took)
 }
 
-async fn turns(mut connection: MultiplexedConnection, number: usize) -> Result<usize> {
+/// Pops until nothing is left.
+async fn pops(mut connection: MultiplexedConnection, batch: usize) -> Result<usize> {
+    let mut taken = 0;
+    loop {
+        let popped: Option<Vec<Vec<u8>>> =
+            redis::cmd("LPOP").arg(QUEUE).arg(batch).query_async(&mut connection).await?;
+        match popped {
+            Some(messages) => taken += messages.len(),
+            None => return Ok(taken),
+        }
+    }
+}
+
+async fn turns(mut connection: MultiplexedConnection, number: usize, size: usize) -> Result<usize> {
     let turn = redis::Script::new(TURN);
     let (mut last, mut taken) = (String::new(), 0);
     for batch in 0.. {
@@ -119,7 +143,7 @@ async fn turns(mut connection: MultiplexedConnection, number: usize) -> Result<u
             .arg(&last)
             .arg(&next)
             .arg(LEASE_MS)
-            .arg(BATCH)
+            .arg(size)
             .invoke_async(&mut connection)
             .await?;
         let redis::Value::Array(messages) = claimed else {

@@ -16,6 +16,11 @@ impl Series {
         Series(self.0.iter().zip(&other.0).map(|(one, two)| one / two).collect())
     }
 
+    /// Round by round, one and the other.
+    pub(crate) fn plus(&self, other: &Series) -> Series {
+        Series(self.0.iter().zip(&other.0).map(|(one, two)| one + two).collect())
+    }
+
     pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

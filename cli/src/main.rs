@@ -50,8 +50,8 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let global = args.global.clone();
     let look = || place(&global, Need::Nothing).map(|(place, _)| place);
     let action = args.action()?;
-    // A process of `verify` has no log: it writes everything into its history.
-    if !matches!(action, Action::VerifyPart(_)) {
+    // A process of `verify` or `bench` has no log.
+    if !matches!(action, Action::VerifyPart(_) | Action::BenchPart(_)) {
         let of_up = matches!(&action, Action::Run(run) if run.tethered);
         printer::start_log(&global, of_up);
         let (file, variables) = layers::remarks();
@@ -77,6 +77,8 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Action::Lock(command) => commands::lock::lock(&look()?, &command).await,
         Action::Verify(options) => commands::verify::verify(&global, &options, words).await,
         Action::VerifyPart(part) => commands::verify::part(&global, part).await,
+        Action::Bench(options) => commands::bench::bench(&global, &options, words).await,
+        Action::BenchPart(part) => commands::bench::part(&global, part).await,
         Action::Embedded(command) => {
             commands::embedded::embedded(&settings::private(&global)?, &command)
         }

@@ -1,5 +1,6 @@
 //! Turns options into the configuration of the library.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use artel::{Address, Config, Durability, Fleet};
@@ -60,6 +61,26 @@ pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>)
         redis = redis.with_identity(read(certificate)?, read(key)?);
     }
     Ok((Place { redis, fleet: global.fleet.clone() }, hold))
+}
+
+/// The server that the command line names for `verify` or `bench`, if it does. An address from the environment or from a
+/// file may be that of a production server, so it is not used.
+pub(crate) fn named_server(
+    command: &str,
+    global: &Global,
+    words: &[OsString],
+) -> Result<Option<String>, Failure> {
+    let said = |flag: &&str| {
+        let with = format!("{flag}=");
+        words.iter().any(|word| word == flag || word.to_string_lossy().starts_with(&with))
+    };
+    let elsewhere = ["--host", "--port", "--db", "--redis-url-file", "--fleet"];
+    if let Some(word) = elsewhere.into_iter().find(said) {
+        return Err(Failure::new(USAGE, format!("{command} knows no {word}")).hint(
+            "`--redis redis://127.0.0.1:PORT` names a server; without it a private one is started",
+        ));
+    }
+    Ok(global.redis.clone().filter(|url| said(&"--redis") && url != "private"))
 }
 
 /// The address that was given, if any.

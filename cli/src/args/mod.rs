@@ -3,6 +3,7 @@
 //! **Invariant:** every option has one definition, here. Help, completions, man pages, environment
 //! variables, keys of the file and `config init` all come from it (see `layers.rs`).
 
+mod bench;
 mod errors;
 mod run;
 mod send;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub(crate) use bench::{BenchArgs, BenchPartArgs};
 pub(crate) use errors::{
     DropArgs, ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs,
 };
@@ -259,6 +261,12 @@ enum Command {
     /// One process of `verify`
     #[command(hide = true)]
     VerifyPart(PartArgs),
+    /// Measure a fleet on private servers: throughput, latency, failover, recovery, wake-ups, memory,
+    /// CPU
+    Bench(BenchArgs),
+    /// One process of `bench`
+    #[command(hide = true)]
+    BenchPart(BenchPartArgs),
     /// Clean up after dead members
     Clean(CleanArgs),
     /// Show or stop the private server, which is used when no address is given
@@ -378,6 +386,8 @@ pub(crate) enum Action {
     Lock(LockCommand),
     Verify(VerifyArgs),
     VerifyPart(PartArgs),
+    Bench(BenchArgs),
+    BenchPart(BenchPartArgs),
     Embedded(EmbeddedCommand),
     Config(ConfigCommand),
     Completions(clap_complete::Shell),
@@ -425,6 +435,8 @@ impl Args {
             Some(Command::Lock(command)) => Action::Lock(command),
             Some(Command::Verify(options)) => Action::Verify(options),
             Some(Command::VerifyPart(part)) => Action::VerifyPart(part),
+            Some(Command::Bench(options)) => Action::Bench(options),
+            Some(Command::BenchPart(part)) => Action::BenchPart(part),
             Some(Command::Clean(CleanArgs { .. })) => Action::CleanTemp,
             Some(Command::Embedded(command)) => Action::Embedded(command),
             Some(Command::Config(command)) => Action::Config(command),

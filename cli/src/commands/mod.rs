@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub(crate) mod bench;
 pub(crate) mod clean;
 pub(crate) mod config;
 pub(crate) mod data;

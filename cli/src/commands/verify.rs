@@ -23,8 +23,7 @@ const LEASE_MIN: Duration = Duration::from_millis(500);
 /// How often the progress is printed where no progress bar can be drawn.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Runs it. An address is used only if it is on the command line: an address from the environment
-/// or from a file may be that of a production server.
+/// Runs it.
 pub(crate) async fn verify(
     global: &Global,
     args: &VerifyArgs,
@@ -66,22 +65,10 @@ pub(crate) async fn verify(
 
 /// The server to break: the one that was named, or a private one.
 fn target(global: &Global, args: &VerifyArgs, words: &[OsString]) -> Result<Target, Failure> {
-    let said = |flag: &&str| {
-        let with = format!("{flag}=");
-        words.iter().any(|word| word == flag || word.to_string_lossy().starts_with(&with))
-    };
-    let elsewhere = ["--host", "--port", "--db", "--redis-url-file", "--fleet"];
-    if let Some(word) = elsewhere.into_iter().find(said) {
-        return Err(Failure::new(USAGE, format!("verify knows no {word}")).hint(
-            "`--redis redis://127.0.0.1:PORT` names a server; without it a private one is started",
-        ));
-    }
-    match (&global.redis, said(&"--redis")) {
-        (Some(url), true) if url != "private" => {
-            Ok(Target::Given { url: url.clone(), anyway: args.i_know })
-        }
-        _ => Ok(Target::Private(settings::private(global)?.find_program()?)),
-    }
+    Ok(match settings::named_server("verify", global, words)? {
+        Some(url) => Target::Given { url, anyway: args.i_know },
+        None => Target::Private(settings::private(global)?.find_program()?),
+    })
 }
 
 fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Failure> {

@@ -2,6 +2,7 @@
 //! error, a hint, the right code, no secret.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod bench; // what is measured, and what is left alone
 mod fake; // a server that claims to be older than it is
 mod image; // the files for containers
 mod large; // replies without end
