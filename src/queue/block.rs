@@ -59,7 +59,7 @@ pub(crate) struct Fetch {
     /// How many messages at most; 0 only uses up the number.
     pub(crate) max: usize,
     pub(crate) bytes_max: usize,
-    /// How many returned messages it may bring, each in a block of its own.
+    /// How many blocks it may open: one for each returned message, or for each pack.
     pub(crate) blocks: usize,
     /// How many blocks the worker holds, and their numbers if they are few.
     pub(crate) held: usize,
@@ -78,15 +78,21 @@ pub(crate) fn named(held: impl ExactSizeIterator<Item = u64>) -> String {
 }
 
 impl Fetch {
+    /// The keys of its blocks: the pack of the first one, all lists, and the packs of the others.
     fn block_keys(&self, store: &Store, me: &MemberId) -> impl Iterator<Item = String> {
-        (self.n..).take(self.blocks).map(|n| store.keys.block(me, n))
+        let numbers = (self.n..).take(self.blocks);
+        let lists = numbers.map(|n| store.keys.block(me, n));
+        let mut packs = self.pack_keys(store, me);
+        packs.next().into_iter().chain(lists).chain(packs)
+    }
+
+    fn pack_keys(&self, store: &Store, me: &MemberId) -> impl Iterator<Item = String> {
+        (self.n..).take(self.blocks).map(|n| store.keys.pack(me, n))
     }
 
     pub(crate) fn call(&self, store: &Store, session: &Session) -> Call<Fetched> {
-        let first = self.n;
-        let (pack, mut keys) =
-            (store.keys.pack(&session.id, self.n), between(store, &session.id, self.lanes));
-        keys.push(pack.clone());
+        let (first, blocks_max) = (self.n, self.blocks);
+        let mut keys = between(store, &session.id, self.lanes);
         keys.extend(self.block_keys(store, &session.id));
         FETCH
             .call(&keys)
@@ -100,8 +106,8 @@ impl Fetch {
             .arg(&self.known)
             .arg(store.keys.chunks())
             .refreshing(&["ok", "empty", "burnt", "closed", "gap", "stray"])
-            .then_get(pack)
-            .reading(move |reply| Fetched::read(reply, first))
+            .then_get(self.pack_keys(store, &session.id).collect())
+            .reading(move |reply| Fetched::read(reply, first, blocks_max))
     }
 
     /// Gives back the messages of this fetch, which could not be read, and uses up its numbers.
@@ -109,7 +115,6 @@ impl Fetch {
         let mut keys = between(store, &session.id, Lane::ALL);
         let fixed = &store.keys;
         keys.extend([fixed.unread(), fixed.errors(), fixed.ledger(), fixed.config()]);
-        keys.push(fixed.pack(&session.id, self.n));
         keys.extend(self.block_keys(store, &session.id));
         UNREAD
             .call(&keys)
@@ -157,8 +162,8 @@ impl Unread {
 }
 
 impl Fetched {
-    /// Reads the answer to the fetch whose first block is `n`.
-    fn read(reply: Reply, n: u64) -> Result<Fetched, StoreError> {
+    /// Reads the answer to the fetch of this many blocks at most, whose first one is `n`.
+    fn read(reply: Reply, n: u64, blocks_max: usize) -> Result<Fetched, StoreError> {
         match reply.tag() {
             "ok" => {}
             "empty" => return Ok(Fetched::Empty),
@@ -169,14 +174,19 @@ impl Fetched {
         }
         let (stamp, count) = (reply.text(0)?, reply.number(1)? as usize);
         let (returned, packed) = (reply.number(2)? as usize, reply.number(3)? as usize);
-        let mut envelopes = reply.into_parts();
-        let pack = envelopes.pop().ok_or_else(|| StoreError::odd("reply too short"))?;
-        let mut envelopes = envelopes.into_iter();
-        envelopes.nth(3);
+        let mut parts = reply.into_parts();
+        let packs = parts.split_off(parts.len().saturating_sub(blocks_max));
+        let mut envelopes = parts.into_iter().skip(3);
         let mut blocks = Vec::with_capacity(count);
         if packed > 0 {
-            blocks.push(packed_block(n, stamp, packed, pack)?);
-        } else if count == 1 {
+            for ((n, packed), pack) in (n..).zip(envelopes).zip(packs) {
+                let packed = packed.into_number()? as usize;
+                blocks.push(packed_block(n, stamp.clone(), packed, pack)?);
+            }
+            return Ok(Fetched::Blocks { blocks, returned });
+        }
+        envelopes.next();
+        if count == 1 {
             blocks.push(open_block(n, stamp, envelopes)?);
         } else {
             for (n, envelope) in (n..).zip(envelopes) {

@@ -6,7 +6,7 @@
 -- KEYS[10] unread HASH, message id -> how often it was given back, and the members that could not read it
 -- KEYS[11] errors STREAM   KEYS[12] ledger STREAM   KEYS[13] config HASH
 -- KEYS[14] pack:<me>:<n> STRING: block n, if its messages came as a pack
--- KEYS[15…] block:<me>:<n> LIST, the blocks of one fetch
+-- KEYS[15…] block:<me>:<n> LIST, the blocks of one fetch; behind them: pack:<me>:<n + 1> STRING and so on
 -- ARGV    me, n (the number of the first block), lease_ms, the lanes' letters in the order of KEYS[6…9],
 --         workers_max, tries_max (that many workers, or tries of any of them, fail a message)
 -- Returns {'ok', the last number of this fetch, then for each message: its id and its result}, 'gone'; the results:
@@ -20,14 +20,15 @@
 local me, n = ARGV[1], tonumber(ARGV[2])
 if not deadline_of(KEYS[1], me) then return 'gone' end
 refresh(KEYS[1], me, clock(), ARGV[3])
-local last = n + #KEYS - 15
+local blocks = (#KEYS - 13) / 2
+local last = n + blocks - 1
 local hi = math.max(tonumber(redis.call('HGET', KEYS[2], 'hi') or '0'), last)
 redis.call('HSET', KEYS[2], 'hi', whole(hi))
 local found = {}
-for i = 15, #KEYS do
+for i = 15, 14 + blocks do
   local number = whole(n + i - 15)
   if redis.call('HEXISTS', KEYS[2], number) == 1 then
-    if i == 15 then lay_open(KEYS[14], KEYS[15]) end
+    lay_open(KEYS[i == 15 and 14 or i + blocks - 1], KEYS[i])
     for _, message in ipairs(redis.call('LRANGE', KEYS[i], 0, -1)) do
       if message ~= '' and message ~= '-' then found[#found + 1] = message end
     end

@@ -155,14 +155,19 @@ impl Connection {
     pub(super) async fn send_with(&mut self, cmd: &redis::Cmd, with: &With) -> RedisResult<Value> {
         match with {
             With::Nothing => self.send(cmd).await,
-            With::Get(key) => {
+            With::Get(keys) => {
                 let mut pipe = redis::pipe();
-                pipe.add_command(cmd.clone()).get(&**key);
-                let mut answers = self.inner.send_packed_commands(&pipe, 0, 2).await?;
-                let (got, answer) = (answers.pop(), answers.pop());
-                let mut answer = extract(answer.unwrap_or(Value::Nil))?;
+                pipe.add_command(cmd.clone());
+                for key in &**keys {
+                    pipe.get(key);
+                }
+                let answers = self.inner.send_packed_commands(&pipe, 0, 1 + keys.len()).await?;
+                let mut answers = answers.into_iter();
+                let mut answer = extract(answers.next().unwrap_or(Value::Nil))?;
                 if let Value::Array(parts) = &mut answer {
-                    parts.push(extract(got.unwrap_or(Value::Nil))?);
+                    for got in answers {
+                        parts.push(extract(got)?);
+                    }
                 }
                 Ok(answer)
             }

@@ -75,8 +75,8 @@ pub(super) enum With {
     Nothing,
     /// The script runs in a `MULTI`, behind a `SET` of this key to these bytes and before its `DEL`.
     Stage(Arc<Staged>),
-    /// A `GET` of this key follows. Its answer is the last part of the script's.
-    Get(Arc<str>),
+    /// A `GET` of each of these keys follows. The answers are the last parts of the script's.
+    Get(Arc<[String]>),
 }
 
 /// A key that exists only while its script runs.
@@ -163,9 +163,9 @@ impl<R> Call<R> {
         self
     }
 
-    /// Has a `GET` of this key follow.
-    pub(crate) fn then_get(mut self, key: String) -> Call<R> {
-        self.with = With::Get(key.into());
+    /// Has a `GET` of each of these keys follow.
+    pub(crate) fn then_get(mut self, keys: Vec<String>) -> Call<R> {
+        self.with = With::Get(keys.into());
         self
     }
 

@@ -11,6 +11,7 @@ mod plan;
 mod report;
 mod runner;
 mod slots;
+mod waits;
 
 use std::future::Future;
 use std::marker::PhantomData;

@@ -18,28 +18,26 @@ use super::plan::{AHEAD, Load, OVERDUE, ask, mean_with};
 use super::report::report;
 use super::slots::Slots;
 use super::unreadable;
+use super::waits::{WAIT_RETRY, pending_or, seek_idle, wait_for_token};
 use crate::config::Config;
-use crate::membership::{End, Session, somebody_idle};
+use crate::membership::{End, Session};
 use crate::notice::{Board, Notice};
 use crate::outcome::{Ended, Outcome, Report, Settled, SettledBy, Settlement};
 use crate::queue::{
     ALONE_FROM, Claim, Claims, Fetch, Fetched, NewBlock, RETURNED_MAX, Turns, Unread, give_back,
     named,
 };
-use crate::store::{CALLS, Call, Store, StoreError};
+use crate::store::{CALLS, Store, StoreError};
 
-/// An idle worker asks Redis at least this often, with or without a token: a frozen worker may have
-/// taken the token.
-const IDLE_MAX: Duration = Duration::from_secs(1);
 /// The longest time a result waits to be collected. A slot that is busy with a slow message has not yet
 /// reported the quick one before it.
 const COLLECT_EVERY: Duration = Duration::from_millis(25);
-/// Pause after a wait for a token that failed.
-const WAIT_RETRY: Duration = Duration::from_millis(100);
 /// How long to sleep if there is nothing to wait for.
 const REST: Duration = Duration::from_secs(3600);
 /// The most blocks that are settled in one round trip. The others follow in the next.
 const SETTLES_MAX: usize = 500;
+/// The most packs that one fetch may bring.
+const PACKS_MAX: usize = 8;
 /// How often to look for an idle worker while a message is overdue.
 const SEEK_EVERY: Duration = Duration::from_millis(500);
 
@@ -82,6 +80,8 @@ pub(crate) struct Worker {
     mean: Option<Duration>,
     /// How many returned messages waited when Redis was last asked.
     returned: usize,
+    /// How many messages the last pack had; 0 if the last messages did not come as one.
+    pack_len: usize,
     /// Overdue messages go back with the next exchange: another worker is idle.
     release: bool,
     /// The earliest time to look for an idle worker again.
@@ -124,6 +124,7 @@ impl Worker {
             unwanted: Vec::new(),
             mean: None,
             returned: 0,
+            pack_len: 0,
             release: false,
             seek_at: Instant::now(),
             fetch_at: Instant::now(),
@@ -284,13 +285,12 @@ impl Worker {
             }
         }
         if fetches {
-            let free = self.config.concurrency.saturating_sub(self.slots.inside());
             let fetch = Fetch {
                 n: self.next,
                 lanes: self.turns.order(self.turn + self.next),
                 max: want.min(self.readable),
                 bytes_max: self.config.block_bytes_max,
-                blocks: self.returned.min(free).min(self.readable).clamp(1, RETURNED_MAX),
+                blocks: self.blocks_wanted(want),
                 held: self.blocks.len(),
                 known: named(self.blocks.keys().copied()),
             };
@@ -299,6 +299,17 @@ impl Worker {
         }
         self.note_blocks(fetches);
         exchange.begin(self.config.durability.replicas())
+    }
+
+    /// How many blocks a fetch of this many messages may open.
+    fn blocks_wanted(&self, want: usize) -> usize {
+        let free = self.config.concurrency.saturating_sub(self.slots.inside());
+        // Returned messages come alone, so no more than there are slots for. Packs come whole.
+        let blocks = match self.returned {
+            0 => want.checked_div(self.pack_len).unwrap_or(1).min(PACKS_MAX),
+            returned => returned.min(free).min(RETURNED_MAX),
+        };
+        blocks.min(self.readable).max(1)
     }
 
     /// How many messages to ask for.
@@ -374,6 +385,10 @@ impl Worker {
         match answer {
             Ok(Fetched::Blocks { blocks, returned }) => {
                 self.returned = returned;
+                self.pack_len = blocks.last().map_or(0, |new| match new.block.pack() {
+                    Some(_) => new.block.len(),
+                    None => 0,
+                });
                 self.readable = self.readable.saturating_mul(2);
                 blocks.into_iter().for_each(|block| self.hold(block));
             }
@@ -469,31 +484,5 @@ impl Worker {
     fn data_loss(&self, what: &'static str) {
         self.board.publish(Notice::DataLossSeen { what });
         self.session.end(End::DataLoss);
-    }
-}
-
-/// Is another worker idle?
-fn seek_idle(store: Store, session: Arc<Session>) -> BoxFuture<'static, bool> {
-    Box::pin(async move {
-        let timeout = session.trust.call_timeout();
-        let found = somebody_idle(&store.work, &store.keys, &session.id, timeout).await;
-        found.unwrap_or(false)
-    })
-}
-
-/// Waits for a wake token, at most a second. A fetch follows in any case: token, time-out or error.
-fn wait_for_token(store: Store) -> BoxFuture<'static, ()> {
-    Box::pin(async move {
-        let call = Call::plain("BLPOP").arg(store.keys.wake()).arg(IDLE_MAX.as_secs_f64());
-        if store.wait.call(&call, IDLE_MAX * 2).await.is_err() {
-            tokio::time::sleep(WAIT_RETRY).await;
-        }
-    })
-}
-
-async fn pending_or<T>(future: Option<&mut BoxFuture<'static, T>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Held {
 }
 
 impl World<'_> {
-    /// Reads the pack that a fetch promised. Between the two anything may have happened.
+    /// Reads the packs that a fetch promised. Between the two anything may have happened.
     pub(super) fn take_pack(&mut self, at: usize, me: &str, n: u64, answer: &Answer) {
         if self.pick(10) == 0
             && let Some(other) =
@@ -28,17 +28,22 @@ impl World<'_> {
             self.lab.send(&adopt);
             self.note("adopted before the pack was read");
         }
-        let packed: usize = answer.at(4).parse().expect("a number");
-        let pack = self.lab.pack(me, n);
-        let (first, places) = pack.map(|pack| places(&pack)).unwrap_or_default();
-        if places.len() != packed {
-            return self.end_session(at, me);
+        let count: usize = answer.at(2).parse().expect("a number");
+        let mut blocks = Vec::new();
+        for (n, index) in (n..).zip(4..4 + count) {
+            let packed: usize = answer.at(index).parse().expect("a number");
+            let pack = self.lab.pack(me, n);
+            let (first, places) = pack.map(|pack| places(&pack)).unwrap_or_default();
+            if places.len() != packed {
+                return self.end_session(at, me);
+            }
+            let (stamp, open) = (answer.at(1).to_owned(), vec![true; packed]);
+            blocks.push((n, Held { stamp, open, first, places }));
         }
-        self.note("pack read");
-        let (stamp, open) = (answer.at(1).to_owned(), vec![true; packed]);
+        self.note(if count > 1 { "several packs read" } else { "pack read" });
         let process = &mut self.processes[at];
-        process.next = n + 1;
-        process.blocks.insert(n, Held { stamp, open, first, places });
+        process.next = n + count as u64;
+        process.blocks.extend(blocks);
     }
 }
 

@@ -272,6 +272,9 @@ impl Lab {
         let pack = format!("pack:{me}:{n}");
         keys.push(&pack);
         keys.extend(own.iter().map(String::as_str));
+        let packs: Vec<String> =
+            own.iter().map(|block| block.replacen("block", "pack", 1)).collect();
+        keys.extend(packs.iter().skip(1).map(String::as_str));
         let chunks = self.key("chunk:");
         self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3", "", &chunks])
     }
@@ -293,6 +296,9 @@ impl Lab {
         let pack = format!("pack:{me}:{n}");
         keys.extend(["unread", "errors", "ledger", "config", &pack]);
         keys.extend(own.iter().map(String::as_str));
+        let packs: Vec<String> =
+            own.iter().map(|block| block.replacen("block", "pack", 1)).collect();
+        keys.extend(packs.iter().skip(1).map(String::as_str));
         self.late("unread", &keys, &[me, &n, &lease, "hgnl", "3", "6"])
     }
 

@@ -21,6 +21,7 @@ mod repeats; // every script: the reply lost, a late copy
 mod rules; // the scripts, possibly with one rule switched off
 mod schedule; // all of it at random, checked after every step
 mod sending; // sent once, put back once
+mod several_packs; // one fetch that brings several of them
 mod state; // what a generator keeps, and the end of a fleet
 mod tenures; // locks end with their session, events have generations
 mod unread; // what a worker cannot read is for others

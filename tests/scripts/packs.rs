@@ -6,7 +6,7 @@ use crate::lab::{Lab, Late, NOBODY, on_each_server, proves};
 use crate::pack_calls::places;
 
 /// A fleet without a ledger, whose generator has pushed these payloads as one pack; its term.
-fn packed(lab: &mut Lab, payloads: &[&str]) -> String {
+pub(super) fn packed(lab: &mut Lab, payloads: &[&str]) -> String {
     for id in ["gen", "w", "x"] {
         let call = lab.join_wanting(id, &[("ledger", "0"), ("backlog_max", "2000")], false);
         assert_eq!(lab.send(&call), "ok");
@@ -18,7 +18,7 @@ fn packed(lab: &mut Lab, payloads: &[&str]) -> String {
 }
 
 /// Is everything in one place, and every count right?
-fn is_whole(lab: &mut Lab) -> bool {
+pub(super) fn is_whole(lab: &mut Lab) -> bool {
     let snapshot = Snapshot::try_read(&mut lab.connection, "lab", true).expect("it answers");
     let (waiting, claimed) = (snapshot.waiting() as i64, snapshot.claimed() as i64);
     let all = waiting + claimed + lab.count("done") + lab.count("failed");
@@ -213,7 +213,7 @@ fn a_script_that_needs_single_messages_lays_the_pack_open() {
             let adopt = lab.adopt_call("x", "w", 1, 2);
             lab.send(&adopt) == "ok" && lab.lane("returned").len() == 2
         }),
-        ("unread", "    if i == 15 then lay_open(KEYS[14], KEYS[15]) end\n", |lab, _| {
+        ("unread", "    lay_open(KEYS[i == 15 and 14 or i + blocks - 1], KEYS[i])\n", |lab, _| {
             let unread = lab.unread_call("w", 1, 1);
             lab.send(&unread) == "ok" && lab.lane("generated").len() == 3
         }),

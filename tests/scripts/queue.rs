@@ -203,7 +203,7 @@ fn a_block_is_bounded_by_bytes_and_never_empty() {
 /// ⚑ A message that was returned travels alone: poison must not take innocents with it.
 #[test]
 fn a_returned_message_travels_alone() {
-    let alone = "while #reply - 5 < math.min(max, #KEYS - 10) do";
+    let alone = "while #reply - 5 < math.min(max, blocks_max) do";
     proves("fetch", alone, "while #reply - 4 < max do", |lab| {
         lab.leader_with("gen", &["1", "2", "3"]);
         die_with_block(lab, "w1", 2);

@@ -399,6 +399,7 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
         "fetch closed",
         "fetch of several blocks",
         "pack read",
+        "several packs read",
         "adopted before the pack was read",
         "unread ok",
         "late unread ok",

@@ -131,7 +131,7 @@ fn a_fetch_that_was_given_up_opens_nothing() {
 /// block that was opened since.
 #[test]
 fn a_late_copy_of_giving_up_takes_nothing_away() {
-    proves("unread", "local last = n + #KEYS - 15", "local last = n", |lab| {
+    proves("unread", "local last = n + blocks - 1", "local last = n", |lab| {
         lab.leader_with("gen", &["1", "2", "3"]);
         lab.join("w");
         let fetch = lab.fetch_many("w", 1, 1, NOBODY, 3);
