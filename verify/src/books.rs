@@ -108,6 +108,12 @@ impl Books {
     }
 
     /// Sends a command whose answer does not matter.
+    /// From now on the fleet keeps its ledger, or does not.
+    pub(crate) fn keep_ledger(&mut self, keep: bool) -> RedisResult<()> {
+        let (config, keep) = (key("config"), if keep { "-1" } else { "0" });
+        self.say(&["HSET", &config, "ledger", keep])
+    }
+
     pub(crate) fn say(&mut self, words: &[&str]) -> RedisResult<()> {
         self.with(|connection| {
             let mut command = redis::cmd(words[0]);

@@ -8,36 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::books::{Settled, Snapshot};
 use crate::history::{Entry, Id, Source, id_text};
 use crate::member::{ATTEMPTS_MAX, has_effects, is_failed};
+use crate::numbers::Numbers;
 use crate::promise::{Invariant, Seen, Violation};
 use crate::sent::Sendings;
 
 /// More violations than this are not useful.
 const VIOLATIONS_MAX: usize = 50;
-
-/// A set of small numbers.
-#[derive(Debug, Default)]
-struct Numbers(Vec<u64>);
-
-impl Numbers {
-    /// Adds a number; `false` if it was in the set already.
-    fn put(&mut self, number: u64) -> bool {
-        let (word, bit) = (number as usize / 64, 1 << (number % 64));
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        let new = self.0[word] & bit == 0;
-        self.0[word] |= bit;
-        new
-    }
-
-    fn count(&self) -> u64 {
-        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
-    }
-
-    fn has(&self, number: u64) -> bool {
-        self.0.get(number as usize / 64).is_some_and(|word| word & (1 << (number % 64)) != 0)
-    }
-}
 
 /// The messages that one generator numbered in its term, or one sender.
 #[derive(Debug, Default)]
@@ -82,8 +58,12 @@ pub(crate) struct Checker {
     sendings: Sendings,
     /// Redis may have lost messages of terms up to this one.
     lossy: u64,
+    /// The fleet does not always keep its ledger. Messages without an entry are judged by effects and counters.
+    pub(crate) unledgered: bool,
     pub(crate) violations: Vec<Violation>,
     pub(crate) seen: Seen,
+    /// Outcomes that Redis confirmed to a worker.
+    pub(crate) confirmed: u64,
 }
 
 impl Checker {
@@ -193,6 +173,7 @@ impl Checker {
     /// message.
     fn recorded(&mut self, id: Id, attempt: u32) {
         let new = self.all.entry(id.0).or_default().recorded.put(id.1);
+        self.confirmed += u64::from(new);
         if attempt != 1 {
             self.recorded_again.insert(id, attempt);
         }
@@ -272,11 +253,13 @@ impl Checker {
     /// Nothing is broken at this moment: checks that counters and facts agree.
     pub(crate) fn quiet(&mut self, now: &Snapshot) {
         let added = now.count("generated") + now.count("sent");
-        let there = (now.waiting + now.held + now.settled) as i64;
+        let counted = now.count("done") + now.count("failed");
+        let settled = if self.unledgered { counted } else { now.settled as i64 };
+        let there = (now.waiting + now.held) as i64 + settled;
         if added != there {
             let what = format!(
-                "{added} were added; {} wait, {} are held, {} are settled",
-                now.waiting, now.held, now.settled
+                "{added} were added; {} wait, {} are held, {settled} are settled",
+                now.waiting, now.held
             );
             self.blame(Invariant::BooksBalance, what, Vec::new());
         }
@@ -286,9 +269,8 @@ impl Checker {
                 format!("the generators' state counts {state} messages, and {made} were generated");
             self.blame(Invariant::StateKept, what, Vec::new());
         }
-        let settled = now.count("done") + now.count("failed");
         self.compare("claimed", now.count("claimed"), now.held as i64);
-        self.compare("done + failed", settled, now.settled as i64);
+        self.compare("done + failed", counted, settled);
     }
 
     fn compare(&mut self, name: &str, count: i64, fact: i64) {
@@ -317,6 +299,9 @@ impl Checker {
     /// The last check: the queue is empty and the ledger is read.
     pub(crate) fn finish(&mut self, now: &Snapshot) {
         self.quiet(now);
+        if self.unledgered {
+            self.assume(now);
+        }
         if self.keeps() {
             self.count(now);
         }
@@ -365,6 +350,32 @@ impl Checker {
         for (invariant, what, about) in found {
             self.blame(invariant, what, about);
         }
+    }
+
+    /// Every message without an entry in the ledger was settled once, if all is well: it failed if it was kept as an error, and
+    /// else it is done. If that is not so, effects or counters disagree.
+    fn assume(&mut self, now: &Snapshot) {
+        let again: HashSet<Id> = self.sendings.origins().collect();
+        let kept: HashSet<Id> =
+            self.taken.keys().chain(&now.errors).chain(&again).copied().collect();
+        let mut assumed = Vec::new();
+        for (source, book) in self.all.iter().filter(|(source, _)| !self.forgot(**source)) {
+            let upto = book.accepted.max(book.highest);
+            for id in book.missing(*source, upto).map(|seq| (*source, seq)) {
+                let failed = kept.contains(&id);
+                let started = |attempt: &u32| self.attempts.contains(&(id, *attempt));
+                let attempt = match self.recorded_again.get(&id) {
+                    Some(attempt) => *attempt,
+                    None if book.recorded.has(id.1) => 1,
+                    // Its last worker died, perhaps before it started.
+                    None if failed && !is_failed(id) => ATTEMPTS_MAX,
+                    None => (2..=ATTEMPTS_MAX).rev().find(started).unwrap_or(1),
+                };
+                assumed.push(Settled { id, failed, attempt });
+            }
+        }
+        self.seen.settled_without_ledger = assumed.len() as u64;
+        assumed.iter().for_each(|settled| self.settled(settled));
     }
 
     /// Checks the outcomes of the messages of one term, or of one sender.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::books::Books;
 use crate::check::Checker;
 use crate::history::{self, Entry};
-use crate::options::{Options, Progress, Stop, Target, Trouble};
+use crate::member::NO_CHOICE;
+use crate::options::{Keeps, Options, Progress, Stop, Target, Trouble};
 use crate::plan::{Kind, Step};
 use crate::process::{Ended, Process};
 use crate::promise::Invariant;
@@ -108,6 +109,9 @@ pub fn run(
     let (possible, missing) = possible(options, library.as_deref())?;
     let options = &possible;
     let lossy = options.kinds.iter().any(|kind| kind.loses_data());
+    if options.keeps(QUIET_EVERY) != Keeps::Always {
+        std::fs::write(options.dir.join(NO_CHOICE), b"")?;
+    }
     let mut director = Director {
         options,
         stop,
@@ -116,6 +120,7 @@ pub fn run(
         watch: Watch::new(lossy),
         missing,
     };
+    director.watch.checker.unledgered = options.keeps(QUIET_EVERY) != Keeps::Always;
     let begun = Instant::now();
     if let Err(trouble) = director.perform(tell).and_then(|()| director.settle(tell)) {
         director.clear();
@@ -129,6 +134,8 @@ impl Director<'_> {
         self.quiet(tell, "starting")?;
         let begun = Instant::now();
         self.begun = begun;
+        let keeps = self.options.keeps(QUIET_EVERY);
+        let mut kept = keeps == Keeps::Always;
         let mut schedule = Schedule::new(self.options, begun);
         let (mut look, mut quiet) = (begun, begun + QUIET_EVERY);
         // Stop at the first violation: later events would only hide it.
@@ -161,6 +168,10 @@ impl Director<'_> {
             }
             if now >= quiet {
                 self.quiet(tell, "checking")?;
+                if keeps == Keeps::ByTurns {
+                    kept = !kept;
+                    self.again(|books| books.keep_ledger(kept))?;
+                }
                 quiet = Instant::now() + QUIET_EVERY;
             }
             std::thread::sleep(PAUSE);
@@ -204,7 +215,9 @@ impl Director<'_> {
 
     pub(crate) fn progress(&self, doing: &'static str) -> Progress {
         let elapsed = self.begun.elapsed();
-        let (faults, settled) = (self.watch.counts.values().sum(), self.watch.checker.seen.settled);
+        let checker = &self.watch.checker;
+        let (faults, settled) =
+            (self.watch.counts.values().sum(), checker.seen.settled.max(checker.confirmed));
         let violations = self.watch.checker.violations.len();
         Progress { elapsed, faults, settled, terms: self.watch.outages.terms, violations, doing }
     }

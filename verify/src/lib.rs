@@ -18,6 +18,7 @@ mod check;
 mod director;
 mod history;
 mod member;
+mod numbers;
 mod options;
 mod plan;
 mod process;
@@ -33,7 +34,7 @@ mod wakes;
 
 pub use director::run;
 pub use member::Part;
-pub use options::{Options, Progress, Stop, Target, Trouble};
+pub use options::{Keeps, Options, Progress, Stop, Target, Trouble};
 pub use plan::Kind;
 pub use promise::{Invariant, Seen, Violation};
 pub use report::{Paths, Report, Times, Verdict};

@@ -21,6 +21,18 @@ pub enum Target {
     },
 }
 
+/// When the fleet keeps its ledger. A ledger makes scripts look into packs; without it they are settled whole, and effects
+/// and counters must show that every message was settled once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Keeps {
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+    /// By turns.
+    ByTurns,
+}
+
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -44,9 +56,22 @@ pub struct Options {
     pub seed: u64,
     /// The faults to inject.
     pub kinds: Vec<Kind>,
+    /// When the fleet keeps its ledger; `None`: by turns if there is time for it.
+    pub ledger: Option<Keeps>,
 }
 
 impl Options {
+    /// When the fleet keeps its ledger, if a turn takes this long. A Redis that loses data would lose the turn, too.
+    pub(crate) fn keeps(&self, turn: Duration) -> Keeps {
+        let lossy = self.kinds.iter().any(|kind| kind.loses_data());
+        match self.ledger {
+            Some(Keeps::ByTurns) | None if lossy => Keeps::Always,
+            None if self.time < turn * 2 => Keeps::Always,
+            None => Keeps::ByTurns,
+            Some(keeps) => keeps,
+        }
+    }
+
     /// The highest rate, in messages per second, that these members can handle. Half of them are
     /// broken at times.
     pub fn rate_max(members: usize) -> u64 {

@@ -135,6 +135,8 @@ pub struct Seen {
     pub accepted: u64,
     /// Messages with an outcome.
     pub settled: u64,
+    /// Of these, those that were settled while the fleet kept no ledger.
+    pub settled_without_ledger: u64,
     /// Messages with a second outcome: there must be none.
     pub settled_twice: u64,
     /// Messages that were sent or put back to work, not generated.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use artel_verify::Kind;
+use artel_verify::{Keeps, Kind};
 
 use super::values::time;
 
@@ -31,6 +31,11 @@ pub(crate) struct VerifyArgs {
     /// Redis itself loses data
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = kinds)]
     pub(crate) faults: Kinds,
+
+    /// When the fleet keeps its ledger: always, never, or by turns of 20 s. Without it packs are settled
+    /// whole [default: by turns in runs of 40 s and more]
+    #[arg(long, value_name = "WHEN", value_parser = keeps)]
+    pub(crate) ledger: Option<Keeps>,
 
     /// How long a session lasts without a refresh
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
@@ -73,6 +78,15 @@ fn kinds(text: &str) -> Result<Kinds, String> {
     all.sort();
     all.dedup();
     Ok(Kinds(all))
+}
+
+fn keeps(text: &str) -> Result<Keeps, String> {
+    match text {
+        "always" => Ok(Keeps::Always),
+        "never" => Ok(Keeps::Never),
+        "by-turns" => Ok(Keeps::ByTurns),
+        _ => Err("must be always, never or by-turns".to_owned()),
+    }
 }
 
 fn rate(text: &str) -> Result<u64, String> {

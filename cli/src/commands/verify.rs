@@ -101,6 +101,7 @@ fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Fai
         lease: args.lease,
         seed: args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
         kinds: args.faults.0.clone(),
+        ledger: args.ledger,
     })
 }
 

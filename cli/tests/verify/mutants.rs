@@ -9,7 +9,7 @@ use artel_rig::{Kind, clean_command};
 use serde_json::Value;
 
 use crate::ARTEL;
-use crate::rules::{MUTANTS, Mutant};
+use crate::rules::{MUTANTS, Mutant, WITHOUT_LEDGER};
 
 /// Runs `verify` on the mutant. Which promises it found broken.
 fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
@@ -43,6 +43,9 @@ fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
             &keep,
         ],
     );
+    if WITHOUT_LEDGER.contains(&mutant.name) {
+        command.args(["--ledger", "never"]);
+    }
     let edit = |(script, rule, instead): &(&str, &str, &str)| {
         format!("{script}\u{1f}{rule}\u{1f}{instead}")
     };

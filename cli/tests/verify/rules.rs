@@ -28,7 +28,13 @@ const NO_KEY: (&str, &str, &str) =
 const REFRESH: &str =
     "redis.call('ZADD', members, 'XX', string.format('%.0f', now_ms + lease_ms), me)";
 
-pub(crate) const MUTANTS: [Mutant; 45] = [
+/// These are looked for in a fleet without a ledger, where packs are settled whole.
+pub(crate) const WITHOUT_LEDGER: [&str; 2] = [
+    "a failed message out of a pack is kept under another number",
+    "failed messages out of a pack are not kept",
+];
+
+pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "a member whose time is up is not judged dead",
         rules: &[],
@@ -245,6 +251,32 @@ pub(crate) const MUTANTS: [Mutant; 45] = [
         seeds: [1, 2, 3],
         time: "8s",
         broken: &["each-attempt-once", "answers-true"],
+    },
+    Mutant {
+        name: WITHOUT_LEDGER[0],
+        rules: &[],
+        edits: &[(
+            "settle",
+            "return head .. whole(seq + at) .. tail",
+            "return head .. whole(seq) .. tail",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["errors-kept", "effects-equal-outcomes", "nothing-invented"],
+    },
+    Mutant {
+        name: WITHOUT_LEDGER[1],
+        rules: &[],
+        edits: &[(
+            "settle",
+            "if it[2] == 'f' then redis",
+            "if it[2] == 'f' and not head then redis",
+        )],
+        faults: "kill-worker",
+        seeds: [1, 2, 3],
+        time: "8s",
+        broken: &["errors-kept", "effects-equal-outcomes", "nothing-invented", "books-balance"],
     },
     Mutant {
         name: "a fetch does not say what it took",

@@ -169,3 +169,66 @@ fn what_redis_lost_is_counted_and_not_blamed() {
     assert_eq!(found(&mut checker), []);
     assert_eq!(checker.seen.lost_with_redis, 10);
 }
+
+/// The same without a ledger: only histories, effects and counters are left.
+fn play_unledgered(checker: &mut Checker, term: u64, many: u64) -> Snapshot {
+    let mut ledgered = Checker::default();
+    play(&mut ledgered, term, "m1.1", 0, many);
+    checker.unledgered = true;
+    checker.history("m1.1", &Entry::Make { term, seq: 1, many });
+    for seq in 1..=many {
+        let id = in_term(term, seq);
+        let start = Entry::Start { id, attempt: 1, maker: "m1.1".into(), made: seq };
+        checker.history("m9.1", &start);
+        let failed = is_failed(id);
+        checker.history("m9.1", &Entry::End { id, attempt: 1, failed });
+        // Of some of them the worker died before it was answered.
+        if seq % 3 != 0 {
+            checker.history("m9.1", &Entry::Recorded { id, attempt: 1 });
+        }
+        if failed {
+            checker.history("taker.1", &Entry::Took(id));
+        }
+    }
+    checker.accepted((term, many));
+    Snapshot { settled: 0, ..books(&ledgered) }
+}
+
+#[test]
+fn without_a_ledger_effects_and_counters_judge() {
+    type Spoil = fn(&mut Checker, &mut Snapshot);
+    let cases: [(&[Invariant], Spoil); 5] = [
+        (&[], |_, _| {}),
+        // Lost: it was never settled, and so it is not counted, or its effects are missing.
+        (&[Invariant::BooksBalance, Invariant::BooksBalance], |_, now| {
+            *now.counts.get_mut("done").expect("a counter") -= 1;
+        }),
+        (&[Invariant::EffectsEqualOutcomes], |_, now| {
+            let (count, _) = now.effects.get_mut(&Source::Term(100)).expect("a term");
+            *count -= 1;
+        }),
+        // Done twice.
+        (&[Invariant::BooksBalance, Invariant::BooksBalance], |_, now| {
+            *now.counts.get_mut("done").expect("a counter") += 1;
+        }),
+        // A message was kept that no handler has failed, at its first attempt.
+        (&[Invariant::NothingInvented], |checker, now| {
+            let id = (1..).map(|seq| in_term(100, seq));
+            let mut id = id.filter(|id| !is_failed(*id) && !has_effects(*id) && id.1 % 3 != 0);
+            checker.history("taker.1", &Entry::Took(id.next().expect("one")));
+            *now.counts.get_mut("done").expect("a counter") -= 1;
+            *now.counts.get_mut("failed").expect("a counter") += 1;
+            *now.counts.get_mut("taken").expect("a counter") += 1;
+        }),
+    ];
+    for (number, (expected, spoil)) in cases.into_iter().enumerate() {
+        let mut checker = Checker::default();
+        let mut now = play_unledgered(&mut checker, 100, 200);
+        spoil(&mut checker, &mut now);
+        checker.finish(&now);
+        let found: Vec<Invariant> =
+            checker.violations.iter().map(|violation| violation.invariant).collect();
+        assert_eq!(found, expected, "case {number}: {:?}", checker.violations);
+        assert_eq!(checker.seen.settled_without_ledger, 200);
+    }
+}
