@@ -75,6 +75,10 @@ impl Undelivered {
     }
 }
 
+/// How long a call waits for the batch before it, unless that ends sooner. Then it has those that wait sent beside it: whoever
+/// should do so may be stuck, or gone.
+pub(crate) const WAIT_MAX: Duration = Duration::from_millis(25);
+
 /// How a call that travelled with others ended: the id of its first message.
 type Answer = Result<MessageId, Undelivered>;
 
@@ -84,14 +88,22 @@ pub(crate) struct Line(Mutex<Calls>);
 
 #[derive(Default)]
 struct Calls {
-    /// A batch is on its way.
-    is_busy: bool,
+    /// The turn that is responsible for those that wait; 0 if none is.
+    turn: u64,
+    turns: u64,
     waiting: VecDeque<Waiting>,
+}
+
+impl Calls {
+    fn begin(&mut self) -> u64 {
+        self.turns += 1;
+        self.turn = self.turns;
+        self.turn
+    }
 }
 
 /// A call that waits for the next batch.
 pub(crate) struct Waiting {
-    pub(crate) messages: Vec<NewMessage>,
     pub(crate) budget: Budget,
     place: Arc<Place>,
     answer: oneshot::Sender<Answer>,
@@ -104,17 +116,15 @@ pub(crate) struct Waiter {
 }
 
 /// Decides between a caller that leaves and a batch that takes its messages.
-#[derive(Default)]
 struct Place(Mutex<State>);
 
-#[derive(Default)]
 enum State {
-    #[default]
-    Waiting,
-    /// The caller has left: its messages are not sent.
-    Left,
+    /// Its messages are in no batch.
+    Waiting(Vec<NewMessage>),
     /// Its messages are in a batch. This is the id of the first of them.
     Numbered(MessageId),
+    /// The caller has left, before its messages were numbered or after.
+    Left { in_doubt: bool },
 }
 
 impl Place {
@@ -125,25 +135,38 @@ impl Place {
     /// The caller leaves. Returns the id of its first message, if its messages are in a batch.
     fn leave(&self) -> Option<MessageId> {
         let mut state = self.state();
-        match &*state {
-            State::Numbered(id) => Some(id.clone()),
-            State::Waiting | State::Left => {
-                *state = State::Left;
-                None
-            }
+        let in_doubt = matches!(*state, State::Numbered(_) | State::Left { in_doubt: true });
+        match std::mem::replace(&mut *state, State::Left { in_doubt }) {
+            State::Numbered(id) => Some(id),
+            State::Waiting(_) | State::Left { .. } => None,
         }
     }
 }
 
 impl Waiting {
-    /// Puts its messages into a batch, or gives them other numbers there. Returns false if the caller has left.
-    pub(crate) fn number(&self, first: MessageId) -> bool {
+    /// Puts its messages into a batch. `None` if the caller has left.
+    pub(crate) fn number(&self, first: MessageId) -> Option<Vec<NewMessage>> {
         let mut state = self.place.state();
-        let is_here = !matches!(*state, State::Left);
-        if is_here {
-            *state = State::Numbered(first);
+        match std::mem::replace(&mut *state, State::Numbered(first)) {
+            State::Waiting(messages) => Some(messages),
+            other => {
+                *state = other;
+                None
+            }
         }
-        is_here
+    }
+
+    /// Takes its messages out of a batch that was not added. Returns false if the caller has left in doubt meanwhile: then its
+    /// number must not be used again.
+    pub(crate) fn withdraw(&self, messages: Vec<NewMessage>) -> bool {
+        let mut state = self.place.state();
+        match *state {
+            State::Left { in_doubt } => !in_doubt,
+            State::Waiting(_) | State::Numbered(_) => {
+                *state = State::Waiting(messages);
+                true
+            }
+        }
     }
 
     /// Tells the caller how it ended. A caller that has left needs no answer.
@@ -151,25 +174,42 @@ impl Waiting {
         let _ = self.answer.send(how);
     }
 
-    fn has_left(&self) -> bool {
-        matches!(*self.place.state(), State::Left)
-    }
-
-    fn bytes(&self) -> usize {
-        self.messages.iter().map(|message| message.payload().len()).sum()
+    /// How many messages it has, and their bytes. `None` if the caller has left.
+    fn size(&self) -> Option<(usize, usize)> {
+        match &*self.place.state() {
+            State::Waiting(messages) => {
+                let bytes = messages.iter().map(|message| message.payload().len()).sum();
+                Some((messages.len(), bytes))
+            }
+            State::Numbered(_) | State::Left { .. } => None,
+        }
     }
 }
 
 impl Waiter {
-    /// Waits for the answer for this long. Without one the caller leaves: the error is the id of its first message, if its
-    /// messages may have been sent.
-    pub(crate) async fn wait(mut self, time: Duration) -> Result<Answer, Option<MessageId>> {
-        if let Ok(Ok(answer)) = tokio::time::timeout(time, &mut self.answer).await {
-            return Ok(answer);
+    /// Waits for the answer for this long. `Err(true)` if there is none yet, `Err(false)` if there will be none: whoever had
+    /// its messages is gone.
+    pub(crate) async fn wait(&mut self, time: Duration) -> Result<Answer, bool> {
+        match tokio::time::timeout(time, &mut self.answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(false),
+            Err(_) => Err(true),
         }
+    }
+
+    /// Are its messages in no batch?
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(*self.place.state(), State::Waiting(_))
+    }
+
+    /// The caller leaves. Returns how it ended, if it is known or in doubt; `None` if nothing was sent.
+    pub(crate) fn leave(&mut self) -> Option<Answer> {
         let left = self.place.leave();
         // It may have come in the last moment.
-        self.answer.try_recv().map_err(|_| left)
+        match self.answer.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(_) => left.map(|id| Err(Undelivered::InDoubt(id))),
+        }
     }
 }
 
@@ -179,52 +219,72 @@ impl Drop for Waiter {
     }
 }
 
+/// What a caller does.
+pub(crate) enum Joined<'a> {
+    /// It waits with others.
+    Waits(Waiter),
+    /// It sends its messages itself, and then those that wait: this is its turn.
+    Sends(u64, Cow<'a, [NewMessage]>),
+}
+
 impl Line {
     fn calls(&self) -> MutexGuard<'_, Calls> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the calls that wait, if a batch is on its way. Gives the messages back if there is none: then the caller
-    /// sends them itself, and the lane is busy until [`end`](Self::end).
-    pub(crate) fn join<'a>(
-        &self,
-        messages: Cow<'a, [NewMessage]>,
-        budget: Budget,
-    ) -> Result<Waiter, Cow<'a, [NewMessage]>> {
+    /// Joins the calls that wait, if a batch is on its way.
+    pub(crate) fn join<'a>(&self, messages: Cow<'a, [NewMessage]>, budget: Budget) -> Joined<'a> {
         let mut calls = self.calls();
-        if !std::mem::replace(&mut calls.is_busy, true) {
-            return Err(messages);
+        if calls.turn == 0 {
+            return Joined::Sends(calls.begin(), messages);
         }
-        let (place, (answer, answered)) = (Arc::<Place>::default(), oneshot::channel());
-        let messages = messages.into_owned();
-        calls.waiting.push_back(Waiting { messages, budget, place: place.clone(), answer });
-        Ok(Waiter { place, answer: answered })
+        let (answer, answered) = oneshot::channel();
+        let place = Arc::new(Place(Mutex::new(State::Waiting(messages.into_owned()))));
+        calls.waiting.push_back(Waiting { budget, place: place.clone(), answer });
+        Joined::Waits(Waiter { place, answer: answered })
     }
 
-    /// No batch is on its way any more. Returns false if calls wait: then the lane stays busy.
-    pub(crate) fn end(&self) -> bool {
+    /// This turn is over. Returns the next one if calls wait, unless another turn is responsible for them.
+    pub(crate) fn end(&self, turn: u64) -> Option<u64> {
         let mut calls = self.calls();
-        calls.is_busy = !calls.waiting.is_empty();
-        !calls.is_busy
+        if calls.turn != turn {
+            return None;
+        }
+        if calls.waiting.is_empty() {
+            calls.turn = 0;
+            return None;
+        }
+        Some(calls.begin())
     }
 
-    /// The next calls that fit into one batch, at most this many. Empty if nobody waits.
+    /// A new turn for those that wait, beside one that takes too long.
+    pub(crate) fn take_over(&self) -> u64 {
+        self.calls().begin()
+    }
+
+    /// The next calls that fit into one batch, at most this many, all with the same time-out. Empty if nobody waits.
     pub(crate) fn next(
         &self,
         calls_max: usize,
         messages_max: usize,
         bytes_max: usize,
     ) -> Vec<Waiting> {
-        let (mut next, mut messages, mut bytes) = (Vec::new(), 0, 0);
+        let (mut next, mut messages, mut bytes) = (Vec::<Waiting>::new(), 0, 0);
         let mut calls = self.calls();
         while let Some(first) = calls.waiting.front() {
-            messages += first.messages.len();
-            bytes += first.bytes();
-            let fits = messages <= messages_max && bytes <= bytes_max;
-            if next.len() == calls_max || (!fits && !next.is_empty()) {
-                break;
+            if let Some((count, length)) = first.size() {
+                (messages, bytes) = (messages + count, bytes + length);
+                let fits = messages <= messages_max && bytes <= bytes_max;
+                let same =
+                    next.first().is_none_or(|one| one.budget.timeout == first.budget.timeout);
+                let goes_along = next.is_empty() || (fits && same);
+                if next.len() == calls_max || !goes_along {
+                    break;
+                }
+                next.extend(calls.waiting.pop_front());
+            } else {
+                calls.waiting.pop_front();
             }
-            next.extend(calls.waiting.pop_front().filter(|call| !call.has_left()));
         }
         next
     }
@@ -233,7 +293,6 @@ impl Line {
     pub(crate) fn put_back(&self, waiting: Vec<Waiting>) {
         let mut calls = self.calls();
         for call in waiting.into_iter().rev() {
-            *call.place.state() = State::Waiting;
             calls.waiting.push_front(call);
         }
     }

@@ -19,7 +19,7 @@ use crate::error::Unfit;
 use crate::store::{Address, Hints, Opened, Signal, Store, StoreError};
 use crate::watch::EventWatch;
 
-pub(crate) use line::{Budget, Line, Undelivered, Waiting};
+pub(crate) use line::{Budget, Joined, Line, Undelivered, WAIT_MAX, Waiting};
 pub(crate) use sender_names::{CALLS_MAX, Names, Numbers};
 
 /// A client of a fleet. It sends messages, reads errors and puts them back to work, sets events and

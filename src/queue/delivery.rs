@@ -29,7 +29,21 @@ const RETRY: Duration = Duration::from_millis(50);
 /// A name for one batch, and the permission to send it.
 pub(super) struct Name<'a> {
     pub(super) numbers: Numbers,
-    _turn: SemaphorePermit<'a>,
+    pub(super) _turn: SemaphorePermit<'a>,
+}
+
+/// Why a batch is not known to be added.
+pub(super) enum Failed {
+    /// None of its messages was added.
+    Refused {
+        error: Error,
+        /// The name can be used for another batch.
+        keeps_name: bool,
+    },
+    /// Redis has forgotten the name, and none of its messages was added.
+    Forgotten,
+    /// Redis did not answer.
+    InDoubt,
 }
 
 impl Sender {
@@ -49,46 +63,68 @@ impl Sender {
         Ok(Name { numbers, _turn: turn })
     }
 
-    /// Sends one batch until it is answered. Returns its first message. If Redis has forgotten the name, the messages get
-    /// other ids; `renamed` is told the new first one.
-    pub(super) async fn deliver(
+    /// A name can be used again, behind this many messages that were added under it.
+    pub(super) fn give_back(&self, mut numbers: Numbers, added: usize) {
+        numbers.next += added as u64;
+        self.fleet.names.free().push(numbers);
+    }
+
+    /// Sends a batch by itself.
+    pub(super) async fn send_alone(
         &self,
-        name: Name<'_>,
         messages: &[NewMessage],
         key: Option<&str>,
         budget: Budget,
-        renamed: impl Fn(&MessageId),
     ) -> Result<Sent, Undelivered> {
-        let Name { mut numbers, _turn } = name;
-        let mut call = self.call(&numbers, messages, key);
+        loop {
+            let name = self.name(budget).await.map_err(Undelivered::Refused)?;
+            let Name { numbers, _turn } = name;
+            match self.deliver(&numbers, messages, key, budget).await {
+                Ok(sent) => {
+                    self.give_back(numbers, messages.len());
+                    return Ok(sent);
+                }
+                Err(Failed::Refused { error, keeps_name }) => {
+                    if keeps_name {
+                        self.give_back(numbers, 0);
+                    }
+                    return Err(Undelivered::Refused(error));
+                }
+                Err(Failed::InDoubt) => return Err(Undelivered::InDoubt(numbers.first())),
+                // Nothing was added: under another name.
+                Err(Failed::Forgotten) => {}
+            }
+        }
+    }
+
+    /// Sends one batch until it is answered. Returns its first message. Its name belongs to the caller.
+    pub(super) async fn deliver(
+        &self,
+        numbers: &Numbers,
+        messages: &[NewMessage],
+        key: Option<&str>,
+        budget: Budget,
+    ) -> Result<Sent, Failed> {
+        let call = self.call(numbers, messages, key);
         // A copy of this batch was sent and not answered. It may have been added, or may still be
         // added, so the refusal of a later copy does not prove that it was not.
         let mut unheard = false;
         loop {
-            match self.try_once(&call, &numbers, budget).await {
-                Try::Sent(sent) => {
-                    numbers.next += messages.len() as u64;
-                    self.fleet.names.free().push(numbers);
-                    return Ok(sent);
-                }
+            match self.try_once(&call, numbers, budget).await {
+                Try::Sent(sent) => return Ok(sent),
                 Try::Refused { error, keeps_name } if !unheard => {
-                    if keeps_name {
-                        self.fleet.names.free().push(numbers);
-                    }
-                    return Err(Undelivered::Refused(error));
+                    return Err(Failed::Refused { error, keeps_name });
                 }
                 Try::Forgotten if !unheard || disabled(Rule::ForgottenIsDoubt) => {
-                    numbers = self.enroll(budget).await.map_err(Undelivered::Refused)?;
-                    renamed(&numbers.first());
-                    call = self.call(&numbers, messages, key);
+                    return Err(Failed::Forgotten);
                 }
                 // It can no longer be known whether an unanswered copy was added.
-                Try::Forgotten => return Err(Undelivered::InDoubt(numbers.first())),
+                Try::Forgotten => return Err(Failed::InDoubt),
                 Try::Unheard => unheard = true,
                 Try::Refused { .. } | Try::Again => {}
             }
             if budget.is_over() {
-                return Err(Undelivered::InDoubt(numbers.first()));
+                return Err(Failed::InDoubt);
             }
             tokio::time::sleep(RETRY.min(budget.left())).await;
         }

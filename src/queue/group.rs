@@ -1,41 +1,48 @@
 //! Sends of one lane that travel together.
 //!
 //! **Invariant:** no send waits for others to arrive. While a batch of a lane is on its way, the calls that arrive meanwhile
-//! wait, and the next batch carries them all. A call that ends before its batch is numbered sends nothing; one that ends
-//! later takes nobody else's messages with it.
+//! wait, for a moment at most, and the next batch carries them all. A call that ends before its batch is numbered sends
+//! nothing; one that ends later takes nobody else's messages with it, and its number is never somebody else's.
 
 use std::borrow::Cow;
 
 use tokio::runtime::Handle;
 
 use crate::Error;
-use crate::fleet::{Budget, Line, Undelivered, Waiting};
+use crate::fleet::{Budget, Joined, Line, Undelivered, WAIT_MAX, Waiting};
 use crate::id::MessageId;
 use crate::message::NewMessage;
 
+use super::delivery::{Failed, Name};
 use super::send::Sender;
 
-/// A lane is busy while this exists. When it is dropped, those that wait are sent.
-struct Turn(Sender);
+/// Whoever has this is responsible for those that wait. When it is dropped, they are sent.
+struct Turn {
+    sender: Sender,
+    number: u64,
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if self.0.line().end() {
-            return;
-        }
-        let sender = self.0.clone();
-        if let Ok(runtime) = Handle::try_current() {
-            // The turn is made when the task runs. A runtime that shuts down drops the task unrun, and a turn inside it
-            // would start the next task, and so on.
-            runtime.spawn(async move { Turn(sender).send_waiting().await });
+        if let Some(number) = self.sender.line().end(self.number) {
+            self.sender.spawn_turn(number);
         }
     }
 }
 
+/// How a group ended.
+enum Group {
+    Answered,
+    /// Nothing was added. The same calls can be sent again: fewer of them at once, or under another name.
+    Again(Vec<Waiting>),
+    /// There is no room for a single message.
+    Full(Error),
+}
+
 impl Turn {
-    /// Sends those that wait, batch after batch, until nobody waits.
+    /// Sends those that wait, batch after batch, until nobody waits or another turn is responsible for them.
     async fn send_waiting(self) {
-        let (sender, mut calls_max) = (&self.0, usize::MAX);
+        let (sender, mut calls_max) = (&self.sender, usize::MAX);
         loop {
             let (messages_max, bytes_max) = (Sender::BATCH_MAX, Sender::BATCH_BYTES_MAX);
             let group = sender.line().next(calls_max, messages_max, bytes_max);
@@ -44,11 +51,16 @@ impl Turn {
             }
             let calls = group.len();
             match sender.send_group(group).await {
-                Ok(()) => calls_max = calls_max.saturating_mul(2),
+                Group::Answered => calls_max = calls_max.saturating_mul(2),
                 // Some of them may fit.
-                Err(group) => {
+                Group::Again(group) => {
                     calls_max = (calls / 2).max(1);
                     sender.line().put_back(group);
+                }
+                // Then there is none for those behind it.
+                Group::Full(error) => {
+                    let waiting = sender.line().next(usize::MAX, usize::MAX, usize::MAX);
+                    refuse(waiting, &error);
                 }
             }
         }
@@ -60,6 +72,16 @@ impl Sender {
         &self.fleet.names.lines[self.lane as usize]
     }
 
+    /// Sends those that wait, in a task of its own. Without a runtime, or with one that shuts down, another caller takes over.
+    fn spawn_turn(&self, number: u64) {
+        let sender = self.clone();
+        if let Ok(runtime) = Handle::try_current() {
+            // The turn is made when the task runs. A runtime that shuts down drops the task unrun, and a turn inside it
+            // would start the next task, and so on.
+            runtime.spawn(async move { Turn { sender, number }.send_waiting().await });
+        }
+    }
+
     /// Sends a small batch: alone, or with others if a batch of its lane is on its way. Returns the id of its first
     /// message.
     pub(super) async fn send_in_line(
@@ -67,75 +89,99 @@ impl Sender {
         messages: Cow<'_, [NewMessage]>,
         budget: Budget,
     ) -> Result<MessageId, Undelivered> {
-        let waiter = match self.line().join(messages, budget) {
-            Ok(waiter) => waiter,
-            Err(messages) => {
-                let _turn = Turn(self.clone());
+        let mut waiter = match self.line().join(messages, budget) {
+            Joined::Waits(waiter) => waiter,
+            Joined::Sends(number, messages) => {
+                let _turn = Turn { sender: self.clone(), number };
                 let sent = self.send_alone(&messages, None, budget).await?;
                 return Ok(sent.id);
             }
         };
-        match waiter.wait(budget.left()).await {
-            Ok(answer) => answer,
-            Err(Some(id)) => Err(Undelivered::InDoubt(id)),
-            Err(None) => Err(Undelivered::Refused(self.unreached(budget))),
+        while !budget.is_over() {
+            let time = if waiter.is_waiting() { WAIT_MAX } else { budget.left() };
+            match waiter.wait(time.min(budget.left())).await {
+                Ok(answer) => return answer,
+                Err(true) => {}
+                Err(false) => break,
+            }
+            if waiter.is_waiting() && !budget.is_over() {
+                self.spawn_turn(self.line().take_over());
+            }
+        }
+        match waiter.leave() {
+            Some(answer) => answer,
+            None => Err(Undelivered::Refused(self.unreached(budget))),
         }
     }
 
-    /// Sends these calls in one batch, and tells each how it ended. Gives them back if there is no room for all of them.
-    async fn send_group(&self, group: Vec<Waiting>) -> Result<(), Vec<Waiting>> {
+    /// Sends these calls in one batch, and tells each how it ended.
+    async fn send_group(&self, group: Vec<Waiting>) -> Group {
         let budget = group.iter().map(|call| call.budget).reduce(Budget::later);
-        let Some(budget) = budget else { return Ok(()) };
-        let name = match self.name(budget).await {
+        let Some(budget) = budget else { return Group::Answered };
+        let Name { numbers, _turn } = match self.name(budget).await {
             Ok(name) => name,
             Err(error) => {
                 refuse(group, &error);
-                return Ok(());
+                return Group::Answered;
             }
         };
         let (mut calls, mut messages) = (Vec::with_capacity(group.len()), Vec::new());
-        let first = name.numbers.first();
-        for mut call in group {
+        let first = numbers.first();
+        for call in group {
             let index = messages.len();
-            if call.number(first.following(index as u64)) {
-                messages.append(&mut call.messages);
+            if let Some(mut own) = call.number(first.following(index as u64)) {
+                messages.append(&mut own);
                 calls.push((index, call));
             }
         }
-        if messages.is_empty() {
-            self.fleet.names.free().push(name.numbers);
-            return Ok(());
+        if calls.is_empty() {
+            self.fleet.names.free().push(numbers);
+            return Group::Answered;
         }
-        let renamed = |first: &MessageId| {
-            for (index, call) in &calls {
-                call.number(first.following(*index as u64));
+        let failed = match self.deliver(&numbers, &messages, None, budget).await {
+            Ok(sent) => {
+                self.give_back(numbers, messages.len());
+                answer(calls, &sent.id, Ok);
+                return Group::Answered;
             }
-        };
-        match self.deliver(name, &messages, None, budget, renamed).await {
-            Ok(sent) => answer(calls, &sent.id, Ok),
-            Err(Undelivered::InDoubt(first)) => {
+            Err(Failed::InDoubt) => {
                 answer(calls, &first, |id| Err(Undelivered::InDoubt(id)));
+                return Group::Answered;
             }
-            Err(Undelivered::Refused(Error::Full { .. })) if calls.len() > 1 => {
-                return Err(with_messages(calls, messages));
+            Err(failed) => failed,
+        };
+        let (many, count) = (calls.len() > 1, messages.len());
+        let (waiting, nobody_in_doubt) = withdraw(calls, messages);
+        let error = match failed {
+            Failed::Refused { error, keeps_name } => {
+                if keeps_name && nobody_in_doubt {
+                    self.give_back(numbers, 0);
+                }
+                error
             }
-            Err(Undelivered::Refused(error)) => {
-                refuse(calls.into_iter().map(|(_, call)| call), &error);
+            Failed::Forgotten | Failed::InDoubt => return Group::Again(waiting),
+        };
+        match error {
+            Error::Full { .. } if many => Group::Again(waiting),
+            error => {
+                refuse(waiting, &error);
+                let no_room = matches!(error, Error::Full { .. }) && count == 1;
+                if no_room { Group::Full(error) } else { Group::Answered }
             }
         }
-        Ok(())
     }
 }
 
-/// Gives the calls of a batch their messages back.
-fn with_messages(calls: Vec<(usize, Waiting)>, mut messages: Vec<NewMessage>) -> Vec<Waiting> {
-    let back = calls.into_iter().rev().map(|(index, mut call)| {
-        call.messages = messages.split_off(index);
-        call
-    });
-    let mut back: Vec<Waiting> = back.collect();
-    back.reverse();
-    back
+/// Takes the messages of these calls out of a batch that was not added. Returns whether nobody has left in doubt meanwhile:
+/// then its numbers can be used again.
+fn withdraw(calls: Vec<(usize, Waiting)>, mut messages: Vec<NewMessage>) -> (Vec<Waiting>, bool) {
+    let (mut waiting, mut nobody_in_doubt) = (Vec::with_capacity(calls.len()), true);
+    for (index, call) in calls.into_iter().rev() {
+        nobody_in_doubt &= call.withdraw(messages.split_off(index));
+        waiting.push(call);
+    }
+    waiting.reverse();
+    (waiting, nobody_in_doubt)
 }
 
 /// Tells every call that nothing of it was added.

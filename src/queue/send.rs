@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::Error;
-use crate::fleet::{Budget, Fleet, Undelivered};
+use crate::fleet::{Budget, Fleet};
 use crate::id::MessageId;
 
 use super::pack::is_packed;
@@ -209,17 +209,6 @@ impl Sender {
             false => self.send_in_line(messages, budget).await,
         };
         sent.map_err(|error| error.into_error(count, false, budget))
-    }
-
-    /// Sends a batch by itself.
-    pub(super) async fn send_alone(
-        &self,
-        messages: &[NewMessage],
-        key: Option<&str>,
-        budget: Budget,
-    ) -> Result<Sent, Undelivered> {
-        let name = self.name(budget).await.map_err(Undelivered::Refused)?;
-        self.deliver(name, messages, key, budget, |_| ()).await
     }
 
     /// Refuses messages that cannot be sent. The time of the call begins.

@@ -45,7 +45,7 @@ pub(crate) async fn handle<H: Handle + ?Sized>(
                 Poll::Ready(outcome) => Ok(outcome),
                 Poll::Pending => {
                     waits();
-                    tokio::time::timeout(timeout, running).await
+                    tokio::time::timeout_at((start + timeout).into(), running).await
                 }
             }
         }

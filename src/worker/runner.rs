@@ -224,7 +224,7 @@ impl Worker {
             Duration::ZERO => look_again,
             pause => look_again.min(pause),
         };
-        self.next_due().unwrap_or(look_again)
+        self.next_due().map_or(look_again, |due| due.min(look_again))
     }
 
     /// Uses up the claims of finished handlers.

@@ -206,3 +206,94 @@ async fn batches_that_travel_with_others_stay_whole() {
     }
     assert_eq!(arrived.len(), 1 + (1..50).sum::<usize>());
 }
+
+/// The first call is not polled any more, and those behind it are sent without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_nobody_polls_holds_up_nobody() {
+    let server = Server::any();
+    let sender = sender(&server).await;
+    let mut first = Box::pin(sender.send("first"));
+    assert!(futures_util::poll!(&mut first).is_pending());
+    sender.send("second").await.expect("sent");
+    let other = sender.clone();
+    tokio::spawn(async move { other.send("third").await }).await.expect("no panic").expect("sent");
+    first.await.expect("sent");
+    assert_eq!(arrived(&server).await.len(), 4);
+}
+
+/// The first call is dropped where there is no runtime, so it cannot start the next batch.
+#[test]
+fn a_call_that_is_dropped_outside_of_the_runtime_holds_up_nobody() {
+    let server = Server::any();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let sender = runtime.block_on(sender(&server));
+    let mut first = Box::pin(sender.send("first"));
+    let mut second = Box::pin(sender.send("second"));
+    runtime.block_on(async {
+        server.freeze();
+        assert!(futures_util::poll!(&mut first).is_pending());
+        assert!(futures_util::poll!(&mut second).is_pending());
+    });
+    drop(first);
+    server.thaw();
+    runtime.block_on(second).expect("sent");
+    runtime.block_on(sender.send("third")).expect("sent");
+}
+
+/// Redis has forgotten the name of a batch: a caller that left in doubt is not sent under another id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_in_doubt_is_never_added_under_another_id() {
+    let server = Server::any();
+    let sender = sender(&server).await;
+    let urgent = sender.clone().lane(Lane::High);
+    let (mut one, mut two) = (Box::pin(sender.send("one")), Box::pin(urgent.send("two")));
+    server.freeze();
+    assert!(
+        futures_util::poll!(&mut one).is_pending() && futures_util::poll!(&mut two).is_pending()
+    );
+    server.thaw();
+    one.await.expect("sent");
+    two.await.expect("sent");
+    let mut connection = server.connect();
+    let names: Vec<String> =
+        redis::cmd("KEYS").arg("artel:{f}:sent:*").query(&mut connection).expect("answers");
+    let () = redis::cmd("DEL").arg(&names).query(&mut connection).expect("deleted");
+    let mut calls = waiting(&server, &sender.clone().timeout(Duration::from_millis(400)), 3).await;
+    drop(calls.remove(0));
+    let left = join_all(calls).await;
+    server.thaw();
+    sender.send("last").await.expect("sent");
+    let arrived = arrived(&server).await;
+    for (n, answer) in (1..).zip(left) {
+        let under: Vec<&String> =
+            arrived.iter().filter(|(_, text)| **text == n.to_string()).map(|(id, _)| id).collect();
+        match answer {
+            Err(Error::InDoubt { id, .. }) => {
+                assert!(under.is_empty() || under == [id.as_str()], "{under:?} {id}");
+            }
+            Err(error) => assert!(error.is_retryable() && under.is_empty(), "{under:?} {error}"),
+            Ok(sent) => assert_eq!(under, [sent.id.as_str()]),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_there_is_no_room_everybody_is_told_so() {
+    let server = Server::any();
+    let mut small = Config::default();
+    small.backlog_max = Some(1);
+    let member = Fleet::open(server.url(), "f").expect("an address").join().config(small);
+    let member = member.start().await.expect("joins");
+    let sender = sender(&server).await;
+    let calls: Vec<_> = (0..5000)
+        .map(|n| {
+            let sender = sender.clone();
+            tokio::spawn(async move { sender.send(n.to_string()).await })
+        })
+        .collect();
+    for call in calls {
+        let answer = call.await.expect("no panic");
+        assert!(matches!(answer, Err(Error::Full { .. })), "{answer:?}");
+    }
+    member.shutdown().await;
+}

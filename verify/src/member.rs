@@ -32,7 +32,7 @@ pub(crate) const REFUSED: &str = "refused";
 pub(crate) const CONCURRENCY: usize = 8;
 /// If this file is in the folder of the history, nothing is generated or sent any more.
 pub(crate) const REST: &str = "rest";
-/// The file that says: whether there is a ledger is not the members' choice.
+/// With this file it is not the members' choice whether there is a ledger.
 pub(crate) const NO_CHOICE: &str = "no-choice";
 /// Of a hundred messages, how many fail, and how many have effects that cannot be applied.
 const FAILED_OF_100: u64 = 5;
@@ -169,7 +169,7 @@ fn end_server(dir: &Path) {
     }
 }
 
-/// A number below 100 for this message, derived from its id.
+/// A number below 100 for this message.
 fn fate((source, seq): Id) -> u64 {
     let (Source::Term(from) | Source::Sender(from)) = source;
     let mut mixed =
@@ -286,7 +286,7 @@ fn entry_of(notice: Notice, is_member: bool) -> Option<Entry> {
     })
 }
 
-/// With `quick`, half of the batches take no time, so that packs are settled whole.
+/// With `quick`, half of the batches take no time: their packs are settled whole.
 async fn handle(book: &Book, message: &Message, context: &Context, quick: bool) -> Outcome {
     let text = message.text();
     let mut words = text.split(' ');
@@ -299,10 +299,8 @@ async fn handle(book: &Book, message: &Message, context: &Context, quick: bool) 
     let Some(id) = id_of(&context.id.to_string()) else { return Outcome::failed("a strange name") };
     let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
     book.put(&Entry::Start { id, attempt, maker, made });
-    // Takes some time, so that some messages are always in work, and now and then a worker dies in
-    // the last attempt.
-    let long = if attempt == ATTEMPTS_MAX { 2 } else { 1 };
-    let long = if quick && made % 2 == 1 { 0 } else { long };
+    // Some messages are always in work, and now and then a worker dies in the last attempt.
+    let long = if quick && made % 2 == 1 { 0 } else { 1 + u64::from(attempt == ATTEMPTS_MAX) };
     tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8 * long)).await;
     let failed = is_failed(id);
     book.put(&Entry::End { id, attempt, failed });
