@@ -15,44 +15,7 @@ use crate::clock::Moment;
 use crate::id::MessageId;
 use crate::message::NewMessage;
 
-/// How long one try waits for its answer.
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How long a call may take.
-#[derive(Clone, Copy)]
-pub(crate) struct Budget {
-    began: Moment,
-    pub(crate) timeout: Duration,
-}
-
-impl Budget {
-    /// This time from now on.
-    pub(crate) fn new(timeout: Duration) -> Budget {
-        Budget { began: Moment::now(), timeout }
-    }
-
-    /// The one that ends last.
-    pub(crate) fn later(self, other: Budget) -> Budget {
-        if other.end() > self.end() { other } else { self }
-    }
-
-    fn end(self) -> Moment {
-        self.began + self.timeout
-    }
-
-    pub(crate) fn left(self) -> Duration {
-        self.end().since(Moment::now())
-    }
-
-    pub(crate) fn is_over(self) -> bool {
-        self.left().is_zero()
-    }
-
-    /// How long one try may wait for its answer.
-    pub(crate) fn one_try(self) -> Duration {
-        self.left().min(CALL_TIMEOUT)
-    }
-}
+use super::budget::Budget;
 
 /// Why a batch is not known to be added.
 pub(crate) enum Undelivered {
@@ -68,15 +31,14 @@ impl Undelivered {
         match self {
             Undelivered::Refused(error) => error,
             Undelivered::InDoubt(id) => {
-                let after = Moment::now().since(budget.began);
-                Error::InDoubt { id, messages, after, under_key }
+                Error::InDoubt { id, messages, after: budget.spent(), under_key }
             }
         }
     }
 }
 
-/// How long a call waits for the batch before it, unless that ends sooner. Then it has those that wait sent beside it: whoever
-/// should do so may be stuck, or gone.
+/// How long a call waits for the batch before it, unless that ends sooner. Then it has those that wait sent beside it: the
+/// task that should do so may be stuck, or gone.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(25);
 
 /// How a call that travelled with others ended: the id of its first message.
@@ -91,12 +53,15 @@ struct Calls {
     /// The turn that is responsible for those that wait; 0 if none is.
     turn: u64,
     turns: u64,
+    /// When the last turn began.
+    began: Option<Moment>,
     waiting: VecDeque<Waiting>,
 }
 
 impl Calls {
     fn begin(&mut self) -> u64 {
         self.turns += 1;
+        self.began = Some(Moment::now());
         self.turn = self.turns;
         self.turn
     }
@@ -113,6 +78,14 @@ pub(crate) struct Waiting {
 pub(crate) struct Waiter {
     place: Arc<Place>,
     answer: oneshot::Receiver<Answer>,
+}
+
+/// What came of waiting.
+pub(crate) enum Waited {
+    Answered(Answer),
+    NotYet,
+    /// There will be no answer: the task that had its messages is gone.
+    Abandoned,
 }
 
 /// Decides between a caller that leaves and a batch that takes its messages.
@@ -187,13 +160,12 @@ impl Waiting {
 }
 
 impl Waiter {
-    /// Waits for the answer for this long. `Err(true)` if there is none yet, `Err(false)` if there will be none: whoever had
-    /// its messages is gone.
-    pub(crate) async fn wait(&mut self, time: Duration) -> Result<Answer, bool> {
+    /// Waits for the answer for this long.
+    pub(crate) async fn wait(&mut self, time: Duration) -> Waited {
         match tokio::time::timeout(time, &mut self.answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(false),
-            Err(_) => Err(true),
+            Ok(Ok(answer)) => Waited::Answered(answer),
+            Ok(Err(_)) => Waited::Abandoned,
+            Err(_) => Waited::NotYet,
         }
     }
 
@@ -257,9 +229,11 @@ impl Line {
         Some(calls.begin())
     }
 
-    /// A new turn for those that wait, beside one that takes too long.
-    pub(crate) fn take_over(&self) -> u64 {
-        self.calls().begin()
+    /// A new turn for those that wait, beside one that takes too long. `None` if that one has just begun, or nobody waits.
+    pub(crate) fn take_over(&self) -> Option<u64> {
+        let mut calls = self.calls();
+        let is_new = calls.began.is_some_and(|began| Moment::now().since(began) < WAIT_MAX);
+        (!is_new && !calls.waiting.is_empty()).then(|| calls.begin())
     }
 
     /// The next calls that fit into one batch, at most this many, all with the same time-out. Empty if nobody waits.

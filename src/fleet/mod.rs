@@ -6,6 +6,7 @@
 //! The methods of a client are in the modules that do the work: sending in `queue`, events in `sync`,
 //! the error store and the status in `outcome`, joining with [`Member`](crate::Member).
 
+mod budget;
 mod line;
 mod sender_names;
 
@@ -19,7 +20,8 @@ use crate::error::Unfit;
 use crate::store::{Address, Hints, Opened, Signal, Store, StoreError};
 use crate::watch::EventWatch;
 
-pub(crate) use line::{Budget, Joined, Line, Undelivered, WAIT_MAX, Waiting};
+pub(crate) use budget::Budget;
+pub(crate) use line::{Joined, Line, Undelivered, WAIT_MAX, Waited, Waiting};
 pub(crate) use sender_names::{CALLS_MAX, Names, Numbers};
 
 /// A client of a fleet. It sends messages, reads errors and puts them back to work, sets events and

@@ -6,11 +6,11 @@
 
 use crate::id::{MemberId, MessageId};
 use crate::membership::Session;
+use crate::message::Lane;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::claims::NewBlock;
 use super::pack::Pack;
-use crate::message::Lane;
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));

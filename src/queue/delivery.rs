@@ -12,13 +12,13 @@ use crate::clock::Moment;
 use crate::error::Unreached;
 use crate::fleet::{Budget, CALLS_MAX, Numbers, Undelivered};
 use crate::id::MessageId;
+use crate::message::{Lane, NewMessage};
 use crate::mutant::{Rule, disabled};
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
 use super::pack::Numbered;
 use super::push::full;
 use super::send::{Sender, Sent};
-use crate::message::{Lane, NewMessage};
 
 static SEND: Script = Script::new("send", include_str!("send.lua"));
 static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));

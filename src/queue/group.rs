@@ -9,14 +9,14 @@ use std::borrow::Cow;
 use tokio::runtime::Handle;
 
 use crate::Error;
-use crate::fleet::{Budget, Joined, Line, Undelivered, WAIT_MAX, Waiting};
+use crate::fleet::{Budget, Joined, Line, Undelivered, WAIT_MAX, Waited, Waiting};
 use crate::id::MessageId;
 use crate::message::NewMessage;
 
 use super::delivery::{Failed, Name};
 use super::send::Sender;
 
-/// Whoever has this is responsible for those that wait. When it is dropped, they are sent.
+/// The duty to send those that wait. When it is dropped, they are sent.
 struct Turn {
     sender: Sender,
     number: u64,
@@ -100,12 +100,12 @@ impl Sender {
         while !budget.is_over() {
             let time = if waiter.is_waiting() { WAIT_MAX } else { budget.left() };
             match waiter.wait(time.min(budget.left())).await {
-                Ok(answer) => return answer,
-                Err(true) => {}
-                Err(false) => break,
+                Waited::Answered(answer) => return answer,
+                Waited::NotYet => {}
+                Waited::Abandoned => break,
             }
             if waiter.is_waiting() && !budget.is_over() {
-                self.spawn_turn(self.line().take_over());
+                self.line().take_over().into_iter().for_each(|number| self.spawn_turn(number));
             }
         }
         match waiter.leave() {
@@ -135,7 +135,7 @@ impl Sender {
             }
         }
         if calls.is_empty() {
-            self.fleet.names.free().push(numbers);
+            self.give_back(numbers, 0);
             return Group::Answered;
         }
         let failed = match self.deliver(&numbers, &messages, None, budget).await {

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::election::Lease;
 use crate::membership::{AskError, End, Patience};
+use crate::message::{Lane, NewMessage};
 use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 
 use super::pack::Numbered;
-use crate::message::{Lane, NewMessage};
 
 static PUSH: Script = Script::new("push", include_str!("push.lua"));
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::Error;
 use crate::fleet::{Budget, Fleet};
 use crate::id::MessageId;
+use crate::message::{Lane, NewMessage};
 
 use super::pack::is_packed;
-use crate::message::{Lane, NewMessage};
 
 /// How long an unanswered batch is repeated, with the same bytes, unless the sender sets another time.
 const TIMEOUT: Duration = Duration::from_secs(5);

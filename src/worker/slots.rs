@@ -2,11 +2,13 @@
 //!
 //! **Invariant:** every claim that enters comes out exactly once: finished, taken back unstarted, or reported lost when the
 //! slots are stopped. What a slot has in hand and not started is never stuck behind a slow handler: a slot puts it back
-//! before it waits, and the worker puts it back if a handler blocks its thread.
+//! before it waits, and the worker puts it back if a handler blocks its thread. Nor are results that it has not handed in.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -55,12 +57,20 @@ struct Results {
     lost: Vec<Claim>,
 }
 
-/// What one slot has in hand. Each slot has cache lines of its own.
+/// What one slot has in hand: the worker can reach it while a handler blocks the slot's thread.
+#[derive(Default)]
+struct Held {
+    /// Claims that it has not started.
+    claims: Option<(Instant, Claims)>,
+    /// Results that it has not handed in.
+    finished: Vec<Finished>,
+}
+
+/// The state of one slot. Each slot has cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct SlotState {
-    /// Claims that it has not started.
-    claims: Mutex<Option<(Instant, Claims)>>,
+    held: Mutex<Held>,
     /// Since when it is busy with one message, in nanoseconds on the clock of [`Shared`]; 0 if it is not.
     busy: AtomicU64,
 }
@@ -98,6 +108,13 @@ impl Shared {
             self.some_work.notify_one();
         }
         added
+    }
+
+    fn hand_in(&self, finished: Vec<Finished>) {
+        if !finished.is_empty() {
+            locked(&self.results).finished.push(finished);
+            self.some_finished.notify_one();
+        }
     }
 
     fn nanos(&self, time: Instant) -> u64 {
@@ -145,7 +162,6 @@ impl Slots {
                 timeout,
                 session: session.clone(),
                 mean: None,
-                finished: Vec::new(),
                 running: None,
             };
             tasks.spawn(handler.clone().run(slot));
@@ -188,8 +204,9 @@ impl Slots {
     pub(super) fn finished(&mut self, now: Instant) -> Vec<Vec<Finished>> {
         for (state, busy) in self.shared.busy(now) {
             if busy > BLOCKED {
-                let rest = locked(&state.claims).take();
-                self.shared.put(rest, true);
+                let Held { claims, finished } = std::mem::take(&mut *locked(&state.held));
+                self.shared.put(claims, true);
+                self.shared.hand_in(finished);
             }
         }
         let finished = std::mem::take(&mut locked(&self.shared.results).finished);
@@ -204,7 +221,7 @@ impl Slots {
         let mut back: Vec<Claims> = queued.waiting.drain(..).map(|(_, claims)| claims).collect();
         drop(queued);
         let states = self.shared.states.iter();
-        back.extend(states.filter_map(|state| Some(locked(&state.claims).take()?.1)));
+        back.extend(states.filter_map(|state| Some(locked(&state.held).claims.take()?.1)));
         self.inside -= back.iter().map(Claims::len).sum::<usize>();
         back
     }
@@ -235,7 +252,6 @@ pub(crate) struct Slot {
     session: Arc<Session>,
     /// How long a message took, on the average of the last group.
     mean: Option<Duration>,
-    finished: Vec<Finished>,
     /// The claim whose handler runs.
     running: Option<Claim>,
 }
@@ -248,7 +264,7 @@ impl Slot {
                 return;
             }
             self.hand_in();
-            tokio::task::yield_now().await;
+            let_others_run().await;
         }
     }
 
@@ -270,7 +286,7 @@ impl Slot {
         }
         queued.count -= taken.1.len();
         // While the queue is locked, so that nobody who takes back all claims misses these.
-        *locked(&self.state().claims) = Some(taken);
+        locked(&self.state().held).claims = Some(taken);
         true
     }
 
@@ -290,9 +306,8 @@ impl Slot {
     /// Handles what is in hand. `None` if the session is over.
     async fn work<H: Handle>(&mut self, handler: &H) -> Option<()> {
         let began = Instant::now();
-        let (mut now, mut trusted, mut count) = (began, None, 0u32);
-        loop {
-            let Some((claim, message)) = self.hand_out(now) else { break };
+        let (mut now, mut trusted, mut count, mut result) = (began, None, 0u32, None);
+        while let Some((claim, message)) = self.exchange(result.take(), now) {
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
                 if !self.session.trust.holds() {
@@ -315,17 +330,13 @@ impl Slot {
             };
             let ended = Instant::now();
             let took = ended.duration_since(now);
-            if let Some(claim) = self.running.take() {
-                self.finished.push(Finished { claim, outcome, report: Report { kind, took } });
-            }
+            let report = Report { kind, took };
+            result = self.running.take().map(|claim| Finished { claim, outcome, report });
             (now, count) = (ended, count + 1);
-            if took >= HAND_IN {
-                self.hand_in();
-            }
             // It takes longer than planned: others may have the rest.
-            if now.duration_since(began) > GROUP * 2 {
+            if took >= HAND_IN || now.duration_since(began) > GROUP * 2 {
+                locked(&self.state().held).finished.extend(result.take());
                 self.put_back();
-                break;
             }
         }
         self.state().busy.store(0, Ordering::Relaxed);
@@ -335,9 +346,15 @@ impl Slot {
         Some(())
     }
 
-    /// The next message in hand. The slot is busy with it from now on.
-    fn hand_out(&self, now: Instant) -> Option<(Claim, Result<Message, Bytes>)> {
-        let next = locked(&self.state().claims).as_mut()?.1.hand_out();
+    /// Keeps a result, and hands out the next message. The slot is busy with it from now on.
+    fn exchange(
+        &self,
+        result: Option<Finished>,
+        now: Instant,
+    ) -> Option<(Claim, Result<Message, Bytes>)> {
+        let mut held = locked(&self.state().held);
+        held.finished.extend(result);
+        let next = held.claims.as_mut()?.1.hand_out();
         if next.is_some() {
             self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
         }
@@ -345,23 +362,33 @@ impl Slot {
     }
 
     /// Hands in what is done, and puts the rest back into the queue.
-    fn put_back(&mut self) {
-        self.hand_in();
-        let rest = locked(&self.state().claims).take();
-        self.shared.put(rest, true);
+    fn put_back(&self) {
+        let Held { claims, finished } = std::mem::take(&mut *locked(&self.state().held));
+        self.shared.hand_in(finished);
+        self.shared.put(claims, true);
     }
 
-    fn hand_in(&mut self) {
-        if self.finished.is_empty() {
-            return;
-        }
-        let finished = std::mem::take(&mut self.finished);
-        locked(&self.shared.results).finished.push(finished);
-        self.shared.some_finished.notify_one();
+    fn hand_in(&self) {
+        let finished = std::mem::take(&mut locked(&self.state().held).finished);
+        self.shared.hand_in(finished);
     }
 }
 
-/// A slot that is stopped states in everything it has.
+/// Goes to the end of the run queue. `yield_now` would keep the task aside until its thread has nothing else to do, where no
+/// other thread can take it: a handler that blocks the thread would hold it up.
+async fn let_others_run() {
+    let mut is_first = true;
+    poll_fn(|cx| match std::mem::take(&mut is_first) {
+        true => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        false => Poll::Ready(()),
+    })
+    .await;
+}
+
+/// A slot that is stopped hands in everything it has.
 impl Drop for Slot {
     fn drop(&mut self) {
         self.state().busy.store(0, Ordering::Relaxed);

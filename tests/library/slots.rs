@@ -69,3 +69,32 @@ async fn a_handler_that_blocks_its_thread_holds_up_nobody_else() {
     })
     .await;
 }
+
+/// What was handled before a handler blocks its thread is recorded while it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn results_are_recorded_while_a_handler_blocks() {
+    let server = Server::any();
+    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
+    for batch in 0..3 {
+        let numbers = batch * 1000..(batch + 1) * 1000;
+        let messages: Vec<NewMessage> = numbers.map(|n: u64| n.to_string().into()).collect();
+        fleet.sender().send_all(&messages).await.expect("sent");
+    }
+    let release = Arc::new(AtomicU64::new(0));
+    let released = release.clone();
+    let handler = move |message: Message, _: Context| {
+        let is_slow = message.text().parse() == Ok(SLOW);
+        while is_slow && released.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        async { Outcome::done() }
+    };
+    let mut config = Config::default();
+    config.concurrency = 2;
+    let worker = fleet.join().config(config).handle(handler).start().await.expect("joins");
+    let done = async || fleet.status().await.expect("answers").messages.done;
+    until("all others to be recorded", async || done().await == MESSAGES - 1).await;
+    release.store(1, Ordering::SeqCst);
+    until("the last one, too", async || done().await == MESSAGES).await;
+    stop([worker]).await;
+}
