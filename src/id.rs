@@ -162,6 +162,11 @@ impl MessageId {
         MessageId::new(self.name.clone(), number)
     }
 
+    /// The same id, which shares nothing with this one.
+    pub(crate) fn apart(&self) -> MessageId {
+        MessageId::new(Arc::from(&*self.name), self.number)
+    }
+
     /// The term under which the message was generated, if it was.
     pub fn term(&self) -> Option<Term> {
         self.number.and_then(|_| Term::parse(&self.name))

@@ -67,6 +67,7 @@ mod generator;
 mod id;
 mod inspect;
 mod json_time;
+mod lane;
 mod member;
 mod membership;
 mod message;
@@ -104,8 +105,9 @@ pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
 pub use id::{MemberId, MessageId};
 pub use inspect::{Data, MessageState, WaitingIn};
 pub use json_time::TimeLeft;
+pub use lane::Lane;
 pub use member::{Member, MemberBuilder, Readiness};
-pub use message::{Lane, Message, NewMessage};
+pub use message::{Message, NewMessage};
 pub use notice::{Notice, Notices};
 pub use outcome::{
     Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, GeneratorStatus, IntoOutcome,

@@ -20,99 +20,13 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::id::MessageId;
 use crate::json_time::at_ms;
+use crate::lane::Lane;
 
 const VERSION: u8 = b'1';
 /// Flag: `<length>:<headers JSON>` stands before the payload.
 const HEADERS: u8 = b'h';
 /// The most bytes of one header.
 const HEADER_BYTES_MAX: usize = 200;
-
-/// A queue in which messages wait.
-///
-/// Workers serve `returned` (the messages of dead workers) first, then these by weight
-/// ([`LaneWeights`](crate::LaneWeights)).
-///
-/// ```
-/// use artel::Lane;
-///
-/// assert_eq!("low".parse::<Lane>().ok(), Some(Lane::Low));
-/// assert_eq!(Lane::High.name(), "high");
-/// ```
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
-#[non_exhaustive]
-pub enum Lane {
-    /// Sent by anyone, urgent.
-    High,
-    /// Messages of the generator, fenced by its term. Nothing can be sent here.
-    Generated,
-    /// Sent by anyone.
-    Normal,
-    /// Sent by anyone, can wait.
-    Low,
-}
-
-impl Lane {
-    /// All lanes, the most urgent first.
-    pub(crate) const ALL: [Lane; 4] = [Lane::High, Lane::Generated, Lane::Normal, Lane::Low];
-
-    /// Its name, as in its key.
-    pub fn name(self) -> &'static str {
-        match self {
-            Lane::High => "high",
-            Lane::Generated => "generated",
-            Lane::Normal => "normal",
-            Lane::Low => "low",
-        }
-    }
-
-    /// The letter that stands for it in an envelope.
-    pub(crate) fn letter(self) -> char {
-        match self {
-            Lane::High => 'h',
-            Lane::Generated => 'g',
-            Lane::Normal => 'n',
-            Lane::Low => 'l',
-        }
-    }
-
-    /// Refuses the lane to which only the generator may add messages.
-    pub(crate) fn check_open(self) -> Result<(), Error> {
-        if self != Lane::Generated {
-            return Ok(());
-        }
-        let problem =
-            "generated accepts only messages of the generator: use high, normal or low".to_owned();
-        Err(Error::Config { field: "lane", problem })
-    }
-
-    fn of_letter(letter: u8) -> Option<Lane> {
-        Lane::ALL.into_iter().find(|lane| lane.letter() as u8 == letter)
-    }
-}
-
-impl std::str::FromStr for Lane {
-    type Err = Error;
-
-    /// Reads the name of a lane.
-    ///
-    /// ```
-    /// assert_eq!("high".parse::<artel::Lane>()?, artel::Lane::High);
-    /// assert!("fast".parse::<artel::Lane>().is_err());
-    /// # Ok::<(), artel::Error>(())
-    /// ```
-    fn from_str(name: &str) -> Result<Lane, Error> {
-        Lane::ALL.into_iter().find(|lane| lane.name() == name).ok_or_else(|| {
-            let problem = format!("must be high, generated, normal or low, not {name:?}");
-            Error::Config { field: "lane", problem }
-        })
-    }
-}
-
-impl fmt::Display for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// The headers of a message. Fields of later versions are ignored.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -388,6 +302,11 @@ impl Head {
             has_headers: flags == HEADERS,
         };
         Some((head, text.len() - rest.len()))
+    }
+
+    /// The same head, which shares nothing with this one.
+    pub(crate) fn apart(&self) -> Head {
+        Head { id: self.id.apart(), ..*self }
     }
 
     /// The message `count` places behind the first one of a pack, with this body. Gives the body back if it is not one

@@ -25,7 +25,8 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::generator::{Batch, BoxError, Generate, Tick};
-use crate::message::{Lane, Message, NewMessage};
+use crate::lane::Lane;
+use crate::message::{Message, NewMessage};
 use crate::outcome::Outcome;
 use crate::term::Term;
 use crate::worker::{Context, Handle};

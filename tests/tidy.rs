@@ -56,13 +56,14 @@ const ROOMS: [(&str, &[&str]); 20] = [
     ("lib", &[]),
 ];
 /// What belongs to no stage and may be imported from anywhere.
-const COMMON: [&str; 13] = [
+const COMMON: [&str; 14] = [
     "cause",
     "clock",
     "config",
     "error",
     "id",
     "json_time",
+    "lane",
     "message",
     "mutant",
     "notice",

@@ -11,7 +11,7 @@ use super::status::{ErrorsStatus, GeneratorStatus, LaneLengths, MemberStatus, Me
 use crate::Error;
 use crate::id::MemberId;
 use crate::json_time::TimeLeft;
-use crate::message::Lane;
+use crate::lane::Lane;
 use crate::role::Role;
 use crate::store::{PROTOCOL, Reply, Script, Store, StoreError};
 use crate::term::Term;

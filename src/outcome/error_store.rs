@@ -12,7 +12,7 @@ use super::take::{Taker, restore_dead};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::json_time::since_1970_ms;
-use crate::message::Lane;
+use crate::lane::Lane;
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 static DROP: Script = Script::new("drop", include_str!("drop.lua"));

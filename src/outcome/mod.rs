@@ -36,8 +36,14 @@ use crate::cause::Cause;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    pub(crate) failure: Option<Failure>,
-    pub(crate) effects: Vec<Effect>,
+    /// `None` if it is simply done. Most outcomes are, so they are as small as a pointer.
+    details: Option<Box<Details>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Details {
+    failure: Option<Failure>,
+    effects: Vec<Effect>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +58,7 @@ const REASON_BYTES_MAX: usize = 4096;
 impl Outcome {
     /// The message is completed.
     pub fn done() -> Outcome {
-        Outcome { failure: None, effects: Vec::new() }
+        Outcome { details: None }
     }
 
     /// The message failed: it goes to the error store, with this reason.
@@ -67,53 +73,68 @@ impl Outcome {
             reason.truncate(end.unwrap_or(0));
             reason.push('…');
         }
-        Outcome { failure: Some(Failure { cause, reason }), effects: Vec::new() }
+        let failure = Some(Failure { cause, reason });
+        Outcome { details: Some(Box::new(Details { failure, effects: Vec::new() })) }
     }
 
     /// Adds a write that happens exactly once, together with this outcome, or not at all. An outcome
     /// has at most [`Effect::MAX`] effects, with [`Effect::BYTES_MAX`] bytes. If an effect is refused,
     /// the message fails.
     pub fn with(mut self, effect: Effect) -> Outcome {
-        self.effects.push(effect);
+        self.details.get_or_insert_default().effects.push(effect);
         self
     }
 
     /// How many bytes it sends to Redis.
     fn bytes(&self) -> usize {
-        let reason = self.failure.as_ref().map_or(0, |failure| failure.reason.len());
-        reason + self.effects.iter().map(Effect::bytes).sum::<usize>()
+        let reason = self.reason().map_or(0, str::len);
+        reason + self.effects().iter().map(Effect::bytes).sum::<usize>()
     }
 
     /// Checks its effects. The error says what is wrong.
     fn check_effects(&self) -> Result<(), String> {
-        if self.effects.len() > Effect::MAX {
-            return Err(format!("{} effects are more than {}", self.effects.len(), Effect::MAX));
+        let effects = self.effects();
+        if effects.len() > Effect::MAX {
+            return Err(format!("{} effects are more than {}", effects.len(), Effect::MAX));
         }
-        let bytes: usize = self.effects.iter().map(Effect::bytes).sum();
+        let bytes: usize = effects.iter().map(Effect::bytes).sum();
         if bytes > Effect::BYTES_MAX {
             return Err(format!("{bytes} bytes are more than {}", Effect::BYTES_MAX));
         }
-        self.effects.iter().try_for_each(Effect::check)
+        effects.iter().try_for_each(Effect::check)
+    }
+
+    /// Is it done, and has no effects?
+    fn is_simply_done(&self) -> bool {
+        self.details.is_none()
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.details.as_ref()?.failure.as_ref()
+    }
+
+    pub(crate) fn into_failure(self) -> Option<Failure> {
+        self.details?.failure
     }
 
     /// Why it failed, if it did.
     pub fn cause(&self) -> Option<Cause> {
-        self.failure.as_ref().map(|failure| failure.cause)
+        self.failure().map(|failure| failure.cause)
     }
 
     /// The reason of the failure, if it failed.
     pub fn reason(&self) -> Option<&str> {
-        self.failure.as_ref().map(|failure| failure.reason.as_str())
+        self.failure().map(|failure| failure.reason.as_str())
     }
 
     /// The writes that are part of it.
     pub fn effects(&self) -> &[Effect] {
-        &self.effects
+        self.details.as_ref().map_or(&[], |details| &details.effects)
     }
 
     /// Is it completed (and not failed)?
     pub fn is_done(&self) -> bool {
-        self.failure.is_none()
+        self.failure().is_none()
     }
 }
 
@@ -160,7 +181,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_at_a_character() {
         let outcome = Outcome::failed("ä".repeat(4000));
-        let reason = outcome.failure.expect("failed").reason;
+        let reason = outcome.reason().expect("failed").to_owned();
         assert!(reason.len() <= REASON_BYTES_MAX + '…'.len_utf8());
         assert!(reason.ends_with('…'));
     }

@@ -9,13 +9,13 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::cause::Cause;
 use crate::id::MessageId;
 use crate::membership::Session;
 use crate::queue::{Block, Claim};
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
-use super::Outcome;
-use crate::cause::Cause;
+use super::{Failure, Outcome};
 
 static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
 
@@ -46,7 +46,7 @@ pub(crate) struct Ended {
 impl Ended {
     /// A closing call must name it: it is not simply done.
     fn is_named(&self) -> bool {
-        self.outcome.failure.is_some() || !self.outcome.effects.is_empty()
+        !self.outcome.is_simply_done()
     }
 }
 
@@ -133,7 +133,7 @@ impl Settlement {
         let (mut named, mut effects, mut bytes) = (0, 0, 0);
         let fits = self.pending.iter().take_while(|ended| {
             named += usize::from(ended.is_named());
-            effects += ended.outcome.effects.len();
+            effects += ended.outcome.effects().len();
             bytes += ended.outcome.bytes();
             named <= NAMED_MAX && effects <= CALL_EFFECTS_MAX && bytes <= CALL_BYTES_MAX
         });
@@ -166,7 +166,7 @@ impl Settlement {
             keys.pack(me, self.block.n),
         ];
         let mut data: HashMap<&str, usize> = HashMap::new();
-        for effect in batch.iter().flat_map(|ended| &ended.outcome.effects) {
+        for effect in batch.iter().flat_map(|ended| ended.outcome.effects()) {
             let next = data.len() + 1;
             if let Entry::Vacant(new) = data.entry(&effect.name) {
                 new.insert(next);
@@ -187,10 +187,10 @@ impl Settlement {
         }
         call = call.arg(self.block.pack().map_or("", MessageId::as_str)).arg(names.len());
         for Ended { claim, outcome, .. } in &names {
-            let info = outcome.failure.as_ref().map_or(String::new(), |failure| {
-                settled_by.info(failure.cause, &failure.reason, session)
-            });
-            let word = if outcome.failure.is_some() { "f" } else { "d" };
+            let (word, info) = match outcome.failure() {
+                Some(Failure { cause, reason }) => ("f", settled_by.info(*cause, reason, session)),
+                None => ("d", String::new()),
+            };
             call = call.arg(self.block.position(claim)).arg(word).arg(info);
             call = match self.block.place(claim) {
                 Some(place) => call.arg(place.offset).arg(place.length),
@@ -198,7 +198,7 @@ impl Settlement {
             };
         }
         for Ended { claim, outcome, .. } in names {
-            for effect in &outcome.effects {
+            for effect in outcome.effects() {
                 let index = data.get(effect.name.as_str()).copied().unwrap_or(0);
                 call = call.arg(self.block.position(claim)).arg(effect.op).arg(index);
                 call = call.arg(&effect.first[..]).arg(&effect.second[..]);
@@ -238,16 +238,21 @@ pub(crate) struct SettledBy<'a> {
     pub(crate) label: &'a str,
 }
 
+/// What is stored about a failed message beside its envelope.
+#[derive(serde::Serialize)]
+struct Info<'a> {
+    v: u32,
+    cause: &'a str,
+    reason: &'a str,
+    member: &'a str,
+    label: &'a str,
+}
+
 impl SettledBy<'_> {
     fn info(&self, cause: Cause, reason: &str, session: &Session) -> String {
-        serde_json::json!({
-            "v": 1,
-            "cause": cause.as_str(),
-            "reason": reason,
-            "member": session.id.as_str(),
-            "label": self.label,
-        })
-        .to_string()
+        let (cause, member) = (cause.as_str(), session.id.as_str());
+        let info = Info { v: 1, cause, reason, member, label: self.label };
+        serde_json::to_string(&info).unwrap_or_default()
     }
 }
 

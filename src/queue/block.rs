@@ -5,8 +5,8 @@
 //! else.
 
 use crate::id::{MemberId, MessageId};
+use crate::lane::Lane;
 use crate::membership::Session;
-use crate::message::Lane;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::claims::NewBlock;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::id::MessageId;
 use crate::message::Message;
 
-use super::pack::{Pack, Place};
+use super::pack::{Pack, Place, Reader};
 
 /// The permission to settle one message, once.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl NewBlock {
     pub(super) fn packed(n: u64, stamp: String, pack: Pack) -> NewBlock {
         let count = pack.len() as u32;
         let block = Arc::new(Block { n, stamp, content: Content::Pack(pack) });
-        let claims = Claims { block: block.clone(), indexes: 0..count };
+        let claims = Claims { block: block.clone(), indexes: 0..count, reader: None };
         NewBlock { block, claims, unreadable: Vec::new() }
     }
 
@@ -77,7 +77,7 @@ impl NewBlock {
         let (readable, all) = (entries.len() as u32, (entries.len() + odd.len()) as u32);
         entries.append(&mut odd);
         let block = Arc::new(Block { n, stamp, content: Content::Open(entries) });
-        let claims = Claims { block: block.clone(), indexes: 0..readable };
+        let claims = Claims { block: block.clone(), indexes: 0..readable, reader: None };
         let unreadable = (readable..all).map(|index| Claim { block: n, index }).collect();
         NewBlock { block, claims, unreadable }
     }
@@ -137,17 +137,13 @@ impl Block {
             Content::Open(_) => None,
         }
     }
+}
 
-    /// The message at this index, once. The error is the body of one that cannot be read.
-    fn take(&self, index: u32) -> Result<Message, Bytes> {
-        match &self.content {
-            Content::Pack(pack) => pack.message(index as usize),
-            Content::Open(entries) => {
-                let message = &entries[index as usize].message;
-                let message = message.lock().unwrap_or_else(PoisonError::into_inner).take();
-                message.ok_or_else(Bytes::new)
-            }
-        }
+impl Entry {
+    /// Its message, once. The error is the body of one that cannot be read.
+    fn take(&self) -> Result<Message, Bytes> {
+        let message = self.message.lock().unwrap_or_else(PoisonError::into_inner).take();
+        message.ok_or_else(Bytes::new)
     }
 }
 
@@ -156,6 +152,8 @@ impl Block {
 pub(crate) struct Claims {
     block: Arc<Block>,
     indexes: Range<u32>,
+    /// From the first message on that is handed out, if there are more.
+    reader: Option<Reader>,
 }
 
 impl Claims {
@@ -188,13 +186,21 @@ impl Claims {
         let middle = self.indexes.start + count.min(self.len()) as u32;
         let indexes = self.indexes.start..middle;
         self.indexes.start = middle;
-        Claims { block: self.block.clone(), indexes }
+        Claims { block: self.block.clone(), indexes, reader: None }
     }
 
     /// Hands out the next message. The error is the body of one that cannot be read.
     pub(crate) fn hand_out(&mut self) -> Option<(Claim, Result<Message, Bytes>)> {
         let index = self.indexes.next()?;
-        Some((Claim { block: self.block.n, index }, self.block.take(index)))
+        let message = match &self.block.content {
+            Content::Pack(pack) if self.reader.is_some() || !self.indexes.is_empty() => {
+                let reader = self.reader.get_or_insert_with(|| Reader::new(pack));
+                reader.message(pack, index as usize)
+            }
+            Content::Pack(pack) => pack.message(index as usize),
+            Content::Open(entries) => entries[index as usize].take(),
+        };
+        Some((Claim { block: self.block.n, index }, message))
     }
 
     /// Their positions in Redis.

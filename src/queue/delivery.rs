@@ -12,7 +12,8 @@ use crate::clock::Moment;
 use crate::error::Unreached;
 use crate::fleet::{Budget, CALLS_MAX, Numbers, Undelivered};
 use crate::id::MessageId;
-use crate::message::{Lane, NewMessage};
+use crate::lane::Lane;
+use crate::message::NewMessage;
 use crate::mutant::{Rule, disabled};
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 

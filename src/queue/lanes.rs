@@ -5,7 +5,7 @@
 //! are. What the first lane cannot fill is filled from the others, the most urgent first.
 
 use crate::config::LaneWeights;
-use crate::message::Lane;
+use crate::lane::Lane;
 
 /// A whole cycle of turns.
 #[derive(Clone, Debug)]

@@ -15,7 +15,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::id::MessageId;
-use crate::message::{Head, Lane, Message, NewMessage};
+use crate::lane::Lane;
+use crate::message::{Head, Message, NewMessage};
 use crate::store::Call;
 
 /// From this many messages, or this many bytes, on a pack costs less than single messages.
@@ -147,8 +148,31 @@ impl Pack {
 
     /// The message at this index. The error is its body, if that cannot be read.
     pub(super) fn message(&self, index: usize) -> Result<Message, Bytes> {
+        self.read_from(&self.head, &self.text, index)
+    }
+
+    fn read_from(&self, head: &Head, text: &Bytes, index: usize) -> Result<Message, Bytes> {
         let body = self.places[index].body().unwrap_or(0..0);
-        self.head.following(index as u64, self.text.slice(body))
+        head.following(index as u64, text.slice(body))
+    }
+}
+
+/// Reads messages of a pack for one slot. What they share is counted apart from what the messages of another slot share: two
+/// threads that count references in one place wait for each other, several times per message.
+#[derive(Debug)]
+pub(super) struct Reader {
+    head: Head,
+    text: Bytes,
+}
+
+impl Reader {
+    pub(super) fn new(pack: &Pack) -> Reader {
+        Reader { head: pack.head.apart(), text: Bytes::from_owner(pack.text.clone()) }
+    }
+
+    /// The message at this index of its pack, as [`Pack::message`].
+    pub(super) fn message(&self, pack: &Pack, index: usize) -> Result<Message, Bytes> {
+        pack.read_from(&self.head, &self.text, index)
     }
 }
 

@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::election::Lease;
+use crate::lane::Lane;
 use crate::membership::{AskError, End, Patience};
-use crate::message::{Lane, NewMessage};
+use crate::message::NewMessage;
 use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::Error;
 use crate::fleet::{Budget, Fleet};
 use crate::id::MessageId;
-use crate::message::{Lane, NewMessage};
+use crate::lane::Lane;
+use crate::message::NewMessage;
 
 use super::pack::is_packed;
 

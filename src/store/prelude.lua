@@ -98,16 +98,15 @@ local function lay_open(pack, block)
   redis.call('DEL', pack)
 end
 
--- How many messages wait in a lane: a chunk has one entry and counts for all its messages.
-local function waiting(lane, counts)
-  local entries = redis.call('LLEN', lane)
-  local extra = entries > 0 and redis.call('HGET', counts, 'extra:' .. string.match(lane, '[^:]+$')) or 0
-  return math.max(entries, entries + extra)
-end
+-- The field of counts that says how many messages of a lane have no entry of their own: a chunk has one entry and counts
+-- for all its messages.
+local function extra_field(lane) return 'extra:' .. string.match(lane, '[^:]+$') end
 
--- Adds the reference to a chunk of n messages to a lane, and counts them. In a lane that was empty the old count is
--- dropped: it had no chunks.
-local function refer(lane, counts, reference, n)
-  local first = redis.call('RPUSH', lane, reference) == 1
-  redis.call(first and 'HSET' or 'HINCRBY', counts, 'extra:' .. string.match(lane, '[^:]+$'), n - 1)
+-- How many messages wait in a lane, how many of them have no entry of their own, and the value of this counter, if one is
+-- asked for. In an empty lane there are no chunks, whatever is counted.
+local function waiting(lane, counts, counter)
+  local entries, field = redis.call('LLEN', lane), extra_field(lane)
+  local read = redis.call('HMGET', counts, field, counter or field)
+  local extra = entries > 0 and tonumber(read[1] or 0) or 0
+  return math.max(entries, entries + extra), extra, tonumber(read[2] or 0)
 end

@@ -59,7 +59,11 @@ pub(super) fn ask(load: Load) -> usize {
 
 /// The mean after one more handler run: recent runs weigh more.
 pub(super) fn mean_with(mean: Option<Duration>, took: Duration) -> Duration {
-    mean.map_or(took, |mean| (mean * 15 + took) / 16)
+    // In whole nanoseconds: dividing a `Duration` takes longer than handling a tiny message.
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let Some(mean) = mean else { return took };
+    let (mean, took) = (nanos(mean), nanos(took));
+    Duration::from_nanos(mean - mean / 16 + took / 16)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::queue::{Block, Claim};
 /// messages have separate targets, for programs that show only one of them.
 pub(super) fn report(board: &Board, block: &Block, claim: &Claim, outcome: Outcome, about: Report) {
     let (attempt, kind) = (block.attempt(claim), about.kind);
-    if let Some(failure) = outcome.failure {
+    if let Some(failure) = outcome.into_failure() {
         return board.publish(Notice::MessageFailed {
             id: block.id(claim),
             kind: kind.map(String::from),

@@ -127,19 +127,14 @@ fn a_pack_is_added_once_and_only_by_its_term() {
 /// A chunk counts for all its messages where a lane is bounded.
 #[test]
 fn a_chunk_counts_for_all_its_messages() {
-    proves(
-        "push",
-        "if waiting(KEYS[4], KEYS[5]) + n >",
-        "if redis.call('LLEN', KEYS[4]) + n >",
-        |lab| {
-            let term = packed(lab, &["a"; 900]);
-            let config = lab.key("config");
-            let () = lab.redis(&["HSET", &config, "backlog_max", "1000"]);
-            let full = lab.push_packed("gen", &term, 901, &["a"; 101]);
-            let fits = lab.push_packed("gen", &term, 901, &["a"; 100]);
-            lab.send(&full) == "full" && lab.send(&fits) == "ok" && is_whole(lab)
-        },
-    );
+    proves("push", "if lane + n >", "if redis.call('LLEN', KEYS[4]) + n >", |lab| {
+        let term = packed(lab, &["a"; 900]);
+        let config = lab.key("config");
+        let () = lab.redis(&["HSET", &config, "backlog_max", "1000"]);
+        let full = lab.push_packed("gen", &term, 901, &["a"; 101]);
+        let fits = lab.push_packed("gen", &term, 901, &["a"; 100]);
+        lab.send(&full) == "full" && lab.send(&fits) == "ok" && is_whole(lab)
+    });
 }
 
 /// A worker that wants fewer gets fewer: a pack if they are many, single messages if not.
