@@ -5,10 +5,9 @@ use std::time::Duration;
 use artel_measure::{drain, generate, send};
 use artel_rig::Server;
 
-use crate::load::{BATCHES, BYTES, FAILS, Gauge, LOOPS, MESSAGES, Result, WAITING, own_cpu};
-use crate::raw;
-use crate::raw::Push;
 use crate::report::{Goal, Series, Table};
+use artel_bench::load::{BATCHES, BYTES, FAILS, Gauge, LOOPS, MESSAGES, Result, WAITING, own_cpu};
+use artel_bench::raw::{self, Push};
 
 /// What one way of many messages costs, a value per round each.
 #[derive(Default)]

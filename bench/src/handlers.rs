@@ -9,8 +9,8 @@ use artel_rig::{Program, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-use crate::load::Result;
 use crate::report::Series;
+use artel_bench::load::Result;
 
 const PYTHON: &str = "import json, sys
 for line in sys.stdin:

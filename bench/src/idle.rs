@@ -11,8 +11,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::load::Result;
-use crate::member::stop;
+use artel_bench::load::Result;
+use artel_bench::member::stop;
 
 /// How long the fleet is left alone before it is watched, so that ranks and watchers are settled.
 const CALM: Duration = Duration::from_secs(2);

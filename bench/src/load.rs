@@ -4,26 +4,26 @@
 
 use std::time::Duration;
 
-pub(crate) use artel_measure::{BYTES, Clock, Gauge, Result, SLOTS as LOOPS, own_cpu, payloads};
+pub use artel_measure::{BYTES, Clock, Gauge, Result, SLOTS as LOOPS, own_cpu, payloads};
 
 /// Messages per round, in and out. About a tenth of a second of work: long enough for a rate, short
 /// enough for many rounds on a shared machine.
-pub(crate) const MESSAGES: usize = 400_000;
+pub const MESSAGES: usize = 400_000;
 /// Messages in one call, large and small.
-pub(crate) const BATCHES: [usize; 2] = [1000, 100];
+pub const BATCHES: [usize; 2] = [1000, 100];
 /// One message of this many fails, where messages fail.
-pub(crate) const FAILS: usize = 20;
+pub const FAILS: usize = 20;
 /// Messages that wait while the memory is read.
-pub(crate) const WAITING: usize = 100_000;
+pub const WAITING: usize = 100_000;
 /// Time between two messages while latency is measured: 200 a second.
-pub(crate) const PACE: Duration = Duration::from_millis(5);
+pub const PACE: Duration = Duration::from_millis(5);
 /// Messages whose latency counts, about five seconds of them.
-pub(crate) const SAMPLES: usize = 1_000;
+pub const SAMPLES: usize = 1_000;
 /// Messages before those, while connections and caches warm up.
-pub(crate) const WARM_UP: usize = 50;
+pub const WARM_UP: usize = 50;
 
 /// The median and the 99th percentile, in milliseconds, of all but the first few.
-pub(crate) fn percentiles(latencies: &[Duration]) -> (f64, f64) {
+pub fn percentiles(latencies: &[Duration]) -> (f64, f64) {
     let mut ms: Vec<f64> =
         latencies.iter().skip(WARM_UP).map(|latency| latency.as_secs_f64() * 1e3).collect();
     ms.sort_by(f64::total_cmp);

@@ -4,11 +4,9 @@
 //! one after the other, and the goals are about their ratio. Ends with 1 if a goal is missed.
 
 mod flow;
+mod growth;
 mod handlers;
 mod idle;
-mod load;
-mod member;
-mod raw;
 mod report;
 mod signals;
 
@@ -17,13 +15,15 @@ use std::time::{Duration, Instant};
 
 use artel_rig::{Kind, Server};
 
+use artel_bench::load::{BYTES, Gauge, MESSAGES, Result, percentiles};
+use artel_bench::{member, raw};
+
 use crate::flow::Flows;
 use crate::idle::Part;
-use crate::load::{BYTES, Gauge, MESSAGES, Result, percentiles};
 use crate::report::{Goal, Series, Table};
 use crate::signals::Signals;
 
-const USAGE: &str = "usage: artel-bench [signals] [--rounds N]   (default 5, at least 1)";
+const USAGE: &str = "usage: artel-bench [signals|growth] [--rounds N]   (default 5, at least 1)";
 
 /// Push to handler start, a value per round each.
 #[derive(Default)]
@@ -51,13 +51,13 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    let Some((rounds, only)) = rounds() else {
+    let Some((rounds, what)) = rounds() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     match tokio::runtime::Runtime::new()
         .map_err(Into::into)
-        .and_then(|rt| rt.block_on(run(rounds, only)))
+        .and_then(|rt| rt.block_on(run(rounds, what)))
     {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -68,21 +68,38 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many, and of events and locks alone?
-fn rounds() -> Option<(usize, bool)> {
+/// What to measure.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum What {
+    Everything,
+    /// Events and locks.
+    Signals,
+    /// The cost of growth.
+    Growth,
+}
+
+/// How many rounds, and of what?
+fn rounds() -> Option<(usize, What)> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let only = args.first().is_some_and(|word| word == "signals");
-    if only {
+    let what = match args.first().map(String::as_str) {
+        Some("signals") => What::Signals,
+        Some("growth") => What::Growth,
+        _ => What::Everything,
+    };
+    if what != What::Everything {
         args.remove(0);
     }
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => Some((5, only)),
-        ["--rounds", n] => n.parse().ok().filter(|&n| n > 0).map(|n| (n, only)),
+        [] => Some((5, what)),
+        ["--rounds", n] => n.parse().ok().filter(|&n| n > 0).map(|n| (n, what)),
         _ => None,
     }
 }
 
-async fn run(rounds: usize, only: bool) -> Result<bool> {
+async fn run(rounds: usize, what: What) -> Result<bool> {
+    if what == What::Growth {
+        return growth::run(rounds).await;
+    }
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     let server = Server::with(kind, &["--appendonly", "no"]);
     let mut gauge = Gauge::open(&server.url())?;
@@ -93,9 +110,9 @@ async fn run(rounds: usize, only: bool) -> Result<bool> {
         eprintln!("events and locks, round {round} of {rounds}");
         signals.measure(&server).await?;
     }
-    if only {
+    if what == What::Signals {
         println!("{name}, {cores} cores, rounds: {rounds}; median (min..max)\n");
-        let mut table = Table::new();
+        let mut table = Table::new(report::RAW);
         signals.add_to(&mut table);
         print!("{}", table.show());
         return Ok(table.met());
@@ -134,7 +151,7 @@ async fn run(rounds: usize, only: bool) -> Result<bool> {
 
     println!("{name}, {cores} cores, rounds: {rounds}, {MESSAGES} messages of {BYTES} bytes each");
     println!("median (min..max); the ratio is the median of the rounds' ratios\n");
-    let mut table = Table::new();
+    let mut table = Table::new(report::RAW);
     flows.add_to(&mut table);
     table.compare("latency at 200/s, p50 ms", &raw.p50, &artel.p50, Goal::RatioAtMost(1.5));
     table.compare("latency at 200/s, p99 ms", &raw.p99, &artel.p99, Goal::RatioAtMost(2.0));

@@ -10,7 +10,7 @@ use crate::load::{Clock, LOOPS, PACE, Result, SAMPLES, WARM_UP};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// From inside the generator's closure to the start of the handler, in another member.
-pub(crate) async fn latency(url: &str, fleet: &str) -> Result<Vec<Duration>> {
+pub async fn latency(url: &str, fleet: &str) -> Result<Vec<Duration>> {
     let clock = Clock::start();
     let (heard, mut hear) = tokio::sync::mpsc::unbounded_channel();
     let mut config = Config::default();
@@ -36,7 +36,7 @@ pub(crate) async fn latency(url: &str, fleet: &str) -> Result<Vec<Duration>> {
 }
 
 /// Ends members in this order, and waits until they have left.
-pub(crate) async fn stop(members: impl IntoIterator<Item = Member>) {
+pub async fn stop(members: impl IntoIterator<Item = Member>) {
     for member in members {
         member.stop();
         member.stopped().await;

@@ -49,13 +49,13 @@ return batch
 
 /// Is every push checked against a lease, or a bare list command?
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub(crate) enum Push {
+pub enum Push {
     Fenced,
     Bare,
 }
 
 /// Adds `count` messages in batches, with this many loops side by side; says how long that took.
-pub(crate) async fn push(
+pub async fn push(
     url: &str,
     count: usize,
     batch: usize,
@@ -95,7 +95,7 @@ pub(crate) async fn push(
 
 /// Takes everything that waits, in batches; says how long that took. Fenced, each batch is claimed and acknowledged; bare, it
 /// is lost if its worker dies.
-pub(crate) async fn drain(url: &str, count: usize, batch: usize, how: Push) -> Result<Duration> {
+pub async fn drain(url: &str, count: usize, batch: usize, how: Push) -> Result<Duration> {
     let connection = connect(url).await?;
     let start = Instant::now();
     let mut loops = JoinSet::new();
@@ -160,7 +160,7 @@ async fn turns(mut connection: MultiplexedConnection, number: usize, size: usize
 }
 
 /// From just before a push to the claim of the message by a worker that a token woke.
-pub(crate) async fn latency(url: &str) -> Result<Vec<Duration>> {
+pub async fn latency(url: &str) -> Result<Vec<Duration>> {
     let (mut sender, mut receiver) = (connect(url).await?, connect(url).await?);
     let mut claimer = connect(url).await?;
     let clock = Clock::start();
@@ -194,7 +194,7 @@ pub(crate) async fn latency(url: &str) -> Result<Vec<Duration>> {
 
 /// From just before a push to the return of a bare blocking pop: no claim, so a worker that dies
 /// loses the message.
-pub(crate) async fn bare_latency(url: &str) -> Result<Vec<Duration>> {
+pub async fn bare_latency(url: &str) -> Result<Vec<Duration>> {
     let (mut sender, mut receiver) = (connect(url).await?, connect(url).await?);
     let clock = Clock::start();
     let sending = tokio::spawn(async move {
@@ -216,7 +216,8 @@ pub(crate) async fn bare_latency(url: &str) -> Result<Vec<Duration>> {
     Ok(latencies)
 }
 
-async fn connect(url: &str) -> Result<MultiplexedConnection> {
+/// One connection for all loops.
+pub async fn connect(url: &str) -> Result<MultiplexedConnection> {
     // No response timeout: a blocking pop may wait.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let client = redis::Client::open(url)?;

@@ -85,6 +85,9 @@ impl Goal {
     }
 }
 
+/// The head of a table of Artel beside raw loops.
+pub(crate) const RAW: [&str; 5] = ["", "raw", "artel", "artel / raw", "goal"];
+
 /// Rows, until they are printed.
 pub(crate) struct Table {
     rows: Vec<[String; 5]>,
@@ -92,8 +95,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new() -> Table {
-        let head = ["", "raw", "artel", "artel / raw", "goal"];
+    pub(crate) fn new(head: [&str; 5]) -> Table {
         Table { rows: vec![head.map(str::to_owned)], met: true }
     }
 
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_goal_without_a_figure_is_not_met() {
-        let mut table = Table::new();
+        let mut table = Table::new(RAW);
         table.alone("nothing", &Series::default(), Goal::AtMost(1.0));
         assert!(!table.met());
     }

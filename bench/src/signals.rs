@@ -12,8 +12,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
 use tokio::task::JoinSet;
 
-use crate::load::{Result, percentiles};
 use crate::report::{Goal, Series, Table};
+use artel_bench::load::{Result, percentiles};
 
 const WAKE_UPS: usize = 300;
 const WAITERS: usize = 10_000;

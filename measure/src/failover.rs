@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use artel::{Config, Context, Fleet, Message, Outcome, Tick};
+use artel_rig::own_variables;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
@@ -106,11 +107,7 @@ struct Process {
 impl Process {
     fn start(program: &Path, url: &str, fleet: &str, label: String, role: Role) -> Result<Process> {
         let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ARTEL_") || name == "REDIS_URL" {
-                command.env_remove(name);
-            }
-        }
+        own_variables().into_iter().for_each(|name| _ = command.env_remove(name));
         // Not as an argument, which every user can see: the address may contain a password.
         let child = command
             .env("ARTEL_REDIS_URL", url)

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use artel::Fleet;
 use artel_rig::PrivateServer;
+pub use artel_rig::Target;
 
 pub use failover::{Cause, Role, play};
 pub use flow::{SLOTS, drain, generate, send};
@@ -38,20 +39,6 @@ const BATCHES: [usize; 2] = [1000, 100];
 /// Messages that wait while the memory is read.
 const WAITING: usize = 100_000;
 const RATES: [u32; 2] = [200, 5_000];
-
-/// Where to measure.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// Private servers, started with this program.
-    Private(PathBuf),
-    /// This server, with its settings as they are.
-    Given {
-        /// Its address.
-        url: String,
-        /// Even if it holds data.
-        anyway: bool,
-    },
-}
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

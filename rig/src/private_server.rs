@@ -16,6 +16,20 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::Clock;
 
+/// Where Redis is.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// Private servers, started from this program.
+    Private(PathBuf),
+    /// This server, which must be empty unless `anyway`.
+    Given {
+        /// Its address.
+        url: String,
+        /// Use it although it is not empty.
+        anyway: bool,
+    },
+}
+
 /// How long it may take to answer, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 /// How long it may take to load its data.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::environment::own_variables;
 use crate::server::tools;
 use crate::wait::{DEADLINE, wait_for};
 
@@ -168,12 +169,7 @@ impl Program {
 pub fn clean_command<S: AsRef<str>>(program: impl AsRef<Path>, args: &[S]) -> Command {
     let mut command = Command::new(program.as_ref());
     command.args(args.iter().map(AsRef::as_ref));
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if name.starts_with("ARTEL_") || name == "REDIS_URL" {
-            command.env_remove(name);
-        }
-    }
+    own_variables().into_iter().for_each(|name| _ = command.env_remove(name));
     command
 }
 

@@ -439,8 +439,11 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
     }
 }
 
+/// `ARTEL_STEPS` says how many steps on each server.
 fn steps() -> u64 {
-    if std::env::var_os("ARTEL_SOAK").is_some() { 5_000_000 } else { 100_000 }
+    let usual = if std::env::var_os("ARTEL_SOAK").is_some() { 10_000_000 } else { 100_000 };
+    std::env::var("ARTEL_STEPS")
+        .map_or(usual, |steps| steps.parse().expect("ARTEL_STEPS is a number"))
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::books::Books;
 use crate::check::Checker;
 use crate::history::{self, Entry};
 use crate::member::NO_CHOICE;
-use crate::options::{Keeps, Options, Progress, Stop, Target, Trouble};
+use crate::options::{Keeps, Options, Progress, Stop, Trouble};
 use crate::plan::{Kind, Step};
 use crate::process::{Ended, Process};
 use crate::promise::Invariant;
@@ -21,7 +21,7 @@ use crate::stage::{Stage, possible};
 use crate::strike::Act;
 use crate::trust::Trusts;
 use crate::wakes::Wakes;
-use artel_rig::Clock;
+use artel_rig::{Clock, Target};
 
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const LOOK: Duration = Duration::from_millis(50);

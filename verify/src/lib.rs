@@ -32,9 +32,10 @@ mod strike;
 mod trust;
 mod wakes;
 
+pub use artel_rig::Target;
 pub use director::run;
 pub use member::Part;
-pub use options::{Keeps, Options, Progress, Stop, Target, Trouble};
+pub use options::{Keeps, Options, Progress, Stop, Trouble};
 pub use plan::Kind;
 pub use promise::{Invariant, Seen, Violation};
 pub use report::{Paths, Report, Times, Verdict};

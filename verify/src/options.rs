@@ -5,21 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::plan::Kind;
+use artel_rig::Target;
 
-/// Where Redis is.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// A private server, started from this program.
-    Private(PathBuf),
-    /// This server, which must be empty unless `anyway`.
-    Given {
-        /// Its address.
-        url: String,
-        /// Use it although it is not empty.
-        anyway: bool,
-    },
-}
+use crate::plan::Kind;
 
 /// When the fleet keeps its ledger. A ledger makes scripts look into packs; without it they are settled whole, and effects
 /// and counters must show that every message was settled once.

@@ -5,12 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use artel_rig::{Clock, Fault, Proxy, own_variables};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::history::{Entry, NO_HISTORY, Tail, now};
 use crate::member::{LEAVE, Part};
-use artel_rig::Clock;
-use artel_rig::{Fault, Proxy};
 
 /// A process, the proxy between it and Redis, and its history.
 pub(crate) struct Process {
@@ -103,11 +102,7 @@ impl Process {
         let part = &self.part;
         let log = std::fs::File::create(part.dir.join(format!("{}.log", part.name)))?;
         let mut command = Command::new(&self.program);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ARTEL_") || name == "REDIS_URL" {
-                command.env_remove(name);
-            }
-        }
+        own_variables().into_iter().for_each(|name| _ = command.env_remove(name));
         // Not as an argument, which every user can see: the address may contain a password.
         command.env("ARTEL_REDIS_URL", &part.url);
         command.arg("verify-part").args(["--name", &part.name]);

@@ -7,15 +7,15 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use artel_rig::{Clock, PrivateServer, Target};
+
 use crate::books::Books;
 use crate::history::{self, Book};
 use crate::member::{NEXT_DOOR, Part, SENDER, TAKER};
-use crate::options::{Options, Target, Trouble};
+use crate::options::{Options, Trouble};
 use crate::plan::Kind;
 use crate::process::Process;
 use crate::strike::{Act, server_args};
-use artel_rig::Clock;
-use artel_rig::PrivateServer;
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);

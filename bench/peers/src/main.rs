@@ -1,138 +1,143 @@
-//! Fan-out of the Artel hub against channels, actors and event buses, in the same run.
-//!
-//! Absolute figures of a shared machine say little; so every round measures all cases one after
-//! the other, and the goals are about ratios. Ends with 1 if a goal is missed.
+//! Measures Artel and its peers in the same run, interleaved, on one private Redis server. A peer that fails is named and
+//! left out; the run goes on.
 
-mod case;
-mod fanout;
-mod memory;
-mod ours;
-mod peers;
+mod apalis;
+mod artel;
+mod bullmq;
+mod external;
+mod load;
+mod peer;
 mod report;
+mod sidekiq;
 
-use std::process::{Command, ExitCode};
+use std::time::Duration;
 
-use crate::case::Case;
+use artel_measure::{Gauge, own_cpu};
+use artel_rig::{Kind, Server};
 
-const USAGE: &str = "\
-usage: artel-hub-peers [fanout|memory|stuck] [--rounds N] [--subscribers LIST] [--only TEXT]
+use crate::load::{Ran, Result};
+use crate::peer::Peer;
+use crate::report::{Flow, Report, Way};
 
-  fanout, memory, stuck   one part only (default: all)
-  --rounds N              default 5, at least 1
-  --subscribers LIST      default 1,4,64,1024,8192
-  --only TEXT             only cases whose name contains it";
+/// After this long a step has failed.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What the step before left behind ends meanwhile: connections that close, tasks that stop.
+const SETTLE: Duration = Duration::from_millis(200);
 
-/// What was asked for.
-struct Wanted {
-    part: Option<String>,
+const USAGE: &str = "usage: artel-queue-peers [--rounds N] [--only name,name]";
+
+/// What to do.
+struct Options {
     rounds: usize,
-    subscribers: Vec<usize>,
-    only: String,
+    peers: Vec<Peer>,
 }
 
-fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, name] = &args[..]
-        && first == "--memory-of"
-    {
-        return be_measured(name);
-    }
-    let Some(wanted) = wanted(&args) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    head(&args);
-
-    let chosen = |cases: Vec<Case>| -> Vec<Case> {
-        cases.into_iter().filter(|case| case.name.contains(&wanted.only)).collect()
-    };
-    let (ours, peers) = (chosen(ours::cases()), chosen(peers::cases()));
-    let part = |name: &str| wanted.part.as_deref().is_none_or(|part| part == name);
-    let mut met = true;
-    if part("fanout") {
-        met &= fanout::fanout(&ours, &peers, wanted.rounds, &wanted.subscribers);
-    }
-    if part("memory") {
-        met &= memory::memory(&ours, &peers);
-    }
-    if part("stuck") {
-        println!("## One subscriber is stuck\n");
-        met &= ours::stuck(wanted.rounds);
-    }
-    if met { ExitCode::SUCCESS } else { ExitCode::from(1) }
-}
-
-/// The child of `memory`.
-fn be_measured(name: &str) -> ExitCode {
-    match ours::cases().into_iter().chain(peers::cases()).find(|case| case.name == name) {
-        Some(case) => memory::memory_of(&case),
-        None => return ExitCode::from(2),
-    }
-    ExitCode::SUCCESS
-}
-
-/// Nothing if it makes no sense.
-fn wanted(args: &[String]) -> Option<Wanted> {
-    let mut wanted = Wanted {
-        part: None,
-        rounds: 5,
-        subscribers: vec![1, 4, 64, 1024, 8192],
-        only: String::new(),
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "fanout" | "memory" | "stuck" if wanted.part.is_none() => {
-                wanted.part = Some(arg.clone());
+impl Options {
+    fn read(mut args: impl Iterator<Item = String>) -> Result<Options> {
+        let mut options = Options { rounds: 3, peers: Peer::ALL.to_vec() };
+        while let Some(arg) = args.next() {
+            let value = args.next().ok_or(USAGE)?;
+            match arg.as_str() {
+                "--rounds" => options.rounds = value.parse()?,
+                "--only" => options.peers = Options::peers(&value)?,
+                _ => return Err(USAGE.into()),
             }
-            "--rounds" => {
-                wanted.rounds = args.next()?.parse().ok().filter(|&rounds| rounds > 0)?;
-            }
-            "--subscribers" => {
-                let counts = args.next()?.split(',').map(|count| count.trim().parse().ok());
-                wanted.subscribers = counts.collect::<Option<Vec<usize>>>()?;
-                if wanted.subscribers.contains(&0) {
-                    return None;
-                }
-            }
-            "--only" => wanted.only = args.next()?.clone(),
-            _ => return None,
         }
+        Ok(options)
     }
-    Some(wanted)
+
+    fn peers(names: &str) -> Result<Vec<Peer>> {
+        let peer = |name| {
+            let known = Peer::ALL.map(Peer::name).join(", ");
+            Peer::named(name).ok_or_else(|| format!("no peer {name}; there are: {known}").into())
+        };
+        names.split(',').map(peer).collect()
+    }
 }
 
-/// Where, when and with what: figures without it cannot be compared.
-fn head(args: &[String]) {
-    let date = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output().ok();
-    let date = date.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find(|line| line.starts_with("model name"));
-    let model = model.and_then(|line| line.split_once(':')).map_or("unknown", |(_, name)| name);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("# Artel hub and its peers\n");
-    println!("- date: {}", date.trim());
-    println!("- cpu: {}, {cores} cores", model.trim());
-    println!("- built by: {}", env!("PEERS_RUSTC"));
-    println!("- peers: {}", versions(include_str!("../Cargo.lock")).join(", "));
-    println!("- command: artel-hub-peers {}\n", args.join(" "));
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = Options::read(std::env::args().skip(1))?;
+    let server = Server::with(Kind::Redis, &["--appendonly", "no"]);
+    let url = server.url();
+    let mut gauge = Gauge::open(&url)?;
+    let mut report = Report::new(gauge.server()?, options.rounds);
+    let (mut order, missing): (Vec<Peer>, Vec<Peer>) =
+        options.peers.iter().partition(|peer| peer.is_installed());
+    for peer in missing {
+        eprintln!("{} is not installed, and is left out", peer.name());
+        report.note(format!("{} is left out: it could not be installed.", peer.name()));
+    }
+    // Round 0 only fills caches and loads scripts.
+    for round in 0..=options.rounds {
+        for &peer in &order {
+            measure(peer, round, &url, &mut gauge, &mut report).await;
+        }
+        // Nobody always comes after the same neighbour's load.
+        order.rotate_left(1);
+    }
+    print!("{}", report.table(&options.peers));
+    Ok(())
 }
 
-/// Name and version of each peer, as they were built in.
-fn versions(lock: &str) -> Vec<String> {
-    const PEERS: [&str; 8] = [
-        "tokio",
-        "async-broadcast",
-        "crossbeam-channel",
-        "kameo",
-        "kameo_actors",
-        "ractor",
-        "jaeb",
-        "qubit-event-bus",
-    ];
-    let version = |peer: &&str| {
-        let (_, rest) = lock.split_once(&format!("name = \"{peer}\"\nversion = \""))?;
-        Some(format!("{peer} {}", rest.split('"').next()?))
-    };
-    PEERS.iter().filter_map(version).collect()
+/// Measures one peer once. What fails is told, and does not end the run.
+async fn measure(peer: Peer, round: usize, url: &str, gauge: &mut Gauge, report: &mut Report) {
+    let name = peer.name();
+    match flow(peer, url, gauge).await {
+        Ok(flow) => {
+            let handled = flow.handled;
+            if handled != peer.count() {
+                let count = peer.count();
+                report.note(format!("{name}, round {round}: handled {handled} of {count}"));
+            }
+            if round > 0 {
+                report.flow(peer, round, flow);
+            }
+        }
+        Err(error) => eprintln!("{name}, round {round}: in and out failed: {error}"),
+    }
+    if round == 0 {
+        return;
+    }
+    match latency(peer, url, gauge).await {
+        Ok(latencies) => report.latency(peer, latencies),
+        Err(error) => eprintln!("{name}, round {round}: latency failed: {error}"),
+    }
+}
+
+/// All messages in, then all of them out.
+async fn flow(peer: Peer, url: &str, gauge: &mut Gauge) -> Result<Flow> {
+    clear(gauge).await?;
+    let count = peer.count();
+    let empty = gauge.memory()?;
+    let cpu = (gauge.cpu()?, own_cpu());
+    let filled = tokio::time::timeout(LIMIT, peer.fill(url, count)).await??;
+    let into = way(&filled, cpu, gauge)?;
+    tokio::time::sleep(SETTLE).await;
+    let memory = (gauge.memory()? - empty) / count as f64;
+    let cpu = (gauge.cpu()?, own_cpu());
+    let worked = tokio::time::timeout(LIMIT, peer.work(url, count)).await??;
+    let out = way(&worked, cpu, gauge)?;
+    Ok(Flow { into, out, memory, handled: worked.messages })
+}
+
+async fn latency(peer: Peer, url: &str, gauge: &mut Gauge) -> Result<(f64, f64)> {
+    clear(gauge).await?;
+    tokio::time::timeout(LIMIT, peer.latency(url)).await?
+}
+
+/// Nothing of the step before is left, neither running nor stored.
+async fn clear(gauge: &mut Gauge) -> Result<()> {
+    tokio::time::sleep(SETTLE).await;
+    gauge.flush()
+}
+
+/// The rate, and what each message cost Redis and its own processes since those times were read.
+fn way(ran: &Ran, (server, own): (Duration, Duration), gauge: &mut Gauge) -> Result<Way> {
+    let own = ran.cpu.unwrap_or_else(|| own_cpu().saturating_sub(own));
+    let server = gauge.cpu()?.saturating_sub(server);
+    let count = ran.messages as f64;
+    let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / count;
+    let per_s = count / ran.took.as_secs_f64();
+    Ok(Way { per_s, server_us: each(server), own_us: each(own) })
 }
