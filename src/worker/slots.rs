@@ -260,11 +260,12 @@ impl Slot {
     pub(super) async fn run<H: Handle>(mut self, handler: Arc<H>) {
         loop {
             self.next_group().await;
-            if self.work(&*handler).await.is_none() {
-                return;
-            }
+            let Some(waited) = self.work(&*handler).await else { return };
             self.hand_in();
-            let_others_run().await;
+            // Whoever has waited has let others run.
+            if !waited {
+                let_others_run().await;
+            }
         }
     }
 
@@ -303,10 +304,11 @@ impl Slot {
         }
     }
 
-    /// Handles what is in hand. `None` if the session is over.
-    async fn work<H: Handle>(&mut self, handler: &H) -> Option<()> {
+    /// Handles what is in hand. Returns whether it waited for a handler; `None` if the session is over.
+    async fn work<H: Handle>(&mut self, handler: &H) -> Option<bool> {
         let began = Instant::now();
         let (mut now, mut trusted, mut count, mut result) = (began, None, 0u32, None);
+        let mut waited = false;
         while let Some((claim, message)) = self.exchange(result.take(), now) {
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
@@ -322,9 +324,11 @@ impl Slot {
             let (kind, outcome) = match message {
                 Ok(message) => {
                     let kind = message.kind().map(Box::from);
-                    let timeout = self.timeout;
-                    let outcome = handle(handler, message, now, timeout, || self.put_back()).await;
-                    (kind, outcome)
+                    let waits = || {
+                        waited = true;
+                        self.put_back();
+                    };
+                    (kind, handle(handler, message, now, self.timeout, waits).await)
                 }
                 Err(_) => (None, unreadable()),
             };
@@ -343,7 +347,7 @@ impl Slot {
         if count > 0 {
             self.mean = Some(now.duration_since(began) / count);
         }
-        Some(())
+        Some(waited)
     }
 
     /// Keeps a result, and hands out the next message. The slot is busy with it from now on.
