@@ -314,7 +314,7 @@ async fn what_is_denied_is_not_added_and_takes_no_other_message_with_it() {
         let () =
             rule.arg("SETUSER").arg("default").arg(right).query(&mut server.connect()).expect("ok");
     };
-    for right in ["hincrby", "set", "rpush"] {
+    for right in ["hset", "set", "rpush"] {
         allow(&format!("-{right}"));
         let denied = sender.send("denied").await.expect_err("no right");
         assert!(matches!(denied, Error::Denied { .. }), "{denied}");

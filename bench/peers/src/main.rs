@@ -7,9 +7,11 @@ mod bullmq;
 mod external;
 mod load;
 mod peer;
+mod plot;
 mod report;
 mod sidekiq;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use artel_measure::{Gauge, own_cpu};
@@ -24,22 +26,25 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// What the step before left behind ends meanwhile: connections that close, tasks that stop.
 const SETTLE: Duration = Duration::from_millis(200);
 
-const USAGE: &str = "usage: artel-queue-peers [--rounds N] [--only name,name]";
+const USAGE: &str = "usage: artel-queue-peers [--rounds N] [--only name,name] [--plot FILE]";
 
 /// What to do.
 struct Options {
     rounds: usize,
     peers: Vec<Peer>,
+    /// Where to draw the rates.
+    plot: Option<PathBuf>,
 }
 
 impl Options {
     fn read(mut args: impl Iterator<Item = String>) -> Result<Options> {
-        let mut options = Options { rounds: 3, peers: Peer::ALL.to_vec() };
+        let mut options = Options { rounds: 3, peers: Peer::ALL.to_vec(), plot: None };
         while let Some(arg) = args.next() {
             let value = args.next().ok_or(USAGE)?;
             match arg.as_str() {
                 "--rounds" => options.rounds = value.parse()?,
                 "--only" => options.peers = Options::peers(&value)?,
+                "--plot" => options.plot = Some(value.into()),
                 _ => return Err(USAGE.into()),
             }
         }
@@ -77,6 +82,9 @@ async fn main() -> Result<()> {
         order.rotate_left(1);
     }
     print!("{}", report.table(&options.peers));
+    if let Some(file) = options.plot {
+        std::fs::write(file, plot::svg(&report.title(), &report.rates(&options.peers)))?;
+    }
     Ok(())
 }
 

@@ -94,6 +94,25 @@ impl Report {
         text
     }
 
+    pub(crate) fn title(&self) -> String {
+        format!("Messages a second, {} without persistence", self.server)
+    }
+
+    /// The medians of messages in and out per second, of each peer that worked at least once.
+    pub(crate) fn rates(&self, peers: &[Peer]) -> Vec<(&'static str, f64, f64)> {
+        let rate = |peer, value: fn(&Flow) -> f64| {
+            median(self.of(peer).map(|(_, flow)| value(flow)).collect())
+        };
+        let both = |&peer: &Peer| {
+            Some((
+                peer.name(),
+                rate(peer, |flow| flow.into.per_s)?,
+                rate(peer, |flow| flow.out.per_s)?,
+            ))
+        };
+        peers.iter().filter_map(both).collect()
+    }
+
     fn row(&self, peer: Peer) -> Option<Vec<String>> {
         let flows: Vec<&Flow> = self.of(peer).map(|(_, flow)| flow).collect();
         let latencies: Vec<_> = self.latencies.iter().filter(|row| row.0 == peer).collect();
@@ -139,18 +158,22 @@ impl Report {
     }
 }
 
-/// The median, and the range if there is one.
-fn spread(mut values: Vec<f64>) -> String {
+fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
-        return "-".to_owned();
-    };
     let middle = values.len() / 2;
-    let median = match values.len() % 2 {
-        0 => (values[middle - 1] + values[middle]) / 2.0,
-        _ => values[middle],
-    };
-    format!("{} ({}..{})", short(median), short(min), short(max))
+    let upper = *values.get(middle)?;
+    let is_odd = values.len() % 2 == 1;
+    Some(if is_odd { upper } else { (values[middle - 1] + upper) / 2.0 })
+}
+
+/// The median, and the range if there is one.
+fn spread(values: Vec<f64>) -> String {
+    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let median = median(values);
+    median.map_or("-".to_owned(), |median| {
+        format!("{} ({}..{})", short(median), short(min), short(max))
+    })
 }
 
 /// Three digits are more than these figures carry.
