@@ -4,6 +4,7 @@
 //! dead worker.
 
 use std::any::Any;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
@@ -45,7 +46,19 @@ pub(crate) async fn handle<H: Handle + ?Sized>(
                 Poll::Ready(outcome) => Ok(outcome),
                 Poll::Pending => {
                     waits();
-                    tokio::time::timeout_at((start + timeout).into(), running).await
+                    let mut end = pin!(tokio::time::sleep_until((start + timeout).into()));
+                    let mut is_polled = true;
+                    poll_fn(|cx| {
+                        // It was polled a moment ago, and wakes this task. Polled again before this task has let others
+                        // run, it might block the thread.
+                        if !std::mem::take(&mut is_polled)
+                            && let Poll::Ready(outcome) = running.poll_unpin(cx)
+                        {
+                            return Poll::Ready(Ok(outcome));
+                        }
+                        end.as_mut().poll(cx).map(Err)
+                    })
+                    .await
                 }
             }
         }

@@ -5,10 +5,8 @@
 //! before it waits, and the worker puts it back if a handler blocks its thread. Nor are results that it has not handed in.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -80,6 +78,8 @@ struct Shared {
     some_work: Notify,
     results: Mutex<Results>,
     some_finished: Notify,
+    /// A handler blocks its thread, and slots may be set aside on that thread.
+    some_blocked: Notify,
     states: Box<[SlotState]>,
     began: Instant,
 }
@@ -151,6 +151,7 @@ impl Slots {
             some_work: Notify::new(),
             results: Mutex::default(),
             some_finished: Notify::new(),
+            some_blocked: Notify::new(),
             states: (0..count).map(|_| SlotState::default()).collect(),
             began: Instant::now(),
         });
@@ -207,6 +208,7 @@ impl Slots {
                 let Held { claims, finished } = std::mem::take(&mut *locked(&state.held));
                 self.shared.put(claims, true);
                 self.shared.hand_in(finished);
+                self.shared.some_blocked.notify_waiters();
             }
         }
         let finished = std::mem::take(&mut locked(&self.shared.results).finished);
@@ -239,7 +241,9 @@ impl Slots {
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
         let Results { finished, lost } = std::mem::take(&mut *locked(&self.shared.results));
-        let finished = finished.into_iter().flatten().map(|finished| finished.claim);
+        let states = self.shared.states.iter();
+        let held = states.map(|state| std::mem::take(&mut locked(&state.held).finished));
+        let finished = finished.into_iter().chain(held).flatten().map(|finished| finished.claim);
         lost.into_iter().chain(finished).collect()
     }
 }
@@ -260,12 +264,11 @@ impl Slot {
     pub(super) async fn run<H: Handle>(mut self, handler: Arc<H>) {
         loop {
             self.next_group().await;
-            let Some(waited) = self.work(&*handler).await else { return };
-            self.hand_in();
-            // Whoever has waited has let others run.
-            if !waited {
-                let_others_run().await;
+            if self.work(&*handler).await.is_none() {
+                return;
             }
+            self.hand_in();
+            self.let_others_run().await;
         }
     }
 
@@ -304,11 +307,20 @@ impl Slot {
         }
     }
 
-    /// Handles what is in hand. Returns whether it waited for a handler; `None` if the session is over.
-    async fn work<H: Handle>(&mut self, handler: &H) -> Option<bool> {
+    /// Lets the worker have what was handed in, before the next handler may block the thread: a task that was woken here runs
+    /// here next, and no other thread can take it. This slot is set aside until its thread has nothing else to do. If a
+    /// handler blocks the thread meanwhile, the worker wakes it from elsewhere.
+    async fn let_others_run(&self) {
+        tokio::select! {
+            () = tokio::task::yield_now() => {}
+            () = self.shared.some_blocked.notified() => {}
+        }
+    }
+
+    /// Handles what is in hand. `None` if the session is over.
+    async fn work<H: Handle>(&mut self, handler: &H) -> Option<()> {
         let began = Instant::now();
         let (mut now, mut trusted, mut count, mut result) = (began, None, 0u32, None);
-        let mut waited = false;
         while let Some((claim, message)) = self.exchange(result.take(), now) {
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
@@ -324,10 +336,7 @@ impl Slot {
             let (kind, outcome) = match message {
                 Ok(message) => {
                     let kind = message.kind().map(Box::from);
-                    let waits = || {
-                        waited = true;
-                        self.put_back();
-                    };
+                    let waits = || self.put_back();
                     (kind, handle(handler, message, now, self.timeout, waits).await)
                 }
                 Err(_) => (None, unreadable()),
@@ -347,7 +356,7 @@ impl Slot {
         if count > 0 {
             self.mean = Some(now.duration_since(began) / count);
         }
-        Some(waited)
+        Some(())
     }
 
     /// Keeps a result, and hands out the next message. The slot is busy with it from now on.
@@ -376,20 +385,6 @@ impl Slot {
         let finished = std::mem::take(&mut locked(&self.state().held).finished);
         self.shared.hand_in(finished);
     }
-}
-
-/// Goes to the end of the run queue. `yield_now` would keep the task aside until its thread has nothing else to do, where no
-/// other thread can take it: a handler that blocks the thread would hold it up.
-async fn let_others_run() {
-    let mut is_first = true;
-    poll_fn(|cx| match std::mem::take(&mut is_first) {
-        true => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-        false => Poll::Ready(()),
-    })
-    .await;
 }
 
 /// A slot that is stopped hands in everything it has.

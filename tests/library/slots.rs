@@ -70,9 +70,12 @@ async fn a_handler_that_blocks_its_thread_holds_up_nobody_else() {
     .await;
 }
 
-/// What was handled before a handler blocks its thread is recorded while it does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn results_are_recorded_while_a_handler_blocks() {
+/// A handler does this first, and one of them then blocks its thread. This many others must be recorded meanwhile.
+async fn recorded_while_one_blocks<W: Future<Output = ()> + Send>(
+    concurrency: usize,
+    others: u64,
+    first: impl Fn(u64) -> W + Clone + Send + Sync + 'static,
+) {
     let server = Server::any();
     let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
     for batch in 0..3 {
@@ -83,18 +86,56 @@ async fn results_are_recorded_while_a_handler_blocks() {
     let release = Arc::new(AtomicU64::new(0));
     let released = release.clone();
     let handler = move |message: Message, _: Context| {
-        let is_slow = message.text().parse() == Ok(SLOW);
-        while is_slow && released.load(Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
+        let (first, released) = (first.clone(), released.clone());
+        async move {
+            let number: u64 = message.text().parse().expect("a number");
+            first(number).await;
+            while number == SLOW && released.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Outcome::done()
         }
-        async { Outcome::done() }
     };
     let mut config = Config::default();
-    config.concurrency = 2;
+    config.concurrency = concurrency;
     let worker = fleet.join().config(config).handle(handler).start().await.expect("joins");
     let done = async || fleet.status().await.expect("answers").messages.done;
-    until("all others to be recorded", async || done().await == MESSAGES - 1).await;
+    until("the others to be recorded", async || done().await == others).await;
     release.store(1, Ordering::SeqCst);
-    until("the last one, too", async || done().await == MESSAGES).await;
+    until("all of them", async || done().await == MESSAGES).await;
     stop([worker]).await;
+}
+
+/// What was handled before a handler blocks its thread is recorded while it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn results_are_recorded_while_a_handler_blocks() {
+    recorded_while_one_blocks(2, MESSAGES - 1, |_| async {}).await;
+}
+
+/// The result of a handler that waited wakes the worker. The next handler must not block the thread on which it is to run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_runs_before_the_next_handler_blocks() {
+    recorded_while_one_blocks(1, SLOW, |number| async move {
+        if number + 1 == SLOW {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    recorded_while_one_blocks(3, MESSAGES - 1, |number| async move {
+        if number != SLOW {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// A handler that yields lets others run before it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_yields_and_then_blocks_holds_up_nobody_else() {
+    recorded_while_one_blocks(3, MESSAGES - 1, |number| async move {
+        if number == SLOW {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
