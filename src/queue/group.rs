@@ -16,7 +16,7 @@ use crate::message::NewMessage;
 use super::delivery::{Failed, Name};
 use super::send::Sender;
 
-/// The duty to send those that wait. When it is dropped, they are sent.
+/// The responsibility for those that wait. When it is dropped, they are sent.
 struct Turn {
     sender: Sender,
     number: u64,

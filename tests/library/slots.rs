@@ -13,18 +13,23 @@ const MESSAGES: u64 = 3000;
 /// Behind many that are quick, so that it is in the middle of a group.
 const SLOW: u64 = 2400;
 
+/// A fleet in which the numbers below [`MESSAGES`] wait, in packs.
+async fn fleet_with_numbers(server: &Server) -> Fleet {
+    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
+    for batch in 0..MESSAGES / 1000 {
+        let numbers = batch * 1000..(batch + 1) * 1000;
+        let messages: Vec<NewMessage> = numbers.map(|n| n.to_string().into()).collect();
+        fleet.sender().send_all(&messages).await.expect("sent");
+    }
+    fleet
+}
+
 /// A message that ends only when all others have ended: `wait` says how to pass the time.
 async fn one_waits_for_all_others<W: Future<Output = ()> + Send>(
     wait: impl Fn() -> W + Clone + Send + Sync + 'static,
 ) {
     let server = Server::any();
-    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
-    let sender = fleet.sender();
-    for batch in 0..MESSAGES / 1000 {
-        let numbers = batch * 1000..(batch + 1) * 1000;
-        let messages: Vec<NewMessage> = numbers.map(|n| n.to_string().into()).collect();
-        sender.send_all(&messages).await.expect("sent");
-    }
+    let fleet = fleet_with_numbers(&server).await;
     let ended = Arc::new(AtomicU64::new(0));
     let handler = {
         let ended = ended.clone();
@@ -77,12 +82,7 @@ async fn recorded_while_one_blocks<W: Future<Output = ()> + Send>(
     first: impl Fn(u64) -> W + Clone + Send + Sync + 'static,
 ) {
     let server = Server::any();
-    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
-    for batch in 0..3 {
-        let numbers = batch * 1000..(batch + 1) * 1000;
-        let messages: Vec<NewMessage> = numbers.map(|n: u64| n.to_string().into()).collect();
-        fleet.sender().send_all(&messages).await.expect("sent");
-    }
+    let fleet = fleet_with_numbers(&server).await;
     let release = Arc::new(AtomicU64::new(0));
     let released = release.clone();
     let handler = move |message: Message, _: Context| {

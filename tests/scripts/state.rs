@@ -225,6 +225,26 @@ fn a_push_and_a_batch_without_the_right_to_all_of_it_leave_no_trace() {
     });
 }
 
+/// Somebody wrote a text into a counter: nothing is added while it is there, and everything once when it is mended.
+#[test]
+fn a_counter_that_is_not_a_number_refuses_before_anything_is_added() {
+    on_each_server(|lab| {
+        let term = lab.leader_with("a", &["1"]);
+        let push = lab.push_with("a", &term, 2, &["2"], ("1", "page 1"));
+        let send = lab.send_call("s", 1, "normal", &["3"], Some("k"));
+        let counts = lab.key("counts");
+        let () = lab.redis(&["HSET", &counts, "generated", "many", "sent", "many"]);
+        for _ in 0..2 {
+            assert!(lab.try_send(&push).is_err() && lab.try_send(&send).is_err());
+        }
+        assert_eq!((lab.lane("generated").len(), lab.lane("normal").len()), (1, 0));
+        assert_eq!(state(lab), None);
+        let () = lab.redis(&["HSET", &counts, "generated", "1", "sent", "0"]);
+        assert!(lab.send(&push) == "ok" && lab.send(&send) == "ok");
+        assert_eq!((lab.count("generated"), lab.count("sent")), (2, 1));
+    });
+}
+
 /// Of two who take an event one gets it, and hears so again if its reply was lost.
 #[test]
 fn an_event_is_taken_once() {

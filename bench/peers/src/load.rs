@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 pub(crate) use artel_bench::load::{BYTES, LOOPS, Result, payloads};
 use artel_bench::load::{PACE, SAMPLES, WARM_UP};
 
-/// How often the end is looked for.
+/// How often to look for the end.
 const LOOK: Duration = Duration::from_millis(1);
 /// After this long without an end, work has failed.
 const PATIENCE: Duration = Duration::from_secs(50);
