@@ -28,6 +28,10 @@ pub enum Cause {
     Unread,
     /// There is no handler for its kind.
     Kind,
+    /// Its handler asked for a retry once more than allowed.
+    Retries,
+    /// No handler had started it when it expired.
+    Expired,
 }
 
 impl Cause {
@@ -39,6 +43,8 @@ impl Cause {
             Cause::Timeout => "timeout",
             Cause::Unread => "unread",
             Cause::Kind => "kind",
+            Cause::Retries => "retries",
+            Cause::Expired => "expired",
         }
     }
 }
@@ -47,10 +53,13 @@ impl FromStr for Cause {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cause, String> {
-        use Cause::{Attempts, Decode, Handler, Kind, Timeout, Unread};
-        let all = [Handler, Attempts, Decode, Timeout, Unread, Kind];
+        use Cause::*;
+        let all = [Handler, Attempts, Decode, Timeout, Unread, Kind, Retries, Expired];
         let found = all.into_iter().find(|cause| cause.as_str() == text);
-        found.ok_or_else(|| "must be handler, attempts, decode, timeout, unread or kind".to_owned())
+        found.ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|cause| cause.as_str()).collect();
+            format!("must be one of {}", names.join(", "))
+        })
     }
 }
 

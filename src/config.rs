@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::Error;
+use crate::backoff::Backoff;
+use crate::message::RETRIES_MAX;
 
 /// What is kept about settled messages, to look them up later.
 ///
@@ -145,8 +147,14 @@ pub struct Config {
     pub leader_works: LeaderWorks,
     /// How many messages this process handles at the same time.
     pub concurrency: usize,
-    /// A handler that runs longer is stopped and its message fails.
+    /// A handler that runs longer is stopped. Its message is retried, or it fails.
     pub handler_timeout: Duration,
+    /// How often a message is retried whose handler ended with an error, panicked or ran too long. `None` retries
+    /// never, and at most ten times if a handler asks for it. A [`Kind`](crate::Kind) and a message can have
+    /// their own number.
+    pub retries: Option<u32>,
+    /// How long a message waits before it is retried.
+    pub backoff: Backoff,
     /// How many messages the generator adds over the life of the fleet. Then it keeps its lease and
     /// rests.
     pub messages_max: Option<u64>,
@@ -200,6 +208,8 @@ impl Default for Config {
             leader_works: LeaderWorks::Never,
             concurrency: std::thread::available_parallelism().map_or(2, usize::from),
             handler_timeout: Duration::from_secs(300),
+            retries: None,
+            backoff: Backoff::DEFAULT,
             messages_max: None,
             backlog_max: None,
             errors_max: None,
@@ -245,6 +255,8 @@ impl Config {
         within("takeover_step", self.takeover_step, MS, Duration::from_secs(10))?;
         within("handler_timeout", self.handler_timeout, MS, Duration::from_secs(7 * 86_400))?;
         counted("concurrency", self.concurrency, 1, 10_000)?;
+        counted("retries", self.retries.unwrap_or(0) as usize, 0, RETRIES_MAX as usize)?;
+        self.backoff.check()?;
         let bounds = [("backlog_max", self.backlog_max), ("errors_max", self.errors_max)];
         for (field, bound) in bounds {
             // Scripts compare it. Beyond this their numbers are not exact.

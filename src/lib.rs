@@ -56,6 +56,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backoff;
 mod cause;
 mod clock;
 mod config;
@@ -73,10 +74,12 @@ mod membership;
 mod message;
 mod mutant;
 mod notice;
+mod orders;
 mod outcome;
 mod panic;
 mod queue;
 mod role;
+mod schedule;
 mod shutdown;
 mod stages;
 mod stats;
@@ -97,6 +100,7 @@ pub mod design {}
 
 /// The event hub inside the process, on which a member publishes its notices. It is a crate of its own.
 pub use artel_hub as hub;
+pub use backoff::Backoff;
 pub use cause::Cause;
 pub use config::{Config, Durability, LaneWeights, LeaderWorks, Ledger};
 pub use error::{BadAddress, Denial, Error, Unfit, Unreached};
@@ -109,6 +113,7 @@ pub use lane::Lane;
 pub use member::{Member, MemberBuilder, Readiness};
 pub use message::{Message, NewMessage};
 pub use notice::{Notice, Notices};
+pub use orders::{About, Order};
 pub use outcome::{
     Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, GeneratorStatus, IntoOutcome,
     LaneLengths, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued, Requeuer, Status,
@@ -116,6 +121,7 @@ pub use outcome::{
 };
 pub use queue::{PutBack, Sender, Sent};
 pub use role::Role;
+pub use schedule::{CatchUp, Cron, CronEntry, CronSet, Crons, Schedule, ScheduleCursor, Scheduled};
 pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;
 pub use sync::{
@@ -123,4 +129,4 @@ pub use sync::{
     LockGuard, LockStatus, Permit, Semaphore,
 };
 pub use term::{Term, Token};
-pub use worker::{Context, Handle, Json, json};
+pub use worker::{Context, FromMessage, Handle, HandledBy, Json, Kind, json};

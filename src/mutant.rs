@@ -23,15 +23,21 @@ pub(crate) enum Rule {
     ChannelNamesDatabase,
     /// A sender whose numbers were forgotten does not repeat a batch that may have been added.
     ForgottenIsDoubt,
+    /// Others than the first let go what is overdue.
+    OthersPromote,
+    /// Outcomes of messages with duties are named.
+    DutiesAreNamed,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 7] = [
     Rule::TrustFromSending,
     Rule::SubscribeThenRead,
     Rule::ReadAfterReconnect,
     Rule::ChannelNamesDatabase,
     Rule::ForgottenIsDoubt,
+    Rule::OthersPromote,
+    Rule::DutiesAreNamed,
 ];
 
 /// Is this rule disabled?
@@ -48,7 +54,8 @@ pub(crate) fn disabled(rule: Rule) -> bool {
     !OFF.is_empty() && OFF.lines().any(|line| line == format!("{rule:?}"))
 }
 
-/// This script, unchanged or with the edits.
+/// This script, unchanged or with the edits. An edit of `jobs` is for every script with that piece, an edit of a script for
+/// both of its forms.
 ///
 /// # Panics
 ///
@@ -63,7 +70,8 @@ pub(crate) fn script(name: &str, source: String) -> String {
             assert!(RULES.iter().any(|rule| edit == format!("{rule:?}")), "{edit:?} is not a rule");
             continue;
         };
-        if script == name {
+        let in_jobs = script == "jobs" && text.contains("local jobs = true");
+        if in_jobs || script == name || name.strip_suffix("_jobs") == Some(script) {
             assert!(text.contains(rule), "{rule:?} is not in {name}.lua");
             text = text.replace(rule, instead);
         }

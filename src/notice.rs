@@ -4,7 +4,7 @@
 //! notices it missed; it cannot slow a stage down. That holds for an [`EventHub`], too: a task of its
 //! own carries notices there. Only that task waits for the hub's subscribers.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use artel_hub::{EventHub, Publisher, Topic};
 use tokio::sync::broadcast;
@@ -106,6 +106,60 @@ pub enum Notice {
         reason: String,
         /// How long its handler ran.
         took: Duration,
+    },
+    /// A run of a message did not work, and it will be retried.
+    Retried {
+        /// Which message.
+        id: MessageId,
+        /// Its kind, if its maker set one.
+        kind: Option<String>,
+        /// The attempt that did not work.
+        attempt: u32,
+        /// The number of the retry.
+        retry: u32,
+        /// Why, in words.
+        reason: String,
+        /// After how long it will be retried.
+        after: Duration,
+    },
+    /// A handler asked for a later run of its message. This is not an error.
+    Snoozed {
+        /// Which message.
+        id: MessageId,
+        /// Its kind, if its maker set one.
+        kind: Option<String>,
+        /// The attempt that ended so.
+        attempt: u32,
+        /// After how long it will be run again.
+        after: Duration,
+    },
+    /// A periodic entry fired: its message was added.
+    Fired {
+        /// The entry.
+        entry: String,
+        /// For this time.
+        due: SystemTime,
+    },
+    /// A time of a periodic entry passed without a message.
+    Skipped {
+        /// The entry.
+        entry: String,
+        /// The time.
+        due: SystemTime,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Two programs, or two versions of one, declare a periodic entry differently. The last one wins.
+    CronReplaced {
+        /// The entry.
+        entry: String,
+        /// How it was declared before, as JSON.
+        before: String,
+    },
+    /// A scheduled message should have started long ago.
+    Overdue {
+        /// How late it is.
+        late: Duration,
     },
     /// This process handled a message that was no longer its own. The outcome was not recorded.
     ClaimLost {

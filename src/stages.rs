@@ -23,7 +23,7 @@ use crate::role::Role;
 use crate::shutdown::Shutdown;
 use crate::store::{Store, StoreError};
 use crate::tenure::{LeaseUse, resign};
-use crate::worker::{DynHandle, Mode, Worker};
+use crate::worker::{Mode, Routing, Worker};
 
 /// How often a leader checks whether any other member works: soon if it may have to work itself or to
 /// report, otherwise rarely.
@@ -38,7 +38,7 @@ pub(crate) struct Stages {
     pub(crate) config: Config,
     pub(crate) board: Board,
     pub(crate) runner: Option<Runner>,
-    pub(crate) handle: Option<Arc<dyn DynHandle>>,
+    pub(crate) routing: Option<Routing>,
     pub(crate) role: watch::Sender<Role>,
     /// Its role while it does not lead.
     pub(crate) resting: Role,
@@ -72,12 +72,12 @@ impl Stages {
     /// Takes part under one session, until it is over or the member stops.
     async fn serve(&mut self, session: &Arc<Session>) {
         let (mode, modes) = watch::channel(Mode::Work);
-        let mut worker = self.handle.as_ref().map(|handle| {
+        let mut worker = self.routing.as_ref().map(|routing| {
             let worker = Worker::new(
                 self.store.clone(),
                 session.clone(),
                 self.config.clone(),
-                handle,
+                routing,
                 self.board.clone(),
                 modes,
             );
@@ -129,7 +129,7 @@ impl Stages {
                 session,
                 board: &self.board,
                 policy: self.config.leader_works,
-                handles: self.handle.is_some(),
+                handles: self.routing.is_some(),
                 mode,
             };
             // Until it is known which members work, the number of members counts.
@@ -157,11 +157,14 @@ impl Stages {
                 break;
             }
             mode.send_replace(Mode::Work);
-            session.tally.works.store(self.handle.is_some(), Ordering::Relaxed);
-            // A generator that was deposed because it made no progress lets others try first.
+            session.tally.works.store(self.routing.is_some(), Ordering::Relaxed);
+            // A generator that was deposed because it made no progress lets others try first, and one that was asked to
+            // step down even more so.
+            let asked = session.orders.follow().borrow().ends(&session.id, lease.term);
+            let pause = if asked { session.trust.lease() } else { session.trust.lease() / 3 };
             tokio::select! {
                 () = self.stop.token.cancelled() => break,
-                () = tokio::time::sleep(session.trust.lease() / 3) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
         session.tenures.lease.set(LeaseUse::Idle);

@@ -24,12 +24,13 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::config::Config;
 use crate::generator::{Batch, BoxError, Generate, Tick};
 use crate::lane::Lane;
 use crate::message::{Message, NewMessage};
 use crate::outcome::Outcome;
 use crate::term::Term;
-use crate::worker::{Context, Handle};
+use crate::worker::{Context, Handle, Policy};
 
 /// How long a handler may take.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -45,6 +46,9 @@ pub fn context(message: &Message) -> Context {
         id: message.id().clone(),
         term: message.id().term(),
         attempt: message.attempt(),
+        retry: message.retry(),
+        retries_left: 0,
+        snoozed: message.snoozed(),
         deadline: Instant::now() + TIMEOUT,
     }
 }
@@ -63,7 +67,8 @@ pub fn tick(count: u64, state: impl Into<Vec<u8>>) -> Tick {
 /// Calls the handler with a message, and returns its outcome. It needs a tokio runtime with time, as a
 /// worker has.
 pub async fn handle(handler: impl Handle, new: impl Into<NewMessage>) -> Outcome {
-    crate::worker::handle(&handler, message(new), Instant::now(), TIMEOUT, || ()).await
+    let policy = Policy::rest(&Config { handler_timeout: TIMEOUT, ..Config::default() });
+    crate::worker::handle(&handler, message(new), &policy, Instant::now(), || ()).await
 }
 
 /// Calls the generator with a tick.

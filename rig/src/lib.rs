@@ -6,12 +6,14 @@
 //! an auditor that finds gaps and duplicates without trusting any counter.
 
 mod clock;
+mod duties;
 mod environment;
 mod private_server;
 mod proxy;
 mod snapshot;
 
 pub use clock::{Clock, OFF_MAX, TAKES_EFFECT, off_ms};
+pub use duties::{Duties, Open};
 pub use environment::own_variables;
 pub use private_server::{PrivateServer, Target};
 pub use proxy::{Fault, Proxy};

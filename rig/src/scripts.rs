@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 mod prelude;
 
 /// Files that are put before scripts, and are not scripts themselves.
-const SHARED: [&str; 2] = ["prelude", "control"];
+const SHARED: [&str; 3] = ["prelude", "control", "jobs"];
 
-/// Every script by its name.
+/// Every script by its name. A script of two forms is here twice: its second form as `<name>_jobs`.
 pub fn scripts() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for path in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../src")) {
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         if path.extension().is_some_and(|ending| ending == "lua") && !SHARED.contains(&&*name) {
             let source = std::fs::read_to_string(&path).expect("a text");
+            found.extend(prelude::with_jobs(&source).map(|jobs| (format!("{name}_jobs"), jobs)));
             let before = found.insert(name, prelude::with_prelude(&source));
             assert!(before.is_none(), "two scripts have the name of {}", path.display());
         }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use redis::{Connection, RedisResult, Value};
 
+use crate::duties::{self, Duties};
+
 /// All data of a fleet in Redis at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -41,6 +43,8 @@ pub struct Snapshot {
     pub torn: Vec<String>,
     /// Data that effects wrote, by name: the fields of hashes. Other types have no fields here.
     pub data: BTreeMap<String, HashMap<String, String>>,
+    /// What waits for a time or for others.
+    pub duties: Duties,
 }
 
 /// One entry of the ledger.
@@ -149,7 +153,7 @@ local lease = redis.call('GET', p .. 'lease')
 if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
 return {lists, records, errors, ledger, settled, redis.call('HGETALL', p .. 'counts'),
   redis.call('ZRANGE', p .. 'members', 0, -1), redis.call('SMEMBERS', p .. 'orphans'), lease,
-  redis.call('HGET', p .. 'state', 'state'), redis.call('LLEN', p .. 'wake'), data}
+  redis.call('HGET', p .. 'state', 'state'), redis.call('LLEN', p .. 'wake'), {data, duties()}}
 "#;
 
 type Raw = (
@@ -164,7 +168,7 @@ type Raw = (
     Option<String>,
     Option<String>,
     u64,
-    Vec<Value>,
+    (Vec<Value>, duties::Raw),
 );
 
 /// The bytes of a message; `None` for a removed one.
@@ -184,7 +188,7 @@ fn id_of(envelope: &Value) -> Option<String> {
 fn origin_of(envelope: &Value) -> Option<String> {
     let bytes = message(envelope)?;
     let headers = String::from_utf8_lossy(bytes.get(..bytes.len().min(1024))?).into_owned();
-    let flagged = headers.as_bytes().get(2) == Some(&b'h');
+    let flagged = headers.as_bytes().get(2) != Some(&b'-');
     let origin = headers.split_once("\"origin\":\"").filter(|_| flagged)?.1;
     origin.split('"').next().map(str::to_owned)
 }
@@ -206,11 +210,18 @@ impl Snapshot {
         with_ledger: bool,
     ) -> RedisResult<Snapshot> {
         let mut read = redis::cmd("EVAL");
-        read.arg(READ).arg(0).arg(format!("artel:{{{fleet}}}:")).arg(u8::from(with_ledger));
+        let script = READ.replacen(
+            "local p = ARGV[1]\n",
+            &format!("local p = ARGV[1]\n{}", duties::READ),
+            1,
+        );
+        read.arg(script).arg(0).arg(format!("artel:{{{fleet}}}:")).arg(u8::from(with_ledger));
         let raw: Raw = read.query(connection)?;
         let (lists, records, errors, ledger, settled, counts, ..) = raw;
-        let (members, orphans, lease, state, wakes, data) =
+        let (members, orphans, lease, state, wakes, (data, duties)) =
             (raw.6, raw.7, raw.8, raw.9, raw.10, raw.11);
+        let mut duties = Duties::of(duties);
+        duties.note_failed(&errors)?;
         let errors = errors.iter().filter_map(id_of).collect();
         let mut snapshot = Snapshot {
             settled,
@@ -221,6 +232,7 @@ impl Snapshot {
             lease,
             state,
             wakes,
+            duties,
             ..Snapshot::default()
         };
         for pair in lists.chunks_exact(2) {
@@ -232,6 +244,7 @@ impl Snapshot {
             let envelopes: Vec<Value> = redis::from_redis_value_ref(&pair[1])?;
             let ids = envelopes.iter().filter_map(id_of).collect();
             snapshot.origins.extend(envelopes.iter().filter_map(origin_of));
+            snapshot.duties.note(&name, &envelopes);
             match name.strip_prefix("lane:") {
                 Some(lane) => snapshot.lanes.insert(lane.to_owned(), ids),
                 None => snapshot.blocks.insert(name, ids),
@@ -264,9 +277,14 @@ impl Snapshot {
         self.blocks.values().map(Vec::len).sum()
     }
 
-    /// Messages in a lane or in a block.
+    /// Messages that wait for a time, or in line.
+    pub fn later(&self) -> usize {
+        self.duties.scheduled.len() + self.duties.parked.len()
+    }
+
+    /// Messages that are not over.
     pub fn unsettled(&self) -> usize {
-        self.waiting() + self.claimed()
+        self.waiting() + self.claimed() + self.later()
     }
 
     /// One of the fleet's own counters.

@@ -5,6 +5,8 @@
 //! under a session that is over has no effect.
 
 mod adopter;
+mod firer;
+mod promoter;
 mod reporter;
 
 use std::future::Future;
@@ -56,6 +58,8 @@ impl Duties {
         let mut duties = Duties { running: Vec::new() };
         duties.begin(means, adopter::Adopter::new(means.clone()))?;
         duties.begin(means, reporter::Reporter::new(means.clone())?)?;
+        duties.begin(means, promoter::Promoter::new(means.clone())?)?;
+        duties.begin(means, firer::Firer::new(means.clone()))?;
         Ok(duties)
     }
 

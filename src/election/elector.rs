@@ -30,6 +30,9 @@ impl Elector {
     pub(crate) async fn elect(&self) -> Option<Lease> {
         let mut views = self.session.views.follow();
         loop {
+            if !self.may_lead().await {
+                return None;
+            }
             let seen = views.borrow_and_update().clone();
             let pause = match &seen.lease {
                 _ if !seen.known => Some(Duration::from_secs(1)),
@@ -66,6 +69,15 @@ impl Elector {
                 Err(AskError::Failed(error)) => tracing::debug!(%error, "acquire was not answered"),
             }
             tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Waits while this member is drained. False if the session is over.
+    async fn may_lead(&self) -> bool {
+        let mut orders = self.session.orders.follow();
+        tokio::select! {
+            () = self.session.over.cancelled() => false,
+            allowed = orders.wait_for(|orders| !orders.is_drained) => allowed.is_ok(),
         }
     }
 

@@ -15,6 +15,7 @@ use super::{Batch, BoxError, DynGenerate, Tick};
 use crate::config::Config;
 use crate::election::Lease;
 use crate::json_time::at_ms;
+use crate::message::NewMessage;
 use crate::notice::{Board, Notice};
 use crate::panic::panic_text;
 use crate::queue::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
@@ -135,6 +136,9 @@ impl Runner {
         let large = batch.messages.iter().find_map(|message| message.check(max).err());
         if let Some(error) = large {
             return Some(error.to_string());
+        }
+        if batch.messages.iter().any(NewMessage::waits) {
+            return Some("a generated message cannot wait for a time: send it instead".to_owned());
         }
         let state = batch.state.as_ref()?;
         if state.len() > Batch::STATE_BYTES_MAX {

@@ -2,7 +2,6 @@
 //!
 //! **Invariant:** nothing is started before every setting was checked and Redis was found fit.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -18,11 +17,15 @@ use crate::generator::{DynGenerate, Generate, Runner};
 use crate::membership::{Profile, SessionHandle};
 use crate::notice::{Board, Notice};
 use crate::role::Role;
+use crate::schedule::{Cron, CronSet};
 use crate::shutdown::Shutdown;
 use crate::stages::Stages;
 use crate::store::Store;
 use crate::sync::SyncContext;
-use crate::worker::{DynHandle, Handle, by_kind};
+use crate::worker::{DynHandle, Handle, HandledBy, Route, Routing};
+
+/// The most kinds that a member shows to others.
+const KINDS_SHOWN: usize = 100;
 
 impl Fleet {
     /// Begins to build a member, which is this process's part in the fleet.
@@ -32,7 +35,8 @@ impl Fleet {
             config: Config::default(),
             generate: None,
             handle: None,
-            kinds: BTreeMap::new(),
+            routes: Vec::new(),
+            crons: Vec::new(),
             hub: None,
         }
     }
@@ -67,7 +71,8 @@ pub struct MemberBuilder {
     config: Config,
     generate: Option<Box<dyn DynGenerate>>,
     handle: Option<Arc<dyn DynHandle>>,
-    kinds: BTreeMap<String, Arc<dyn DynHandle>>,
+    routes: Vec<Route>,
+    crons: Vec<(String, Cron)>,
     hub: Option<EventHub>,
 }
 
@@ -85,9 +90,10 @@ impl MemberBuilder {
         self
     }
 
-    /// Sets the handler for messages of this kind. Each kind can have its own handler.
-    /// [`handle`](Self::handle) sets the handler for all other messages; without it they fail with the
-    /// cause `kind`.
+    /// Sets the handler for messages of this kind, by its name, or with a [`Kind`](crate::Kind), which has options and reads
+    /// the payload. Each kind can have its own handler; of two for the same kind the last one counts.
+    /// [`handle`](Self::handle) sets the handler for all other messages. Without it they wait for a member that knows their
+    /// kind: they are retried ten times, and then fail with the cause `kind`.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();
@@ -114,8 +120,8 @@ impl MemberBuilder {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn on(mut self, kind: impl Into<String>, handle: impl Handle) -> MemberBuilder {
-        self.kinds.insert(kind.into(), Arc::new(handle));
+    pub fn on<H>(mut self, kind: impl HandledBy<H>, handler: H) -> MemberBuilder {
+        self.routes.push(kind.into_route(handler));
         self
     }
 
@@ -123,6 +129,34 @@ impl MemberBuilder {
     /// without a generator it is an observer: a member that only uses locks and events.
     pub fn handle(mut self, handle: impl Handle) -> MemberBuilder {
         self.handle = Some(Arc::new(handle));
+        self
+    }
+
+    /// Declares a periodic entry of the fleet, under this name, when this process joins. It stays when the process goes;
+    /// [`Crons::remove`](crate::Crons::remove) removes it. If another program declares it differently, the last one wins.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use artel::{Cron, Fleet, NewMessage};
+    ///
+    /// let fleet = Fleet::connect(url, "shop").await?;
+    /// let report = NewMessage::from("all customers").with_kind("report");
+    /// let member = fleet
+    ///     .join()
+    ///     .on("report", |_: artel::Message, _: artel::Context| async {})
+    ///     .cron("nightly", Cron::new("0 2 * * *").tz("Europe/Berlin").message(report))
+    ///     .start()
+    ///     .await?;
+    /// assert_eq!(fleet.crons().list().await?[0].name, "nightly");
+    /// member.shutdown().await;
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cron(mut self, name: impl Into<String>, cron: Cron) -> MemberBuilder {
+        self.crons.push((name.into(), cron));
         self
     }
 
@@ -143,7 +177,9 @@ impl MemberBuilder {
     /// # Ok::<(), artel::Error>(())
     /// ```
     pub fn check(&self) -> Result<(), Error> {
-        self.config.validate()
+        self.config.validate()?;
+        self.routes.iter().try_for_each(|route| route.options.check())?;
+        self.crons.iter().try_for_each(|(name, cron)| cron.check(name))
     }
 
     /// Joins the fleet. Returns when this process is a member.
@@ -161,7 +197,6 @@ impl MemberBuilder {
         if self.config.label.is_empty() {
             self.config.label = own_name();
         }
-        self.handle = by_kind(std::mem::take(&mut self.kinds), self.handle.take());
         let (fleet, hints) = self.fleet.of_member(&self.config)?;
         let store = fleet.store.clone();
         store.check().await?;
@@ -172,7 +207,12 @@ impl MemberBuilder {
         let handle =
             SessionHandle::start(store.clone(), hints, self.profile(), board.clone()).await?;
         fleet.is_compared();
-        let observes = self.generate.is_none() && self.handle.is_none();
+        for (name, cron) in &self.crons {
+            if let CronSet::Replaced(before) = fleet.crons().set(name, cron).await? {
+                board.publish(Notice::CronReplaced { entry: name.clone(), before });
+            }
+        }
+        let observes = self.generate.is_none() && !self.handles();
         if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
             tracing::warn!("Redis has no append-only file: its data is lost when it dies");
         }
@@ -204,13 +244,19 @@ impl MemberBuilder {
             settings: self.config.fleet_wide(),
             interval: self.config.interval,
             can_lead: self.generate.is_some(),
-            handles: self.handle.is_some(),
+            handles: self.handles(),
+            kinds: self.routes.iter().map(|route| route.name.clone()).take(KINDS_SHOWN).collect(),
         }
+    }
+
+    /// Has it a handler?
+    fn handles(&self) -> bool {
+        self.handle.is_some() || !self.routes.is_empty()
     }
 
     /// Its role while it does not lead.
     fn resting(&self) -> Role {
-        match (self.generate.is_some(), self.handle.is_some()) {
+        match (self.generate.is_some(), self.handles()) {
             (_, true) => Role::Worker,
             (true, false) => Role::Standby,
             (false, false) => Role::Observer,
@@ -227,12 +273,13 @@ impl MemberBuilder {
         let resting = self.resting();
         let runner =
             self.generate.map(|generate| Runner::new(generate, store, &self.config, board));
+        let routing = Routing::new(self.routes, self.handle, &self.config);
         Stages {
             store: store.clone(),
             config: self.config,
             board: board.clone(),
             runner,
-            handle: self.handle,
+            routing,
             role,
             resting,
             stop: stop.clone(),

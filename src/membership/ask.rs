@@ -53,7 +53,7 @@ impl Patience {
         within_beat: false,
     };
     /// Sent once, by the task that keeps the session alive, which has no time to wait.
-    pub(super) const ONE_BEAT: Patience = Patience { within_beat: true, ..Patience::ONCE };
+    pub(crate) const ONE_BEAT: Patience = Patience { within_beat: true, ..Patience::ONCE };
     /// Repeated a few times.
     pub(crate) const SHORT: Patience = Patience { tries: 5, ..Patience::ONCE };
     /// Repeated as long as the session is trusted.

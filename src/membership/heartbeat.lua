@@ -2,13 +2,13 @@
 -- Refreshes the caller's session and returns what it must know about the fleet.
 -- KEYS[1] members ZSET     KEYS[2] lease STRING   KEYS[3] watch HASH     KEYS[4] orphans SET
 -- KEYS[5] member:<id> HASH KEYS[6] blocks:<id> HASH KEYS[7] locks:<id> HASH
--- KEYS[8] term STRING      KEYS[9] token STRING  KEYS[10] config HASH
+-- KEYS[8] term STRING      KEYS[9] token STRING  KEYS[10] config HASH   KEYS[11] control HASH
 -- ARGV    me, lease_ms if none is in config, held (how many blocks it knows of), hi (its last number), ttl_ms,
 --         then field, value … for the member's hash
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
 --         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
 --         what can no longer be granted (see acquire): '', 'term', 'token' or both with a blank between,
--- lease_ms, grace_ms, its locks as name, `token:attempt` …}
+--         lease_ms, grace_ms, its locks as name, `token:attempt` …, control as field, value …}
 -- Uses    clock, deadline_of, grow, refresh, whole
 -- Why the lease from config: it may change while all members are observers, and all must use the same one.
 -- Why a number is enough for held: see fetch.
@@ -40,4 +40,4 @@ for _, one in ipairs({{'term', KEYS[8]}, {'token', KEYS[9]}}) do
 end
 return {'ok', lease or '', whole(left), whole(now - (looked or 0)),
   redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray, table.concat(spent, ' '),
-  lease_ms, config[2] or '300', redis.call('HGETALL', KEYS[7])}
+  lease_ms, config[2] or '300', redis.call('HGETALL', KEYS[7]), redis.call('HGETALL', KEYS[11])}

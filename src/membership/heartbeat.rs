@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::judge::{self, Beat};
 use super::session_task::{ABSENT_BEAT, PROFILE_TTL, SessionTask};
-use super::{AskError, End, Holder, Patience, Session};
+use super::{AskError, End, Holder, Orders, Patience, Session};
 use crate::clock::Moment;
 use crate::id::MemberId;
 use crate::notice::Notice;
@@ -55,29 +55,35 @@ struct Heartbeat {
     lease_ms: u64,
     grace_ms: u64,
     locks: Vec<(String, Option<Token>)>,
+    orders: Orders,
 }
 
 impl Heartbeat {
-    fn read(reply: Reply) -> Result<Heartbeat, StoreError> {
+    fn read(reply: Reply, me: &MemberId) -> Result<Heartbeat, StoreError> {
         let ms = |at| reply.number(at).map(|ms| Duration::from_millis(ms.max(0) as u64));
         let left = ms(1)?;
         let lease = reply.text(0)?;
         let holder = lease.split_once('|').and_then(|(member, term)| {
             Some((MemberId::from_redis(member)?, Term::parse(term)?, left))
         });
+        let (looked_ago, has_orphans) = (ms(2)?, reply.number(3)? > 0);
+        let (members, is_stray) = (reply.number(4)? as usize, reply.number(5)? == 1);
+        let spent = reply.text(6)?.split_whitespace().map(str::to_owned).collect();
+        let (lease_ms, grace_ms) = (reply.number(7)? as u64, reply.number(8)? as u64);
+        let mut rest = reply.into_parts().into_iter().skip(9);
+        let mut next =
+            || rest.next().ok_or_else(|| StoreError::odd("a heartbeat that is too short"));
         Ok(Heartbeat {
             holder,
-            looked_ago: ms(2)?,
-            has_orphans: reply.number(3)? > 0,
-            members: reply.number(4)? as usize,
-            is_stray: reply.number(5)? == 1,
-            spent: reply.text(6)?.split_whitespace().map(str::to_owned).collect(),
-            lease_ms: reply.number(7)? as u64,
-            grace_ms: reply.number(8)? as u64,
-            locks: match reply.into_parts().pop() {
-                Some(locks) => held_locks(locks)?,
-                None => Vec::new(),
-            },
+            looked_ago,
+            has_orphans,
+            members,
+            is_stray,
+            spent,
+            lease_ms,
+            grace_ms,
+            locks: held_locks(next()?)?,
+            orders: Orders::read(next()?, me)?,
         })
     }
 }
@@ -128,6 +134,8 @@ impl Beats<'_> {
         let (me, views) = (self.session.id.clone(), &self.session.views);
         match control {
             Control::Unlocked(name) => return self.pass_on(&name),
+            // The next heartbeat tells what was ordered.
+            Control::Ordered => (self.last_heartbeat, self.next_beat) = (None, Instant::now()),
             Control::Free(id) => views.update(|view| view.freed_by(&id)),
             Control::Lead(member, term) => {
                 self.task.seen_term = self.task.seen_term.max(term.get());
@@ -298,6 +306,7 @@ impl Beats<'_> {
                 keys.term(),
                 keys.token(),
                 keys.config(),
+                keys.control(),
             ])
             .arg(session.id.as_str())
             .arg(trust.lease_ms())
@@ -319,7 +328,8 @@ impl Beats<'_> {
         for (field, value) in self.task.profile.fixed_fields() {
             call = call.arg(field).arg(value);
         }
-        call.reading(Heartbeat::read)
+        let me = session.id.clone();
+        call.reading(move |reply| Heartbeat::read(reply, &me))
     }
 
     /// Refreshes the session and applies the reply.
@@ -349,6 +359,17 @@ impl Beats<'_> {
             view.orphans = told.has_orphans;
             view.members = told.members;
         });
+        let ends = |term| told.orders.ends(&session.id, term);
+        let ended = match tenures.lease.get() {
+            LeaseUse::Leading(term, over) if ends(term) => Some((term, over)),
+            _ => None,
+        };
+        session.orders.update(told.orders);
+        if let Some((term, over)) = ended {
+            tracing::info!(%term, "this generator was asked to step down, so it resigns");
+            self.resign(term).await;
+            over.cancel();
+        }
         if told.is_stray && session.blocks.is_unchanged(&asked) {
             let what = "open blocks that nobody holds";
             self.task.board.publish(Notice::DataLossSeen { what });

@@ -2,11 +2,11 @@
 -- Opens a session. No other script adds a member.
 -- KEYS[1] members ZSET     KEYS[2] member:<id> HASH   KEYS[3] watch HASH    KEYS[4] blind SET
 -- KEYS[5] config HASH      KEYS[6] term STRING        KEYS[7] suspects HASH KEYS[8] orphans SET
--- KEYS[9] alive:<id> channel                          KEYS[10] ctl channel
+-- KEYS[9] alive:<id> channel                          KEYS[10] ctl channel   KEYS[11] control HASH
 -- ARGV    id, ttl_ms, protocol, '1' if the caller saw all members overdue for a whole lease,
 --         number of settings, then for each: field, value wanted ('' = the fleet's value), default;
 --         then field, value … for the member's hash
--- Returns {'ok', highest term granted, blind, born, the settings …},
+-- Returns {'ok', highest term granted, blind, born, control as field, value …, the settings …},
 --         {'protocol', theirs, wait_ms} or {'config', field, stored, wanted, wait_ms}: nothing was written;
 --         wait_ms > 0 = all members are overdue: ask again until that much time has passed,
 --         'taken' (the id has a session already: a late copy)
@@ -49,7 +49,7 @@ if conflict then
     return conflict
   end
   for _, id in ipairs(here) do
-    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], id)
+    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], KEYS[11], id)
     tell_dead(KEYS[10], id)
   end
 end
@@ -71,6 +71,6 @@ if #ARGV > last then
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
 tell_joined(KEYS[10], me)
-local reply = {'ok', redis.call('GET', KEYS[6]) or '0', blind, redis.call('HGET', KEYS[5], 'born')}
+local reply = {'ok', redis.call('GET', KEYS[6]) or '0', blind, redis.call('HGET', KEYS[5], 'born'), redis.call('HGETALL', KEYS[11])}
 for i = 2, #set, 2 do reply[#reply + 1] = set[i] end
 return reply

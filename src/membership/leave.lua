@@ -2,14 +2,15 @@
 -- Ends the caller's own session. If it still holds messages or locks, it becomes an orphan.
 -- KEYS[1] members ZSET   KEYS[2] suspects HASH      KEYS[3] blind SET         KEYS[4] orphans SET
 -- KEYS[5] lease STRING   KEYS[6] member:<id> HASH   KEYS[7] blocks:<id> HASH  KEYS[8] ctl channel
--- KEYS[9] locks:<id> HASH
+-- KEYS[9] locks:<id> HASH   KEYS[10] control HASH
 -- ARGV    me
 -- Returns {'ok', blocks and locks left behind}, 'gone' (no session: nothing to end)
--- Uses    tell_dead, tell_free, tell_left
+-- Uses    drain_field, tell_dead, tell_free, tell_left
 local me = ARGV[1]
 if redis.call('ZREM', KEYS[1], me) == 0 then return 'gone' end
 redis.call('HDEL', KEYS[2], me)
 redis.call('SREM', KEYS[3], me)
+redis.call('HDEL', KEYS[10], drain_field(me))
 redis.call('DEL', KEYS[6])
 local open = redis.call('HLEN', KEYS[7]) - redis.call('HEXISTS', KEYS[7], 'hi')
 if open == 0 then redis.call('DEL', KEYS[7]) end

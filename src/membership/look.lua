@@ -2,9 +2,10 @@
 -- Judges which members are dead. It is the only judge: all others only ask whether an id is in members.
 -- KEYS[1] members ZSET  KEYS[2] watch HASH   KEYS[3] suspects HASH   KEYS[4] blind SET
 -- KEYS[5] orphans SET   KEYS[6] alive channel, one for each member beside it: `alive:<id>`   KEYS[7] ctl channel
--- KEYS[8] config HASH: lease_ms, grace_ms
+-- KEYS[8] config HASH: lease_ms, grace_ms   KEYS[9] scheduled ZSET   KEYS[10] resting ZSET   KEYS[11] control HASH
 -- ARGV    me, ranked (number of members for which the caller knows its rank)
--- Returns 'gone', {'early', members, rank}, or {'ok', members, rank, reaped ids …}; rank -1 = unchanged
+-- Returns 'gone', {'early', members, rank, now_ms, due}, or {'ok', members, rank, now_ms, due, reaped ids …};
+--         rank -1 = unchanged; due: ms until a scheduled message or a slot is due, negative = overdue, '' = none is
 -- Uses    clock, deadline_of, reap, tell_dead, whole
 -- Why ranks are counted by id among the living: the set's own order puts the dead first.
 local me = ARGV[1]
@@ -25,8 +26,17 @@ local function rank()
   return below
 end
 
+local function due()
+  local first = math.huge
+  for i = 9, 10 do
+    local entry = redis.call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')
+    if entry[2] then first = math.min(first, tonumber(entry[2])) end
+  end
+  return first < math.huge and whole(math.ceil(first - now)) or ''
+end
+
 -- 1. Another member has just looked.
-if looked and now >= looked and now - looked < 90 then return {'early', count, rank()} end
+if looked and now >= looked and now - looked < 90 then return {'early', count, rank(), whole(now), due()} end
 
 -- 2. The server is a new one, its clock went back, or nobody could look for half a lease. Then the records say
 --    nothing about the members, so every member gets one lease to refresh its session. Why half a lease and not a
@@ -72,12 +82,12 @@ local quick = redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[6])[2] == count - redis.c
   and redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. whole(now)) == 0
   and redis.call('EXISTS', KEYS[3]) == 0
   and stalest_here()
-if quick then return {'ok', count, rank()} end
+if quick then return {'ok', count, rank(), whole(now), due()} end
 
 -- 4. Full scan.
 local all = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local present = presence(all)
-local reply = {'ok', count, -1}
+local reply = {'ok', count, -1, whole(now), due()}
 for i = 1, #all, 2 do
   local id, deadline = all[i], tonumber(all[i + 1])
   local is_dead = deadline < now
@@ -91,8 +101,8 @@ for i = 1, #all, 2 do
       is_dead = true
     end
   end
-  if is_dead and now >= calm and #reply < 131 then
-    reap(KEYS[1], KEYS[3], KEYS[4], KEYS[5], id)
+  if is_dead and now >= calm and #reply < 133 then
+    reap(KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[11], id)
     tell_dead(KEYS[7], id)
     reply[#reply + 1] = id
   end

@@ -6,7 +6,8 @@
 use tokio::time::Instant;
 
 use super::heartbeat::Beats;
-use super::{AskError, MemberInfo, Patience, judge};
+use super::{AskError, Due, MemberInfo, Patience, judge};
+use crate::clock::Moment;
 use crate::id::MemberId;
 use crate::notice::Notice;
 use crate::store::{Reply, Script, StoreError};
@@ -20,6 +21,9 @@ struct Looked {
     /// `None` if it is unchanged.
     rank: Option<usize>,
     dead: Vec<MemberId>,
+    redis_ms: u64,
+    /// In how many ms the first scheduled message is due.
+    due_ms: Option<i64>,
 }
 
 impl Looked {
@@ -28,10 +32,11 @@ impl Looked {
             return Err(reply.unexpected());
         }
         let (members, rank) = (reply.number(0)?, reply.number(1)?);
-        let dead = reply.into_parts().into_iter().skip(2).map(Reply::into_text);
+        let (redis_ms, due_ms) = (reply.number(2)? as u64, reply.text(3)?.parse().ok());
+        let dead = reply.into_parts().into_iter().skip(4).map(Reply::into_text);
         let dead: Vec<String> = dead.collect::<Result<_, _>>()?;
         let dead = dead.iter().filter_map(|id| MemberId::from_redis(id)).collect();
-        Ok(Looked { members, rank: usize::try_from(rank).ok(), dead })
+        Ok(Looked { members, rank: usize::try_from(rank).ok(), dead, redis_ms, due_ms })
     }
 }
 
@@ -66,16 +71,22 @@ impl Beats<'_> {
                 keys.alive(),
                 keys.ctl(),
                 keys.config(),
+                keys.scheduled(),
+                keys.resting(),
+                keys.control(),
             ])
             .arg(session.id.as_str())
             .arg(self.ranked)
             .reading(Looked::read);
+        let asked = Moment::now();
         let looked = session.ask(&task.link, Patience::ONE_BEAT, call).await?;
         self.ranked = looked.members;
         session.views.update(|view| {
             view.rank = looked.rank.unwrap_or(view.rank);
             view.members = looked.members as usize;
             view.orphans |= !looked.dead.is_empty();
+            view.clock = Some((asked, looked.redis_ms));
+            view.due = looked.due_ms.map(|in_ms| Due { asked, in_ms });
             looked.dead.iter().for_each(|id| view.freed_by(id));
         });
         for member in looked.dead {

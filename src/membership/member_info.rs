@@ -26,6 +26,8 @@ pub(crate) struct MemberInfo {
     pub(crate) works: bool,
     /// For how long it has seen no member lead.
     pub(crate) leaderless_ms: u64,
+    /// The kinds for which it has a handler of their own.
+    pub(crate) kinds: Vec<String>,
 }
 
 impl MemberInfo {
@@ -56,6 +58,7 @@ impl MemberInfo {
             handles: is("handles"),
             works: is("works"),
             leaderless_ms: count("leaderless_ms"),
+            kinds: serde_json::from_str(&word("kinds")).unwrap_or_default(),
         })
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::orders::{OrderBook, Orders};
 use super::{HeldBlocks, Tally, Trust, Views};
 use crate::clock::Moment;
 use crate::id::MemberId;
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) tenures: Tenures,
     /// What it last learned about the fleet.
     pub(crate) views: Views,
+    /// What operators ask of it.
+    pub(crate) orders: OrderBook,
     pub(super) board: Board,
 }
 
@@ -54,6 +57,7 @@ impl Session {
         id: MemberId,
         (lease, grace): (Duration, Duration),
         backlog_max: usize,
+        orders: Orders,
         sent: Moment,
         board: Board,
     ) -> Session {
@@ -68,6 +72,7 @@ impl Session {
             blocks: HeldBlocks::default(),
             tenures: Tenures::new(sent),
             views: Views::new(sent),
+            orders: OrderBook::new(orders),
             board,
         }
     }
@@ -90,7 +95,14 @@ mod tests {
     #[test]
     fn a_session_ends_once_and_is_not_trusted_after() {
         let times = (Duration::from_secs(3), Duration::ZERO);
-        let session = Session::new(MemberId::random(), times, 1, Moment::now(), Board::new());
+        let session = Session::new(
+            MemberId::random(),
+            times,
+            1,
+            Orders::default(),
+            Moment::now(),
+            Board::new(),
+        );
         session.end(End::DataLoss);
         session.end(End::Gone);
         assert_eq!(session.ended(), Some(End::DataLoss));

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::Beats;
-use super::{End, Session};
+use super::{End, Orders, Session};
 use crate::Error;
 use crate::clock::Moment;
 use crate::config::FleetSetting;
@@ -52,6 +52,8 @@ pub(crate) struct Profile {
     pub(crate) can_lead: bool,
     /// It has a handler.
     pub(crate) handles: bool,
+    /// The kinds for which it has a handler of their own.
+    pub(crate) kinds: Vec<String>,
 }
 
 impl Profile {
@@ -61,13 +63,14 @@ impl Profile {
     }
 
     /// The fields of the member's info that never change.
-    pub(super) fn fixed_fields(&self) -> [(&'static str, String); 5] {
+    pub(super) fn fixed_fields(&self) -> [(&'static str, String); 6] {
         [
             ("label", self.label.clone()),
             ("host", self.host.clone()),
             ("pid", std::process::id().to_string()),
             ("can_lead", u8::from(self.can_lead).to_string()),
             ("handles", u8::from(self.handles).to_string()),
+            ("kinds", serde_json::to_string(&self.kinds).unwrap_or_default()),
         ]
     }
 }
@@ -312,9 +315,11 @@ impl SessionTask {
                     tracing::debug!(%id, "our presence is not visible: judged by deadline only");
                 }
                 let ms = |at| reply.number(at).map(|ms| Duration::from_millis(ms as u64));
-                let (times, backlog_max) = ((ms(3)?, ms(4)?), reply.number(7)? as usize);
-                let board = self.board.clone();
-                let session = Session::new(id.clone(), times, backlog_max, sent, board);
+                let (times, backlog_max) = ((ms(4)?, ms(5)?), reply.number(8)? as usize);
+                let control = reply.into_parts().into_iter().nth(3);
+                let orders = control.map(|control| Orders::read(control, id)).transpose()?;
+                let (orders, board) = (orders.unwrap_or_default(), self.board.clone());
+                let session = Session::new(id.clone(), times, backlog_max, orders, sent, board);
                 session.tally.works.store(self.profile.handles, Ordering::Relaxed);
                 Ok(Joined::Session(Box::new(session)))
             }
@@ -349,6 +354,7 @@ impl SessionTask {
                 keys.orphans(),
                 keys.alive_of(id),
                 keys.ctl(),
+                keys.control(),
             ])
             .arg(id.as_str())
             .arg(PROFILE_TTL.as_millis() as u64)
@@ -399,6 +405,7 @@ impl SessionTask {
                 keys.blocks(&session.id),
                 keys.ctl(),
                 keys.locks(&session.id),
+                keys.control(),
             ])
             .arg(session.id.as_str());
         for _ in 0..LEAVE_TRIES {

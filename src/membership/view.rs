@@ -29,9 +29,33 @@ pub(crate) struct FleetView {
     pub(crate) rank: usize,
     pub(crate) members: usize,
     pub(crate) orphans: bool,
+    /// What the clock of Redis showed, and when we asked.
+    pub(crate) clock: Option<(Moment, u64)>,
+    /// When the first scheduled message is due.
+    pub(crate) due: Option<Due>,
+}
+
+/// A time on the clock of Redis, relative to a moment on ours.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Due {
+    pub(crate) asked: Moment,
+    /// So long after that moment; negative: it had passed then.
+    pub(crate) in_ms: i64,
+}
+
+impl Due {
+    /// How many ms are left; negative: how long it is overdue.
+    pub(crate) fn left_ms(self, now: Moment) -> i64 {
+        self.in_ms - now.since(self.asked).as_millis() as i64
+    }
 }
 
 impl FleetView {
+    /// What the clock of Redis shows now, about. `None` if it is not known.
+    pub(crate) fn redis_ms(&self, now: Moment) -> Option<u64> {
+        self.clock.map(|(asked, ms)| ms + now.since(asked).as_millis() as u64)
+    }
+
     /// Notes that this member no longer leads.
     pub(super) fn freed_by(&mut self, member: &MemberId) {
         if self.lease.as_ref().is_some_and(|holder| holder.member == *member) {

@@ -12,6 +12,7 @@ use crate::Error;
 use crate::id::MemberId;
 use crate::json_time::TimeLeft;
 use crate::lane::Lane;
+use crate::membership::Orders;
 use crate::role::Role;
 use crate::store::{PROTOCOL, Reply, Script, Store, StoreError};
 use crate::term::Term;
@@ -38,6 +39,10 @@ pub(super) async fn read_books(store: &Store) -> Result<Books, Error> {
         keys.config(),
         keys.term(),
         keys.token(),
+        keys.scheduled(),
+        keys.parked(),
+        keys.crons(),
+        keys.control(),
     ];
     all.extend(drains(store).await?.iter().map(|token| keys.drain(token)));
     let raw = store.once(&BOOKS.call(&all).reading(Books::read)).await?;
@@ -65,11 +70,32 @@ pub(super) struct Books {
     term: u64,
     token: u64,
     now_us: u64,
+    next_due_ms: Option<i64>,
+    pub(super) crons: u64,
+    /// The orders of operators.
+    control: HashMap<String, String>,
 }
 
 fn map(reply: Reply) -> Result<HashMap<String, String>, StoreError> {
     let pairs = reply.into_pairs()?.into_iter();
     pairs.map(|(name, value)| Ok((name, value.into_text()?))).collect()
+}
+
+/// A counter. It may be below zero only if Redis lost data.
+fn counted(counts: &HashMap<String, String>, name: &str) -> i64 {
+    counts.get(name).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// The failed messages.
+fn errors(counts: &HashMap<String, String>, stored: u64) -> ErrorsStatus {
+    let count = |name: &str| counted(counts, name).max(0) as u64;
+    ErrorsStatus {
+        stored,
+        taken: count("taken"),
+        requeued: count("requeued"),
+        dropped: count("dropped"),
+        forgotten: count("forgotten"),
+    }
 }
 
 impl Books {
@@ -83,6 +109,22 @@ impl Books {
         let numbers = [(store.keys.term(), self.term), (store.keys.token(), self.token)];
         let spent = numbers.into_iter().filter(|(_, highest)| is_spent(*highest));
         spent.map(|(key, _)| key).collect()
+    }
+
+    /// How long until the first scheduled message is due.
+    pub(super) fn next_due(&self) -> Option<TimeLeft> {
+        self.next_due_ms.map(|due| TimeLeft::between(self.now_ms, due))
+    }
+
+    /// What is paused: `all`, or lanes.
+    pub(super) fn paused(&self) -> Vec<String> {
+        let lane = |field: &String| field.strip_prefix("lane:").map(str::to_owned);
+        let mut all: Vec<String> = self.control.keys().filter_map(lane).collect();
+        all.sort();
+        if self.control.contains_key(Orders::ALL) {
+            all.insert(0, Orders::ALL.to_owned());
+        }
+        all
     }
 
     /// The members, and for how long those that can lead have seen no member lead.
@@ -108,7 +150,9 @@ impl Books {
                     false => Role::Worker,
                 },
                 can_lead: info.can_lead,
-                works: info.handles && (!leads || info.works),
+                works: info.handles && info.works,
+                is_drained: self.control.contains_key(&Orders::drain_field(id)),
+                kinds: info.kinds,
                 host: info.host,
                 pid: info.pid,
                 done: info.done,
@@ -165,25 +209,29 @@ impl Books {
         let config = map(next()?)?;
         let (term, token) = (next()?.into_number()? as u64, next()?.into_number()? as u64);
         let now_us = next()?.into_number()? as u64;
-        let signed = |name: &str| counts.get(name).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
-        let waiting = returned + high + generated_lane + normal + low;
+        let scheduled = next()?.into_number()? as u64;
+        let next_due_ms = next()?.into_number().ok();
+        let (parked, crons) = (next()?.into_number()? as u64, next()?.into_number()? as u64);
+        let control = map(next()?)?;
+        let signed = |name: &str| counted(&counts, name);
+        let waiting = returned + high + generated_lane + normal + low + parked;
         let (generated, sent) = (signed("generated"), signed("sent"));
         let (claimed, done, failed) = (signed("claimed"), signed("done"), signed("failed"));
         let messages = MessageCounts {
             generated: generated as u64,
             sent: sent as u64,
             waiting,
-            scheduled: 0,
+            scheduled,
             claimed: claimed.max(0) as u64,
             done: done as u64,
             failed: failed as u64,
-            balance: generated + sent - (waiting as i64 + claimed + done + failed),
+            balance: generated + sent
+                - (waiting as i64 + scheduled as i64 + claimed + done + failed),
             returned: signed("returned") as u64,
+            retried: signed("retried").max(0) as u64,
         };
-        let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low };
-        let count = |name: &str| signed(name).max(0) as u64;
-        let (taken, requeued, dropped) = (count("taken"), count("requeued"), count("dropped"));
-        let errors = ErrorsStatus { stored, taken, requeued, dropped };
+        let lanes = LaneLengths { returned, high, generated: generated_lane, normal, low, parked };
+        let errors = errors(&counts, stored);
         Ok(Books {
             now_ms,
             lease,
@@ -197,6 +245,9 @@ impl Books {
             term,
             token,
             now_us,
+            next_due_ms,
+            crons,
+            control,
         })
     }
 }

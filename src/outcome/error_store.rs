@@ -437,17 +437,10 @@ impl Requeuer {
 
     fn call(&self, records: &[ErrorRecord]) -> Call<Answer> {
         let keys = &self.fleet.store.keys;
+        let mut all = keys.jobs();
+        all.extend([keys.errors(), keys.sent(&self.name), keys.config()]);
         let mut call = REQUEUE
-            .call(&[
-                keys.errors(),
-                keys.sent(&self.name),
-                keys.counts(),
-                keys.wake(),
-                keys.lane(Lane::High.name()),
-                keys.lane(Lane::Normal.name()),
-                keys.lane(Lane::Low.name()),
-                keys.config(),
-            ])
+            .call(&all)
             .arg(&self.name)
             .arg(self.next)
             .arg(self.lane.map_or(String::new(), |lane| lane.letter().to_string()))

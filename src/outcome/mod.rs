@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** exactly one outcome is recorded per message. A handler may start again if its process
 //! dies or is cut off; the late outcome is refused (`lost`). Everything that belongs to an outcome
-//! (counters, error record, ledger entry, effects) is recorded with it in one script or not at all.
+//! (counters, error record, ledger entry, effects, messages that follow) is recorded with it in one script or not at all.
 
 mod books;
 mod effect;
@@ -24,15 +24,22 @@ pub use status::{
 };
 pub use take::Taker;
 
-use crate::cause::Cause;
+use std::time::Duration;
 
-/// How a message ended.
+use crate::cause::Cause;
+use crate::lane::Lane;
+use crate::message::NewMessage;
+
+/// How a run of a message ended.
+///
+/// A message that is done or failed is over. One that is retried or snoozed runs again later.
 ///
 /// ```
 /// # use artel::{Effect, Outcome};
-/// let done = Outcome::done().with(Effect::incr_by("sold", 3));
+/// let done = Outcome::done().with(Effect::incr_by("sold", 3)).then("send the bill");
 /// let failed = Outcome::failed("no such customer");
-/// assert!(done.is_done() && !failed.is_done());
+/// let busy = Outcome::retry("the shop is busy");
+/// assert!(done.is_done() && !failed.is_done() && busy.is_retry());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
@@ -42,18 +49,61 @@ pub struct Outcome {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Details {
-    failure: Option<Failure>,
+    how: How,
     effects: Vec<Effect>,
+    follow_ups: Vec<FollowUp>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum How {
+    #[default]
+    Done,
+    Failed(Failure),
+    Retry(Retry),
+    /// Not now: again after this time.
+    Snooze(Duration),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure {
     pub(crate) cause: Cause,
     pub(crate) reason: String,
+    /// The handler decided it. Anything else is an accident, which may be retried.
+    pub(crate) is_verdict: bool,
+    /// It goes to the error store.
+    pub(crate) is_kept: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Retry {
+    pub(crate) reason: String,
+    /// `None` until it is decided.
+    pub(crate) after: Option<Duration>,
+}
+
+/// A message that is sent with an outcome.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FollowUp {
+    pub(crate) lane: Lane,
+    pub(crate) message: NewMessage,
 }
 
 /// A reason longer than this is cut.
 const REASON_BYTES_MAX: usize = 4096;
+/// The most messages that follow one outcome, and their bytes.
+const FOLLOW_UPS_MAX: usize = 100;
+const FOLLOW_UP_BYTES_MAX: usize = 1 << 20;
+
+fn cut(reason: impl Into<String>) -> String {
+    let mut reason = reason.into();
+    if reason.len() > REASON_BYTES_MAX {
+        let end = (0..=REASON_BYTES_MAX).rev().find(|&at| reason.is_char_boundary(at));
+        reason.truncate(end.unwrap_or(0));
+        reason.push('…');
+    }
+    reason
+}
 
 impl Outcome {
     /// The message is completed.
@@ -61,20 +111,46 @@ impl Outcome {
         Outcome { details: None }
     }
 
-    /// The message failed: it goes to the error store, with this reason.
+    /// The message failed, and that is final: it goes to the error store, with this reason.
     pub fn failed(reason: impl Into<String>) -> Outcome {
         Outcome::failed_by(Cause::Handler, reason)
     }
 
-    pub(crate) fn failed_by(cause: Cause, reason: impl Into<String>) -> Outcome {
-        let mut reason = reason.into();
-        if reason.len() > REASON_BYTES_MAX {
-            let end = (0..=REASON_BYTES_MAX).rev().find(|&at| reason.is_char_boundary(at));
-            reason.truncate(end.unwrap_or(0));
-            reason.push('…');
+    /// It did not work this time: run it again later. How often, and after how long, its kind says
+    /// ([`Kind`](crate::Kind)), or [`after`](Self::after). When the retries are used up, it fails with this reason.
+    pub fn retry(reason: impl Into<String>) -> Outcome {
+        Outcome::of(How::Retry(Retry { reason: cut(reason), after: None }))
+    }
+
+    /// Not now: run it again after this time. This is neither an error nor a retry.
+    pub fn snooze(time: Duration) -> Outcome {
+        Outcome::of(How::Snooze(time))
+    }
+
+    /// Retries after this time, in place of the back-off of its kind.
+    pub fn after(mut self, time: Duration) -> Outcome {
+        match self.details.as_deref_mut().map(|details| &mut details.how) {
+            Some(How::Retry(retry)) => retry.after = Some(time),
+            Some(How::Snooze(snooze)) => *snooze = time,
+            Some(How::Done | How::Failed(_)) | None => {}
         }
-        let failure = Some(Failure { cause, reason });
-        Outcome { details: Some(Box::new(Details { failure, effects: Vec::new() })) }
+        self
+    }
+
+    fn of(how: How) -> Outcome {
+        Outcome { details: Some(Box::new(Details { how, ..Details::default() })) }
+    }
+
+    /// A final failure.
+    pub(crate) fn failed_by(cause: Cause, reason: impl Into<String>) -> Outcome {
+        let (is_verdict, is_kept) = (true, true);
+        Outcome::of(How::Failed(Failure { cause, reason: cut(reason), is_verdict, is_kept }))
+    }
+
+    /// A failure that nobody decided: it may be retried.
+    pub(crate) fn accident(cause: Cause, reason: impl Into<String>) -> Outcome {
+        let (is_verdict, is_kept) = (false, true);
+        Outcome::of(How::Failed(Failure { cause, reason: cut(reason), is_verdict, is_kept }))
     }
 
     /// Adds a write that happens exactly once, together with this outcome, or not at all. An outcome
@@ -85,15 +161,33 @@ impl Outcome {
         self
     }
 
+    /// Sends a message to the lane `normal`, exactly once, together with this outcome, or not at all. So a chain of
+    /// steps never loses or doubles a step. An outcome has at most 100 of them, with 1 MiB. A message that runs again
+    /// cannot be followed by others.
+    pub fn then(self, message: impl Into<NewMessage>) -> Outcome {
+        self.then_in(Lane::Normal, message)
+    }
+
+    /// As [`then`](Self::then), to this lane.
+    pub fn then_in(mut self, lane: Lane, message: impl Into<NewMessage>) -> Outcome {
+        let message = message.into();
+        self.details.get_or_insert_default().follow_ups.push(FollowUp { lane, message });
+        self
+    }
+
     /// How many bytes it sends to Redis.
     fn bytes(&self) -> usize {
         let reason = self.reason().map_or(0, str::len);
-        reason + self.effects().iter().map(Effect::bytes).sum::<usize>()
+        reason + self.effects().iter().map(Effect::bytes).sum::<usize>() + self.follow_up_bytes()
     }
 
-    /// Checks its effects. The error says what is wrong.
-    fn check_effects(&self) -> Result<(), String> {
-        let effects = self.effects();
+    fn follow_up_bytes(&self) -> usize {
+        self.follow_ups().iter().map(|next| next.message.payload().len()).sum()
+    }
+
+    /// Checks what belongs to it. The error says what is wrong.
+    fn check(&self, payload_bytes_max: usize) -> Result<(), String> {
+        let (effects, follow_ups) = (self.effects(), self.follow_ups());
         if effects.len() > Effect::MAX {
             return Err(format!("{} effects are more than {}", effects.len(), Effect::MAX));
         }
@@ -101,20 +195,50 @@ impl Outcome {
         if bytes > Effect::BYTES_MAX {
             return Err(format!("{bytes} bytes are more than {}", Effect::BYTES_MAX));
         }
-        effects.iter().try_for_each(Effect::check)
+        effects.iter().try_for_each(Effect::check)?;
+        if follow_ups.is_empty() {
+            return Ok(());
+        }
+        if matches!(self.how(), Some(How::Retry(_) | How::Snooze(_))) {
+            return Err("a message that runs again cannot be followed by others".to_owned());
+        }
+        let (count, bytes) = (follow_ups.len(), self.follow_up_bytes());
+        if count > FOLLOW_UPS_MAX {
+            return Err(format!("{count} messages that follow are more than {FOLLOW_UPS_MAX}"));
+        }
+        if bytes > FOLLOW_UP_BYTES_MAX {
+            return Err(format!("{bytes} bytes that follow are more than {FOLLOW_UP_BYTES_MAX}"));
+        }
+        for FollowUp { lane, message } in follow_ups {
+            let checked = lane.check_open().and_then(|()| message.check(payload_bytes_max));
+            checked.map_err(|error| format!("a message that follows: {error}"))?;
+        }
+        Ok(())
     }
 
-    /// Is it done, and has no effects?
+    /// Is it done, and nothing belongs to it?
     fn is_simply_done(&self) -> bool {
         self.details.is_none()
     }
 
-    fn failure(&self) -> Option<&Failure> {
-        self.details.as_ref()?.failure.as_ref()
+    /// How it ended; `None` if it is simply done.
+    pub(crate) fn how(&self) -> Option<&How> {
+        self.details.as_ref().map(|details| &details.how)
     }
 
-    pub(crate) fn into_failure(self) -> Option<Failure> {
-        self.details?.failure
+    pub(crate) fn how_mut(&mut self) -> Option<&mut How> {
+        self.details.as_mut().map(|details| &mut details.how)
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        match self.how()? {
+            How::Failed(failure) => Some(failure),
+            How::Done | How::Retry(_) | How::Snooze(_) => None,
+        }
+    }
+
+    pub(crate) fn into_how(self) -> How {
+        self.details.map_or(How::Done, |details| details.how)
     }
 
     /// Why it failed, if it did.
@@ -122,9 +246,13 @@ impl Outcome {
         self.failure().map(|failure| failure.cause)
     }
 
-    /// The reason of the failure, if it failed.
+    /// The reason, if it failed or is retried.
     pub fn reason(&self) -> Option<&str> {
-        self.failure().map(|failure| failure.reason.as_str())
+        match self.how()? {
+            How::Failed(failure) => Some(&failure.reason),
+            How::Retry(retry) => Some(&retry.reason),
+            How::Done | How::Snooze(_) => None,
+        }
     }
 
     /// The writes that are part of it.
@@ -132,9 +260,28 @@ impl Outcome {
         self.details.as_ref().map_or(&[], |details| &details.effects)
     }
 
-    /// Is it completed (and not failed)?
+    pub(crate) fn follow_ups(&self) -> &[FollowUp] {
+        self.details.as_ref().map_or(&[], |details| &details.follow_ups)
+    }
+
+    /// The messages that are sent with it.
+    pub fn messages(&self) -> impl Iterator<Item = &NewMessage> {
+        self.follow_ups().iter().map(|next| &next.message)
+    }
+
+    /// Is it completed?
     pub fn is_done(&self) -> bool {
-        self.failure().is_none()
+        matches!(self.how(), None | Some(How::Done))
+    }
+
+    /// Does it ask for a retry?
+    pub fn is_retry(&self) -> bool {
+        matches!(self.how(), Some(How::Retry(_)))
+    }
+
+    /// Does it ask for a later run that is no retry?
+    pub fn is_snooze(&self) -> bool {
+        matches!(self.how(), Some(How::Snooze(_)))
     }
 }
 
@@ -144,7 +291,7 @@ impl Outcome {
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// use artel::{Context, Message, testing};
 ///
-/// // `()` is done, an `Err` is failed.
+/// // `()` is done. An `Err` is an accident: it is retried if its kind allows that, else it failed.
 /// let parse = |message: Message, _: Context| async move { message.text().parse::<u32>().map(|_| ()) };
 /// assert!(testing::handle(parse, "7").await.is_done());
 /// assert!(!testing::handle(parse, "seven").await.is_done());
@@ -170,7 +317,8 @@ impl IntoOutcome for () {
 
 impl<T: IntoOutcome, E: std::fmt::Display> IntoOutcome for Result<T, E> {
     fn into_outcome(self) -> Outcome {
-        self.map_or_else(|error| Outcome::failed(error.to_string()), T::into_outcome)
+        let failed = |error: E| Outcome::accident(Cause::Handler, error.to_string());
+        self.map_or_else(failed, T::into_outcome)
     }
 }
 

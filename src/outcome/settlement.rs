@@ -9,15 +9,19 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::backoff::DELAY_MIN;
 use crate::cause::Cause;
-use crate::id::MessageId;
+use crate::id::{MemberId, MessageId};
 use crate::membership::Session;
+use crate::message::AHEAD_MAX;
+use crate::mutant::{Rule, disabled};
 use crate::queue::{Block, Claim};
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
-use super::{Failure, Outcome};
+use super::{FollowUp, How, Outcome};
 
 static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
+static SETTLE_JOBS: Script = Script::with_jobs("settle_jobs", include_str!("settle.lua"));
 
 /// How long an outcome waits for slower messages of its block.
 const WAIT_MAX: Duration = Duration::from_millis(25);
@@ -26,6 +30,7 @@ const WAIT_MAX_PACKED: Duration = Duration::from_millis(100);
 /// The most positions, effects and bytes of one call: a bound on how long Redis is busy with it.
 const NAMED_MAX: usize = 1000;
 const CALL_EFFECTS_MAX: usize = 1000;
+const CALL_FOLLOW_UPS_MAX: usize = 1000;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// What is reported about a message in addition to its outcome.
@@ -44,10 +49,38 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// A closing call must name it: it is not simply done.
-    fn is_named(&self) -> bool {
-        !self.outcome.is_simply_done()
+    /// A closing call must name it: it is not simply done, or its end means something to others.
+    fn is_named(&self, block: &Block) -> bool {
+        let has_duties = block.has_duties(&self.claim) && !disabled(Rule::DutiesAreNamed);
+        !self.outcome.is_simply_done() || has_duties
     }
+
+    /// Only the form of the script that knows times and duties can settle it.
+    fn needs_jobs(&self, block: &Block) -> bool {
+        let is_plain = match self.outcome.how() {
+            None | Some(How::Done) => true,
+            Some(How::Failed(failure)) => failure.is_kept,
+            Some(How::Retry(_) | How::Snooze(_)) => false,
+        };
+        !is_plain || !self.outcome.follow_ups().is_empty() || block.has_duties(&self.claim)
+    }
+
+    /// The word for the script, and what it must know in addition.
+    fn word(&self, by: &SettledBy<'_>, session: &Session) -> (&'static str, String) {
+        match self.outcome.how() {
+            None | Some(How::Done) => ("d", String::new()),
+            Some(How::Failed(failure)) if failure.is_kept => {
+                ("f", by.info(failure.cause, &failure.reason, session))
+            }
+            Some(How::Failed(_)) => ("x", String::new()),
+            Some(How::Retry(retry)) => ("r", ms(retry.after.unwrap_or(DELAY_MIN))),
+            Some(How::Snooze(time)) => ("z", ms(*time)),
+        }
+    }
+}
+
+fn ms(time: Duration) -> String {
+    time.clamp(DELAY_MIN, AHEAD_MAX).as_millis().to_string()
 }
 
 /// One open block and its outcomes.
@@ -80,12 +113,18 @@ impl Settlement {
     }
 
     /// Uses up a claim.
-    pub(crate) fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
+    pub(crate) fn settle(
+        &mut self,
+        claim: Claim,
+        outcome: Outcome,
+        report: Report,
+        payload_bytes_max: usize,
+    ) {
         debug_assert_eq!(claim.block, self.block.n);
-        let outcome = match outcome.check_effects() {
+        let outcome = match outcome.check(payload_bytes_max) {
             Ok(()) => outcome,
             Err(why) => {
-                Outcome::failed_by(Cause::Handler, format!("its effects cannot be applied: {why}"))
+                Outcome::failed_by(Cause::Handler, format!("its outcome cannot be recorded: {why}"))
             }
         };
         self.open -= 1;
@@ -130,12 +169,16 @@ impl Settlement {
     /// How many outcomes the next call carries: as many as fit, but at least one. If these are all, the
     /// call closes the block, and then outcomes that are simply done need not be named.
     fn next_batch(&self) -> (usize, bool) {
-        let (mut named, mut effects, mut bytes) = (0, 0, 0);
+        let (mut named, mut effects, mut follow_ups, mut bytes) = (0, 0, 0, 0);
         let fits = self.pending.iter().take_while(|ended| {
-            named += usize::from(ended.is_named());
+            named += usize::from(ended.is_named(&self.block));
             effects += ended.outcome.effects().len();
+            follow_ups += ended.outcome.follow_ups().len();
             bytes += ended.outcome.bytes();
-            named <= NAMED_MAX && effects <= CALL_EFFECTS_MAX && bytes <= CALL_BYTES_MAX
+            named <= NAMED_MAX
+                && effects <= CALL_EFFECTS_MAX
+                && follow_ups <= CALL_FOLLOW_UPS_MAX
+                && bytes <= CALL_BYTES_MAX
         });
         let fits = fits.count().max(1).min(self.pending.len());
         let closing = self.open == 0 && fits == self.pending.len();
@@ -154,17 +197,19 @@ impl Settlement {
         self.sent = Some((count, closing));
         let batch = &self.pending[..count];
 
-        let mut all = vec![
-            keys.members(),
+        let names: Vec<&Ended> =
+            batch.iter().filter(|ended| !closing || ended.is_named(&self.block)).collect();
+        let jobs = names.iter().any(|ended| ended.needs_jobs(&self.block));
+        let mut all = if jobs { keys.jobs() } else { vec![keys.members(), keys.counts()] };
+        all.extend([
             keys.blocks(me),
             keys.block(me, self.block.n),
-            keys.counts(),
             keys.errors(),
             keys.ledger(),
             keys.config(),
             keys.unread(),
             keys.pack(me, self.block.n),
-        ];
+        ]);
         let mut data: HashMap<&str, usize> = HashMap::new();
         for effect in batch.iter().flat_map(|ended| ended.outcome.effects()) {
             let next = data.len() + 1;
@@ -173,38 +218,52 @@ impl Settlement {
                 all.push(keys.data(&effect.name));
             }
         }
-        let mut call = SETTLE
+        let script = if jobs { &SETTLE_JOBS } else { &SETTLE };
+        let mut call = script
             .call(&all)
             .arg(me.as_str())
             .arg(self.block.n)
             .arg(&self.block.stamp)
             .arg(session.trust.lease_ms());
-        let names: Vec<_> = batch.iter().filter(|ended| !closing || ended.is_named()).collect();
         if closing {
             call.push_arg(count - names.len());
         } else {
             call.push_arg("-");
         }
         call = call.arg(self.block.pack().map_or("", MessageId::as_str)).arg(names.len());
-        for Ended { claim, outcome, .. } in &names {
-            let (word, info) = match outcome.failure() {
-                Some(Failure { cause, reason }) => ("f", settled_by.info(*cause, reason, session)),
-                None => ("d", String::new()),
-            };
-            call = call.arg(self.block.position(claim)).arg(word).arg(info);
-            call = match self.block.place(claim) {
+        for ended in &names {
+            let (word, info) = ended.word(settled_by, session);
+            call = call.arg(self.block.position(&ended.claim)).arg(word).arg(info);
+            call = match self.block.place(&ended.claim) {
                 Some(place) => call.arg(place.offset).arg(place.length),
                 None => call.arg("").arg(""),
             };
         }
-        for Ended { claim, outcome, .. } in names {
+        call.push_arg(names.iter().map(|ended| ended.outcome.effects().len()).sum::<usize>());
+        for Ended { claim, outcome, .. } in &names {
             for effect in outcome.effects() {
                 let index = data.get(effect.name.as_str()).copied().unwrap_or(0);
                 call = call.arg(self.block.position(claim)).arg(effect.op).arg(index);
                 call = call.arg(&effect.first[..]).arg(&effect.second[..]);
             }
         }
+        for ended in names {
+            call = self.follow_ups(call, ended, me);
+        }
         call.refreshing(&["ok", "already", "gap", "effect"]).reading(Settled::read)
+    }
+
+    /// Adds the messages that follow an outcome. That position of that block is settled once, ever, so their ids are
+    /// unique, and the same in every copy of the call.
+    fn follow_ups(&self, mut call: Call, ended: &Ended, me: &MemberId) -> Call {
+        let (n, position) = (self.block.n, self.block.position(&ended.claim));
+        let (made_ms, mut envelope) = (self.block.now_ms(Instant::now()), Vec::new());
+        for (number, FollowUp { lane, message }) in (1..).zip(ended.outcome.follow_ups()) {
+            let id = format_args!("f{me}-{n}-{position}-{number}");
+            message.envelope(&mut envelope, *lane, id, made_ms);
+            call = call.arg(position).arg("then").arg(&envelope[..]).arg(message.due());
+        }
+        call
     }
 
     /// Applies the answer to the call in flight, and returns the outcomes that it settled.

@@ -51,6 +51,8 @@ pub struct MessageCounts {
     pub balance: i64,
     /// Put back because their worker died, over the life of the fleet.
     pub returned: u64,
+    /// Runs that ended with a retry, so far.
+    pub retried: u64,
 }
 
 impl MessageCounts {
@@ -86,6 +88,8 @@ pub struct LaneLengths {
     pub normal: u64,
     /// Sent, can wait.
     pub low: u64,
+    /// Messages that stand in line for others of their key.
+    pub parked: u64,
 }
 
 /// One member, as the others see it.
@@ -129,6 +133,10 @@ pub struct MemberStatus {
     pub can_lead: bool,
     /// It handles messages now. A leader does so only if it is configured to.
     pub works: bool,
+    /// It was asked to fetch nothing and not to lead.
+    pub is_drained: bool,
+    /// The kinds for which it has a handler of their own.
+    pub kinds: Vec<String>,
     /// How long ago its session was refreshed.
     #[serde(rename = "seen_ms", with = "json_time::span_ms")]
     pub seen: Duration,
@@ -222,6 +230,8 @@ pub struct ErrorsStatus {
     pub requeued: u64,
     /// Dropped by an operator.
     pub dropped: u64,
+    /// Failed messages that were not kept, so far.
+    pub forgotten: u64,
 }
 
 /// A fleet at one moment. Serialized, it is the documented `status --json`.
@@ -271,6 +281,13 @@ pub struct Status {
     /// Age of the oldest waiting message.
     #[serde(rename = "oldest_waiting_ms", with = "json_time::span_ms_option")]
     pub oldest_waiting: Option<Duration>,
+    /// How long until the first scheduled message is due; negative if it is overdue.
+    #[serde(rename = "next_due_ms")]
+    pub next_due: Option<TimeLeft>,
+    /// What is paused: `all`, or lanes.
+    pub paused: Vec<String>,
+    /// How many periodic entries there are.
+    pub crons: u64,
     /// Stored failures.
     pub errors: ErrorsStatus,
     /// Keys whose number can no longer grow, so that no member can be elected or get a lock. Redis's
@@ -359,6 +376,9 @@ async fn read_status(store: &Store) -> Result<Status, Error> {
         oldest_waiting: books
             .oldest_ms
             .map(|at| Duration::from_millis((books.now_ms - at).max(0) as u64)),
+        next_due: books.next_due(),
+        paused: books.paused(),
+        crons: books.crons,
         errors: books.errors,
         exhausted: books.exhausted(store),
     })

@@ -79,18 +79,9 @@ pub(crate) async fn adopt_messages(
 
 fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, blocks: &[u64]) -> Call<Chunk> {
     let keys = &store.keys;
-    let mut all = vec![
-        keys.members(),
-        keys.orphans(),
-        keys.blocks(orphan),
-        keys.returned(),
-        keys.errors(),
-        keys.counts(),
-        keys.wake(),
-        keys.ledger(),
-        keys.config(),
-        keys.unread(),
-    ];
+    let mut all = keys.jobs();
+    all.extend([keys.orphans(), keys.blocks(orphan), keys.errors()]);
+    all.extend([keys.ledger(), keys.config(), keys.unread()]);
     all.extend(blocks.iter().flat_map(|n| [keys.block(orphan, *n), keys.pack(orphan, *n)]));
     let mut call =
         ADOPT.call(&all).arg(session.id.as_str()).arg(orphan.as_str()).arg(CHUNK).arg(CHUNK_BYTES);

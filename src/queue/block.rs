@@ -18,8 +18,8 @@ static UNREAD: Script = Script::new("unread", include_str!("unread.lua"));
 
 /// How many returned messages one fetch may bring, each in a block of its own.
 pub(crate) const RETURNED_MAX: usize = 100;
-/// From this attempt on a message is handled alone, so it is fetched alone.
-pub(crate) const ALONE_FROM: u32 = 3;
+/// If that many workers died over a message, it is handled alone, so it is fetched alone.
+pub(crate) const ALONE_FROM: u32 = 2;
 /// A message fails if this many workers could not read it in time, or if it was given back this often.
 const UNREAD_MAX: u32 = 5;
 const UNREAD_TRIES: u32 = 20;
@@ -49,6 +49,9 @@ fn between(store: &Store, me: &MemberId, lanes: [Lane; 4]) -> Vec<String> {
     all
 }
 
+/// Where the keys of the lanes begin in [`between`].
+const LANES_FROM: usize = 5;
+
 /// What one fetch asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetch {
@@ -56,6 +59,8 @@ pub(crate) struct Fetch {
     pub(crate) n: u64,
     /// The lanes, in the order to serve them.
     pub(crate) lanes: [Lane; 4],
+    /// Those of them that are paused.
+    pub(crate) paused: Vec<Lane>,
     /// How many messages at most; 0 only uses up the number.
     pub(crate) max: usize,
     pub(crate) bytes_max: usize,
@@ -93,6 +98,11 @@ impl Fetch {
     pub(crate) fn call(&self, store: &Store, session: &Session) -> Call<Fetched> {
         let (first, blocks_max) = (self.n, self.blocks);
         let mut keys = between(store, &session.id, self.lanes);
+        for (key, lane) in keys[LANES_FROM..].iter_mut().zip(self.lanes) {
+            if self.paused.contains(&lane) {
+                *key = store.keys.no_lane();
+            }
+        }
         keys.extend(self.block_keys(store, &session.id));
         FETCH
             .call(&keys)
@@ -112,16 +122,21 @@ impl Fetch {
 
     /// Gives back the messages of this fetch, which could not be read, and uses up its numbers.
     pub(crate) fn unread_call(&self, store: &Store, session: &Session) -> Call<Unread> {
-        let mut keys = between(store, &session.id, Lane::ALL);
         let fixed = &store.keys;
-        keys.extend([fixed.unread(), fixed.errors(), fixed.ledger(), fixed.config()]);
+        let mut keys = fixed.jobs();
+        keys.extend([
+            fixed.blocks(&session.id),
+            fixed.unread(),
+            fixed.errors(),
+            fixed.ledger(),
+            fixed.config(),
+        ]);
         keys.extend(self.block_keys(store, &session.id));
         UNREAD
             .call(&keys)
             .arg(session.id.as_str())
             .arg(self.n)
             .arg(session.trust.lease_ms())
-            .arg(String::from_iter(Lane::ALL.map(Lane::letter)))
             .arg(UNREAD_MAX)
             .arg(UNREAD_TRIES)
             .refreshing(&["ok"])

@@ -5,11 +5,12 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 
 use crate::id::MessageId;
-use crate::message::Message;
+use crate::message::{Message, Tries};
 
 use super::pack::{Pack, Place, Reader};
 
@@ -25,6 +26,8 @@ pub(crate) struct Claim {
 pub(crate) struct Block {
     pub(crate) n: u64,
     pub(crate) stamp: String,
+    /// When we knew of it.
+    came: Instant,
     content: Content,
 }
 
@@ -40,7 +43,9 @@ enum Content {
 struct Entry {
     position: u32,
     id: MessageId,
-    attempt: u32,
+    tries: Tries,
+    /// Its outcome must be named, even if it is simply done.
+    has_duties: bool,
     /// Until it is handed out.
     message: Mutex<Option<Message>>,
 }
@@ -58,7 +63,8 @@ impl NewBlock {
     /// A block that came as a pack.
     pub(super) fn packed(n: u64, stamp: String, pack: Pack) -> NewBlock {
         let count = pack.len() as u32;
-        let block = Arc::new(Block { n, stamp, content: Content::Pack(pack) });
+        let (came, content) = (Instant::now(), Content::Pack(pack));
+        let block = Arc::new(Block { n, stamp, came, content });
         let claims = Claims { block: block.clone(), indexes: 0..count, reader: None };
         NewBlock { block, claims, unreadable: Vec::new() }
     }
@@ -71,12 +77,14 @@ impl NewBlock {
                 Ok(message) => (message, &mut entries),
                 Err(envelope) => (Message::unreadable(envelope), &mut odd),
             };
-            let (id, attempt) = (message.id.clone(), message.attempt);
-            to.push(Entry { position, id, attempt, message: Mutex::new(Some(message)) });
+            let (id, tries, has_duties) = (message.id.clone(), message.tries, message.has_duties());
+            let message = Mutex::new(Some(message));
+            to.push(Entry { position, id, tries, has_duties, message });
         }
         let (readable, all) = (entries.len() as u32, (entries.len() + odd.len()) as u32);
         entries.append(&mut odd);
-        let block = Arc::new(Block { n, stamp, content: Content::Open(entries) });
+        let (came, content) = (Instant::now(), Content::Open(entries));
+        let block = Arc::new(Block { n, stamp, came, content });
         let claims = Claims { block: block.clone(), indexes: 0..readable, reader: None };
         let unreadable = (readable..all).map(|index| Claim { block: n, index }).collect();
         NewBlock { block, claims, unreadable }
@@ -90,6 +98,12 @@ impl Block {
             Content::Pack(pack) => pack.len(),
             Content::Open(entries) => entries.len(),
         }
+    }
+
+    /// What the clock of Redis shows, about: the time of the fetch, and what has passed since.
+    pub(crate) fn now_ms(&self, now: Instant) -> u64 {
+        let fetched_ms = self.stamp.parse::<u64>().map_or(0, |us| us / 1000);
+        fetched_ms + now.saturating_duration_since(self.came).as_millis() as u64
     }
 
     /// The first id of its pack, if its messages came as one.
@@ -107,14 +121,22 @@ impl Block {
         }
     }
 
-    pub(crate) fn attempt(&self, claim: &Claim) -> u32 {
-        self.attempt_at(claim.index)
+    pub(crate) fn tries(&self, claim: &Claim) -> Tries {
+        self.tries_at(claim.index)
     }
 
-    fn attempt_at(&self, index: u32) -> u32 {
+    fn tries_at(&self, index: u32) -> Tries {
         match &self.content {
-            Content::Pack(_) => 1,
-            Content::Open(entries) => entries[index as usize].attempt,
+            Content::Pack(_) => Tries::FIRST,
+            Content::Open(entries) => entries[index as usize].tries,
+        }
+    }
+
+    /// Must the outcome of this message be named, even if it is simply done? Such a message never comes in a pack.
+    pub(crate) fn has_duties(&self, claim: &Claim) -> bool {
+        match &self.content {
+            Content::Pack(_) => false,
+            Content::Open(entries) => entries[claim.index as usize].has_duties,
         }
     }
 
@@ -170,15 +192,20 @@ impl Claims {
         self.indexes.is_empty()
     }
 
-    /// The highest attempt among them.
-    pub(crate) fn attempt_max(&self) -> u32 {
+    /// How many workers died over one of them, at most.
+    pub(crate) fn deaths_max(&self) -> u32 {
         match &self.block.content {
-            Content::Pack(_) => 1,
+            Content::Pack(_) => 0,
             Content::Open(_) => {
-                let attempts = self.indexes.clone().map(|index| self.block.attempt_at(index));
-                attempts.max().unwrap_or(0)
+                let deaths = self.indexes.clone().map(|index| self.block.tries_at(index).deaths());
+                deaths.max().unwrap_or(0)
             }
         }
+    }
+
+    /// What the clock of Redis shows, about.
+    pub(crate) fn now_ms(&self, now: Instant) -> u64 {
+        self.block.now_ms(now)
     }
 
     /// Splits off the first ones, at most this many.
@@ -241,7 +268,7 @@ mod tests {
     fn unreadable_ones_are_claims_of_their_own() {
         let envelopes = vec![(0, envelope(1, 1)), (1, b"odd".to_vec()), (4, envelope(2, 3))];
         let NewBlock { block, claims, unreadable } = NewBlock::open(3, "s".into(), envelopes);
-        assert_eq!((claims.len(), claims.attempt_max(), block.len()), (2, 3, 3));
+        assert_eq!((claims.len(), claims.deaths_max(), block.len()), (2, 2, 3));
         let positions: Vec<u32> = unreadable.iter().map(|claim| block.position(claim)).collect();
         assert_eq!(positions, [1]);
         assert_eq!(block.id(&unreadable[0]).as_str(), "unreadable");

@@ -18,6 +18,7 @@ use crate::mutant::{Rule, disabled};
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
 use super::pack::Numbered;
+use super::post::Posted;
 use super::push::full;
 use super::send::{Sender, Sent};
 
@@ -152,6 +153,9 @@ impl Sender {
             Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
             Ok(Answer::Protocol(theirs)) => refused(self.fleet.store.other_protocol(&theirs), true),
             Ok(Answer::Forgotten) => Try::Forgotten,
+            Ok(Answer::Refused(problem)) => {
+                refused(Error::Config { field: "message", problem }, true)
+            }
             // It is not known how far such a call got, so its name is not used again.
             Err(error @ StoreError::Odd(_)) => refused(self.fleet.store.explain(error), false),
             Err(error) if error.is_unheard() => {
@@ -180,6 +184,12 @@ impl Sender {
         let Numbers { name, next, asked, now_ms } = numbers;
         let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
         let keys = &self.fleet.store.keys;
+        let remember_ms = self.remember.as_millis() as u64;
+        if messages.iter().any(NewMessage::is_posted) {
+            let (lane, first, ms) = (self.lane, *next, made_ms);
+            let posted = Posted { messages, lane, name, first, ms, key, remember_ms };
+            return posted.call(keys).reading(move |reply| Answer::read(&reply, lane));
+        }
         let lane = keys.lane(self.lane.name());
         let stage = keys.stage(name);
         let mut all = vec![
@@ -193,12 +203,7 @@ impl Sender {
             format!("{}s{name}-{next}", keys.chunks()),
         ];
         all.extend(key.map(|key| keys.dedup(key)));
-        let call = SEND
-            .call(&all)
-            .arg(&**name)
-            .arg(*next)
-            .arg(PROTOCOL)
-            .arg(self.remember.as_millis() as u64);
+        let call = SEND.call(&all).arg(&**name).arg(*next).arg(PROTOCOL).arg(remember_ms);
         let (lane, ids) = (self.lane, format!("s{name}"));
         let batch = Numbered { messages, lane, name: &ids, first: *next, ms: made_ms };
         // A message under a key travels as an envelope.
@@ -273,6 +278,8 @@ enum Answer {
     Full(String),
     Protocol(String),
     Forgotten,
+    /// Redis does not take it: why not.
+    Refused(String),
 }
 
 impl Answer {
@@ -288,6 +295,7 @@ impl Answer {
             "full" => Ok(Answer::Full(full(reply, lane)?)),
             "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
             "gap" => Ok(Answer::Forgotten),
+            "refused" => Ok(Answer::Refused(reply.text(1)?)),
             _ => Err(reply.unexpected()),
         }
     }

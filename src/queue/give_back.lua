@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Returns messages of the caller's block that were not started to the head of their lane. This is not an attempt.
--- Uses    clock, deadline_of, lay_open, refresh, wake, whole
+-- Uses    clock, deadline_of, deaths, lay_open, refresh, wake, whole
 -- KEYS[1] members ZSET  KEYS[2] blocks:<me> HASH   KEYS[3] counts HASH   KEYS[4] wake LIST
 -- KEYS[5] lane:returned LIST   KEYS[6…9] further lanes   KEYS[10] block:<me>:<n> LIST
 -- KEYS[11] pack:<me>:<n> STRING: the block, while no script has looked at its single messages
@@ -22,10 +22,10 @@ for i = #ARGV, 6, -1 do
   local message = redis.call('LINDEX', KEYS[10], ARGV[i])
   if not message then return 'gap' end
   if message ~= '' and message ~= '-' then
-    local letter, attempt = string.match(message, '^.(.).|[^|]+|(%d+)|')
+    local letter, tries = string.match(message, '^.(.).|[^|]+|(%d[%d.]*)|')
     local at = letter and string.find(ARGV[5], letter, 1, true)
-    -- A message that was returned before goes to the lane of returned messages, where it travels alone.
-    local lane = (attempt ~= '1' or not at) and KEYS[5] or KEYS[5 + at]
+    -- A message over which workers died goes to the lane of returned messages, where it travels alone.
+    local lane = (not at or deaths(tries) > 0) and KEYS[5] or KEYS[5 + at]
     moves[#moves + 1] = {lane, message, ARGV[i]}
   end
 end

@@ -19,6 +19,7 @@ mod delivery;
 mod group;
 mod lanes;
 mod pack;
+mod post;
 mod push;
 mod send;
 

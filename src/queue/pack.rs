@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::id::MessageId;
 use crate::lane::Lane;
-use crate::message::{Head, Message, NewMessage};
+use crate::message::{Head, HeaderFlag, Message, NewMessage};
 use crate::store::Call;
 
 /// From this many messages, or this many bytes, on a pack costs less than single messages.
@@ -65,13 +65,14 @@ impl Numbered<'_> {
     /// The pack, and the bytes of all its bodies.
     fn pack(&self) -> (Vec<u8>, usize) {
         let has_headers = self.messages.iter().any(NewMessage::has_headers);
+        let flag = if has_headers { HeaderFlag::Headers } else { HeaderFlag::Bare };
         let id = format_args!("{}-{}", self.name, self.first);
         let (mut text, mut headers, mut bytes) = (Vec::new(), Vec::new(), 0);
-        NewMessage::head(&mut text, self.lane, has_headers, id, self.ms);
+        NewMessage::head(&mut text, self.lane, flag, id, self.ms);
         for message in self.messages {
             headers.clear();
             if has_headers {
-                message.write_headers(&mut headers);
+                message.write_headers(&mut headers, self.ms);
             }
             let length = headers.len() + message.payload().len();
             bytes += length;

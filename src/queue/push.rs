@@ -159,6 +159,7 @@ pub(super) fn full(reply: &Reply, lane: Lane) -> Result<String, StoreError> {
     let (which, max) = (reply.text(0)?, reply.text(1)?);
     Ok(match which.as_str() {
         "errors" => format!("{max} failed messages are stored already"),
+        "scheduled" => format!("{max} messages wait for a time already"),
         _ => format!("{max} messages wait in lane {lane} already"),
     })
 }

@@ -204,8 +204,10 @@ impl Sender {
         let budget = self.begin(&messages).await?;
         let count = messages.len();
         let bytes = messages.iter().map(|message| message.payload().len()).sum();
-        // What makes a pack by itself gains nothing by travelling with others.
-        let sent = match is_packed(count, bytes) {
+        // What makes a pack by itself gains nothing by travelling with others. What waits for a time may be refused by
+        // itself, and then the others must not be.
+        let alone = is_packed(count, bytes) || messages.iter().any(NewMessage::is_posted);
+        let sent = match alone {
             true => self.send_alone(&messages, None, budget).await.map(|sent| sent.id),
             false => self.send_in_line(messages, budget).await,
         };

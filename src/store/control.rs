@@ -24,12 +24,17 @@ pub(crate) enum Control {
     Free(MemberId),
     /// The lock of this name is free. Only one waiter gets this message.
     Unlocked(String),
+    /// An order was given or taken back.
+    Ordered,
 }
 
 impl Control {
     /// Reads a message; `None` if it is not one of ours.
     pub(crate) fn parse(text: &str) -> Option<Control> {
         let (word, rest) = text.split_once('|')?;
+        if word == "ordered" {
+            return Some(Control::Ordered);
+        }
         if word == "lock" {
             return Some(Control::Unlocked(rest.to_owned()));
         }
@@ -63,7 +68,7 @@ mod tests {
     #[test]
     fn what_scripts_write_is_read() {
         let read: Vec<_> = written().map(|text| (Control::parse(&text), text)).collect();
-        assert_eq!(read.len(), 6, "{read:?}");
+        assert_eq!(read.len(), 7, "{read:?}");
         for (control, text) in read {
             assert!(control.is_some(), "{text:?}");
         }

@@ -36,8 +36,15 @@
 //! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash | who holds, counted, arrived |
 //! | `artel:{f}:gather` | hash | the event that asks everybody for numbers |
 //! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
-//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, pushed_ms; `extra:<lane>`: messages in its chunks beyond one per reference |
+//! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, retried, snoozed, followed, fired, skipped, forgotten, cancelled, pushed_ms; `extra:<lane>`: messages in its chunks beyond one per reference |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
+//! | `artel:{f}:scheduled` | zset | message id → when it is due, Redis ms; `inf`: it waits for its children |
+//! | `artel:{f}:later` | hash | message id → envelope, of all in `scheduled` and `parked` |
+//! | `artel:{f}:crons` | hash | periodic entry → `rev\|JSON`; an empty JSON: it was removed |
+//! | `artel:{f}:fired` | hash | periodic entry → the due time for which it fired last |
+//! | `artel:{f}:control` | hash | `all`, `lane:<name>`: paused since, ms; `step-down`: `member\|term`; `drain:<member>`: since, ms |
+//! | `artel:{f}:unique` | hash | unique name → id of the open message; used by periodic entries that must not overlap |
+//! | `artel:{f}:parked`, `…:slots`, `…:limits`, `…:resting`, `…:joins` | zset, hash, hash, zset, hash | messages in line for a key, and parents of others: nothing uses them yet |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |
 //!
 //! | sharded channel | carries |
@@ -47,6 +54,7 @@
 //! | `artel:{f}:@<db>:event:<name>`, and so for semaphores, latches, barriers and `gather` | the new generation |
 
 use crate::id::MemberId;
+use crate::lane::Lane;
 use crate::mutant::{Rule, disabled};
 
 /// The names of one fleet's keys and channels.
@@ -120,6 +128,19 @@ impl Keys {
         wake = "wake", errors = "errors", drains = "drains", counts = "counts",
         ledger = "ledger", state = "state", returned = "lane:returned", unread = "unread",
         all_blocks = "blocks:", chunks = "chunk:",
+        scheduled = "scheduled", later = "later", crons = "crons", fired = "fired", control = "control",
+        parked = "parked", slots = "slots", limits = "limits", resting = "resting", unique = "unique",
+        joins = "joins",
+    }
+
+    /// The keys of `jobs.lua`, in its order.
+    pub(crate) fn jobs(&self) -> Vec<String> {
+        let events = self.event("");
+        let mut all = vec![self.members(), self.counts(), self.wake(), self.returned()];
+        all.extend(Lane::ALL.map(|lane| self.lane(lane.name())));
+        all.extend([self.scheduled(), self.later(), self.parked(), self.slots(), self.limits()]);
+        all.extend([self.resting(), self.unique(), self.joins(), events.key, events.channel]);
+        all
     }
 
     pub(crate) fn member(&self, id: &MemberId) -> String {
@@ -147,6 +168,11 @@ impl Keys {
     /// A lane by its name.
     pub(crate) fn lane(&self, name: &str) -> String {
         format!("{}lane:{name}", self.prefix)
+    }
+
+    /// A lane that is always empty: it stands in for one that is paused.
+    pub(crate) fn no_lane(&self) -> String {
+        self.lane("none")
     }
 
     pub(crate) fn sent(&self, sender: &str) -> String {
@@ -232,6 +258,17 @@ impl Keys {
             (self.drains(), "hash"),
             (self.counts(), "hash"),
             (self.ledger(), "stream"),
+            (self.scheduled(), "zset"),
+            (self.later(), "hash"),
+            (self.crons(), "hash"),
+            (self.fired(), "hash"),
+            (self.control(), "hash"),
+            (self.parked(), "zset"),
+            (self.slots(), "hash"),
+            (self.limits(), "hash"),
+            (self.resting(), "zset"),
+            (self.unique(), "hash"),
+            (self.joins(), "hash"),
         ]
     }
 }

@@ -39,7 +39,7 @@ use crate::error::{Denial, Unreached};
 
 /// The version of the keys, channels and scripts. All members and clients of one fleet must have the
 /// same one.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 /// The protocol of a fleet that is being removed. No process has this protocol, so no process can join.
 pub(crate) const REMOVING: &str = "4294967295";
 /// How long a start-up or one-off command waits for Redis.

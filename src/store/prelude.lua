@@ -52,8 +52,19 @@ local function denied(commands)
   end
 end
 
+-- How many workers died over a message with these tries: `runs` or `runs.retries.snoozes`, the run that begins now
+-- included.
+local function deaths(tries)
+  local a, r, s = string.match(tries, '^(%d+)%.(%d+)%.(%d+)$')
+  return a and a - 1 - r - s or (tonumber(tries) or 1) - 1
+end
+
+-- The field of control that says that this member must drain.
+local function drain_field(id) return 'drain:' .. id end
+
 -- Ends the session of a dead member and makes it an orphan.
-local function reap(members, suspects, blind, orphans, id)
+local function reap(members, suspects, blind, orphans, control, id)
+  redis.call('HDEL', control, drain_field(id))
   redis.call('ZREM', members, id)
   redis.call('HDEL', suspects, id)
   redis.call('SREM', blind, id)

@@ -1,28 +1,65 @@
 //! Functions that several scripts share.
 //!
 //! **Invariant:** a script gets the functions that its head names behind `Uses`, those that they call, and no
-//! others. Without that line it is sent unchanged.
+//! others. Without that line it is sent unchanged. The name `jobs` stands for all of `jobs.lua`. A script with a line
+//! `Forms` has two forms: with `jobs.lua` and without.
 
 /// Every function, each under a comment that says what it does.
 const PRELUDE: &str = concat!(include_str!("prelude.lua"), include_str!("control.lua"));
 
+/// What scripts share that place or end messages with duties.
+const JOBS: &str = include_str!("jobs.lua");
+
 /// The start of the line in a script's head that names its functions.
 const USES: &str = "-- Uses    ";
 
-/// The script, with the functions it uses inserted behind its first line, which is for Redis.
+/// The line in the head of a script that has two forms.
+const FORMS: &str = "-- Forms   jobs\n";
+
+/// The script, with the functions it uses inserted behind its first line, which is for Redis. A script with two forms
+/// gets its plain form.
 ///
 /// # Panics
 ///
 /// If a named function does not exist. A script that calls it would fail.
 pub(crate) fn with_prelude(source: &str) -> String {
-    let uses = source.lines().find_map(|line| line.strip_prefix(USES));
-    let Some((uses, (flags, rest))) = uses.zip(source.split_once('\n')) else {
-        return source.to_owned();
-    };
+    let plain = if source.contains(FORMS) { "local jobs = false\n" } else { "" };
+    composed(source, false).map_or_else(
+        || source.to_owned(),
+        |(flags, functions, rest)| format!("{flags}\n{functions}{plain}{rest}"),
+    )
+}
+
+/// The form of the script that has all of `jobs.lua`; `None` if it has one form only.
+pub(crate) fn with_jobs(source: &str) -> Option<String> {
+    let (flags, functions, rest) = composed(source, true).filter(|_| source.contains(FORMS))?;
+    Some(format!("{flags}\n{functions}{rest}"))
+}
+
+/// Its first line, what is inserted, and the rest; `None` if nothing is to be inserted.
+fn composed(source: &str, jobs: bool) -> Option<(&str, String, &str)> {
+    let (flags, rest) = source.split_once('\n')?;
+    let mut names = used(source)?;
+    let jobs = names.contains(&"jobs") || jobs;
+    names.retain(|name| *name != "jobs");
+    if jobs {
+        names.extend(used(JOBS).unwrap_or_default());
+    }
     let mut functions = Vec::new();
-    uses.split(',').for_each(|name| collect(name.trim(), &mut functions));
-    let functions: String = functions.into_iter().map(|(_, text)| text).collect();
-    format!("{flags}\n{functions}{rest}")
+    names.into_iter().for_each(|name| collect(name, &mut functions));
+    let mut text: String = functions.into_iter().map(|(_, text)| text).collect();
+    if jobs {
+        text.extend(
+            JOBS.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, "\n"]),
+        );
+    }
+    Some((flags, text, rest))
+}
+
+/// The functions that a head names.
+fn used(source: &str) -> Option<Vec<&str>> {
+    let uses = source.lines().find_map(|line| line.strip_prefix(USES))?;
+    Some(uses.split(',').map(str::trim).collect())
 }
 
 /// Adds a function, and before it those that it calls.
@@ -73,5 +110,17 @@ mod tests {
         let whole = with_prelude("#!lua\n-- Uses    lay_open\nlay_open(KEYS[1], KEYS[2])\n");
         let at = |name: &str| whole.find(&format!("local function {name}(")).expect("it is there");
         assert!(at("envelopes") < at("lay_open") && at("pack_head") < at("lay_open"), "{whole}");
+    }
+
+    #[test]
+    fn a_script_with_two_forms_knows_which_one_it_is() {
+        let script = "#!lua\n-- Uses    clock\n-- Forms   jobs\nreturn jobs and finish\n";
+        let (plain, jobs) = (with_prelude(script), with_jobs(script).expect("it has two forms"));
+        assert!(plain.contains("local jobs = false\n") && !plain.contains("function finish"));
+        assert!(jobs.contains("local jobs = true\n") && jobs.contains("local function finish("));
+        assert_eq!(jobs.matches("local function clock(").count(), 1);
+        let always = "#!lua\n-- Uses    jobs\nreturn finish\n";
+        assert!(with_prelude(always).contains("local function finish("));
+        assert_eq!(with_jobs(always), None);
     }
 }

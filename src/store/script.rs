@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::ToRedisArgs;
 
-use super::prelude::with_prelude;
+use super::prelude::{with_jobs, with_prelude};
 use super::{Reply, StoreError};
 
 /// The slowest link that is supported, in bytes per second.
@@ -23,26 +23,49 @@ pub(crate) struct Script {
     source: Cow<'static, str>,
     /// The text that Redis gets, and its hash.
     ready: OnceLock<(Arc<str>, String)>,
-    /// Its answer begins with a tag of ours.
-    tagged: bool,
+    form: Form,
+}
+
+/// How a script is put together.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Form {
+    /// Of this crate: its answer begins with a tag of ours.
+    Plain,
+    /// The same, with all of `jobs.lua` before it.
+    Jobs,
+    /// Of a user, who defines its answer. It is sent unchanged.
+    User,
 }
 
 impl Script {
+    const fn of(name: &'static str, source: Cow<'static, str>, form: Form) -> Script {
+        Script { name, source, ready: OnceLock::new(), form }
+    }
+
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
-        Script { name, source: Cow::Borrowed(source), ready: OnceLock::new(), tagged: true }
+        Script::of(name, Cow::Borrowed(source), Form::Plain)
+    }
+
+    /// The form of a script that has all of `jobs.lua`.
+    pub(crate) const fn with_jobs(name: &'static str, source: &'static str) -> Script {
+        Script::of(name, Cow::Borrowed(source), Form::Jobs)
     }
 
     /// A script that is put together while the program runs. Its answer is defined by a user.
     pub(crate) fn composed(name: &'static str, source: String) -> Script {
-        Script { name, source: Cow::Owned(source), ready: OnceLock::new(), tagged: false }
+        Script::of(name, Cow::Owned(source), Form::User)
+    }
+
+    fn is_tagged(&self) -> bool {
+        self.form != Form::User
     }
 
     fn ready(&self) -> &(Arc<str>, String) {
         self.ready.get_or_init(|| {
-            // A user's script is sent unchanged.
-            let source = match self.tagged {
-                true => with_prelude(&self.source),
-                false => self.source.to_string(),
+            let source = match self.form {
+                Form::Plain => with_prelude(&self.source),
+                Form::Jobs => with_jobs(&self.source).expect("a script of two forms"),
+                Form::User => self.source.to_string(),
             };
             #[cfg(feature = "mutants")]
             let source = crate::mutant::script(self.name, source);
@@ -59,7 +82,7 @@ impl Script {
         for key in keys {
             cmd.arg(key);
         }
-        Call::new(self.name, cmd, Some(source.clone()), self.tagged)
+        Call::new(self.name, cmd, Some(source.clone()), self.is_tagged())
     }
 }
 

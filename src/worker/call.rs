@@ -8,29 +8,35 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 
+use super::policy::Policy;
 use super::{Context, Handle};
 use crate::cause::Cause;
 use crate::message::Message;
 use crate::outcome::Outcome;
 use crate::panic::{drop_quietly, panic_text};
 
-/// Calls the handler with a message, for at most this time from `start` on. `waits` is called if the handler is not done at
+/// Calls the handler with a message, for at most the time of this policy from `start` on. `waits` is called if the handler is not done at
 /// once.
 pub(crate) async fn handle<H: Handle + ?Sized>(
     handler: &H,
     message: Message,
+    policy: &Policy,
     start: Instant,
-    timeout: Duration,
     waits: impl FnOnce(),
 ) -> Outcome {
+    let timeout = policy.timeout;
+    let most = policy.accidents(message.retries_max());
     let context = Context {
         id: message.id.clone(),
         term: message.id.term(),
-        attempt: message.attempt,
+        attempt: message.attempt(),
+        retry: message.retry(),
+        retries_left: most.saturating_sub(message.retry()),
+        snoozed: message.snoozed(),
         deadline: start + timeout,
     };
     // The call itself may panic, too, before there is a future.
@@ -79,11 +85,11 @@ pub(crate) async fn handle<H: Handle + ?Sized>(
         (Err(_), dropped) => {
             drop_quietly(dropped);
             let reason = format!("the handler ran longer than {timeout:?}");
-            Outcome::failed_by(Cause::Timeout, reason)
+            Outcome::accident(Cause::Timeout, reason)
         }
     }
 }
 
 fn panicked(panic: Box<dyn Any + Send>) -> Outcome {
-    Outcome::failed(format!("the handler panicked: {}", panic_text(panic)))
+    Outcome::accident(Cause::Handler, format!("the handler panicked: {}", panic_text(panic)))
 }

@@ -1,4 +1,4 @@
-//! A handler for each kind of message.
+//! A handler and a policy for each kind of message.
 //!
 //! **Invariant:** a message goes to the handler of its kind, or else to the handler for the rest. If
 //! there is neither, it fails with the cause `kind`.
@@ -6,25 +6,57 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::kind::Route;
+use super::policy::Policy;
 use super::{Context, DynHandle, Handle};
 use crate::cause::Cause;
+use crate::config::Config;
 use crate::message::Message;
 use crate::outcome::Outcome;
+
+/// How messages are handled, by their kind.
+#[derive(Clone)]
+pub(crate) struct Routing {
+    /// Calls the handler of a message's kind.
+    pub(crate) handler: Arc<dyn DynHandle>,
+    pub(crate) policies: Arc<Policies>,
+}
+
+/// The policy of each kind.
+pub(crate) struct Policies {
+    kinds: BTreeMap<String, Policy>,
+    rest: Policy,
+}
+
+impl Policies {
+    pub(super) fn of(&self, kind: Option<&str>) -> &Policy {
+        kind.and_then(|kind| self.kinds.get(kind)).unwrap_or(&self.rest)
+    }
+}
 
 struct ByKind {
     kinds: BTreeMap<String, Arc<dyn DynHandle>>,
     rest: Option<Arc<dyn DynHandle>>,
 }
 
-/// One handler for all messages: it calls the handler of their kind, or the one for the rest. `None` if
-/// there is no handler.
-pub(crate) fn by_kind(
-    kinds: BTreeMap<String, Arc<dyn DynHandle>>,
-    rest: Option<Arc<dyn DynHandle>>,
-) -> Option<Arc<dyn DynHandle>> {
-    match kinds.is_empty() {
-        true => rest,
-        false => Some(Arc::new(ByKind { kinds, rest })),
+impl Routing {
+    /// Puts handlers together. `None` if there is none.
+    pub(crate) fn new(
+        routes: Vec<Route>,
+        rest: Option<Arc<dyn DynHandle>>,
+        config: &Config,
+    ) -> Option<Routing> {
+        let (mut kinds, mut policies) = (BTreeMap::new(), BTreeMap::new());
+        for Route { name, options, handler } in routes {
+            policies.insert(name.clone(), options.policy(config));
+            kinds.insert(name, handler);
+        }
+        let handler = match kinds.is_empty() {
+            true => rest?,
+            false => Arc::new(ByKind { kinds, rest }),
+        };
+        let policies = Policies { kinds: policies, rest: Policy::rest(config) };
+        Some(Routing { handler, policies: Arc::new(policies) })
     }
 }
 

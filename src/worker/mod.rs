@@ -6,10 +6,13 @@
 
 mod call;
 mod exchange;
+mod kind;
 mod kinds;
 mod plan;
+mod policy;
 mod report;
 mod runner;
+mod settling;
 mod slots;
 mod waits;
 
@@ -28,7 +31,10 @@ use crate::outcome::{IntoOutcome, Outcome};
 use crate::term::Term;
 
 pub(crate) use call::handle;
-pub(crate) use kinds::by_kind;
+pub(crate) use kind::Route;
+pub use kind::{FromMessage, HandledBy, Kind};
+pub(crate) use kinds::Routing;
+pub(crate) use policy::Policy;
 pub(crate) use runner::{Mode, Worker};
 use slots::Slot;
 
@@ -44,7 +50,7 @@ use slots::Slot;
 /// let handler = |_: Message, cx: Context| async move {
 ///     match cx.attempt {
 ///         1 => Outcome::done(),
-///         _ => Outcome::failed("its last worker died"),
+///         _ => Outcome::failed("it was tried before"),
 ///     }
 /// };
 /// assert!(testing::handle(handler, "order 7").await.is_done());
@@ -60,7 +66,13 @@ pub struct Context {
     pub term: Option<Term>,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// When the handler is stopped and the message fails.
+    /// How often it was retried before this attempt.
+    pub retry: u32,
+    /// How often it will be retried if this attempt ends with an error.
+    pub retries_left: u32,
+    /// How often it was snoozed before this attempt.
+    pub snoozed: u32,
+    /// When the handler is stopped.
     pub deadline: Instant,
 }
 

@@ -5,22 +5,29 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::notice::{Board, Notice};
-use crate::outcome::{Outcome, Report};
+use crate::outcome::{Failure, How, Outcome, Report, Retry};
 use crate::queue::{Block, Claim};
 
-/// A failure is a notice. A done message is logged at the level `debug`. Generated messages and sent
+/// A failure, a retry and a snooze are notices. A done message is logged at the level `debug`. Generated messages and sent
 /// messages have separate targets, for programs that show only one of them.
 pub(super) fn report(board: &Board, block: &Block, claim: &Claim, outcome: Outcome, about: Report) {
-    let (attempt, kind) = (block.attempt(claim), about.kind);
-    if let Some(failure) = outcome.into_failure() {
-        return board.publish(Notice::MessageFailed {
-            id: block.id(claim),
-            kind: kind.map(String::from),
-            attempt,
-            cause: failure.cause,
-            reason: failure.reason,
-            took: about.took,
-        });
+    let (attempt, kind) = (block.tries(claim).runs, about.kind);
+    let (id, retry) = (|| block.id(claim), block.tries(claim).retries + 1);
+    match outcome.into_how() {
+        How::Done => {}
+        How::Failed(Failure { cause, reason, .. }) => {
+            let (id, kind, took) = (id(), kind.map(String::from), about.took);
+            return board.publish(Notice::MessageFailed { id, kind, attempt, cause, reason, took });
+        }
+        How::Retry(Retry { reason, after }) => {
+            let (id, kind) = (id(), kind.map(String::from));
+            let after = after.unwrap_or_default();
+            return board.publish(Notice::Retried { id, kind, attempt, retry, reason, after });
+        }
+        How::Snooze(after) => {
+            let (id, kind) = (id(), kind.map(String::from));
+            return board.publish(Notice::Snoozed { id, kind, attempt, after });
+        }
     }
     // An id is made only if somebody reads it.
     if !tracing::enabled!(target: "artel::done", Level::DEBUG)

@@ -12,22 +12,20 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::DynHandle;
 use super::exchange::{Exchange, Said};
+use super::kinds::Routing;
 use super::plan::{AHEAD, Load, OVERDUE, ask, mean_with};
-use super::report::report;
 use super::slots::Slots;
 use super::unreadable;
 use super::waits::{WAIT_RETRY, pending_or, seek_idle, wait_for_token};
 use crate::config::Config;
-use crate::membership::{End, Session};
+use crate::membership::{End, Orders, Session};
 use crate::notice::{Board, Notice};
-use crate::outcome::{Ended, Outcome, Report, Settled, SettledBy, Settlement};
+use crate::outcome::{Report, Settlement};
 use crate::queue::{
-    ALONE_FROM, Claim, Claims, Fetch, Fetched, NewBlock, RETURNED_MAX, Turns, Unread, give_back,
-    named,
+    ALONE_FROM, Claims, Fetch, Fetched, NewBlock, RETURNED_MAX, Turns, Unread, give_back, named,
 };
-use crate::store::{CALLS, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// The longest time a result waits to be collected. A slot that is busy with a slow message has not yet
 /// reported the quick one before it.
@@ -35,7 +33,7 @@ const COLLECT_EVERY: Duration = Duration::from_millis(25);
 /// How long to sleep if there is nothing to wait for.
 const REST: Duration = Duration::from_secs(3600);
 /// The most blocks that are settled in one round trip. The others follow in the next.
-const SETTLES_MAX: usize = 500;
+pub(super) const SETTLES_MAX: usize = 500;
 /// The most packs that one fetch may bring.
 const PACKS_MAX: usize = 8;
 /// How often to look for an idle worker while a message is overdue.
@@ -56,13 +54,15 @@ pub(crate) enum Mode {
 
 /// The worker of one session.
 pub(crate) struct Worker {
-    store: Store,
-    session: Arc<Session>,
-    config: Config,
-    board: Board,
+    pub(super) store: Store,
+    pub(super) session: Arc<Session>,
+    pub(super) config: Config,
+    pub(super) board: Board,
     mode: watch::Receiver<Mode>,
+    /// What operators ask of this member.
+    orders: watch::Receiver<Orders>,
     slots: Slots,
-    blocks: BTreeMap<u64, Settlement>,
+    pub(super) blocks: BTreeMap<u64, Settlement>,
     next: u64,
     /// Which lane each block starts with. Workers begin at different turns. Otherwise workers that live
     /// only for a short time would all serve the same lanes.
@@ -100,15 +100,17 @@ impl Worker {
         store: Store,
         session: Arc<Session>,
         config: Config,
-        handler: &Arc<dyn DynHandle>,
+        routing: &Routing,
         board: Board,
         mode: watch::Receiver<Mode>,
     ) -> Worker {
-        let slots = Slots::new(config.concurrency, handler, config.handler_timeout, &session);
+        let slots = Slots::new(config.concurrency, routing, &session);
         let turns = Turns::new(config.lane_weights);
+        let orders = session.orders.follow();
         Worker {
             store,
             session,
+            orders,
             turns,
             turn: rand::random::<u32>().into(),
             config,
@@ -140,7 +142,7 @@ impl Worker {
         let mut seek: Option<BoxFuture<'static, bool>> = None;
         loop {
             self.collect();
-            let mode = *self.mode.borrow_and_update();
+            let mode = self.follow_mode();
             if mode == Mode::Halt {
                 break;
             }
@@ -191,10 +193,31 @@ impl Worker {
                     self.release = found;
                 }
                 _ = self.mode.changed() => {}
+                _ = self.orders.changed() => {}
                 () = tokio::time::sleep(look_again) => {}
             }
         }
         self.end().await;
+    }
+
+    /// What it must do now. A member that is drained rests.
+    fn mode(&self) -> Mode {
+        match *self.mode.borrow() {
+            Mode::Work if self.orders.borrow().is_drained => Mode::Rest,
+            mode => mode,
+        }
+    }
+
+    /// The same, and later changes are noticed.
+    fn follow_mode(&mut self) -> Mode {
+        self.mode.borrow_and_update();
+        let drained = self.orders.borrow_and_update().is_drained;
+        if drained {
+            self.session.tally.works.store(false, Ordering::Relaxed);
+        } else if *self.mode.borrow() == Mode::Work {
+            self.session.tally.works.store(true, Ordering::Relaxed);
+        }
+        self.mode()
     }
 
     /// The session is over, or nothing is left to do. Outcomes that were not recorded are lost to
@@ -243,7 +266,7 @@ impl Worker {
         }
         let unwanted: usize = self.unwanted.iter().map(Claims::len).sum();
         let claimed = self.slots.inside() + unwanted + self.alone.as_ref().map_or(0, Claims::len);
-        let works = *self.mode.borrow() == Mode::Work;
+        let works = self.mode() == Mode::Work;
         let idle = works && !self.hungry && claimed < self.config.concurrency;
         let tally = &self.session.tally;
         tally.in_flight.store(self.slots.running() as u64, Ordering::Relaxed);
@@ -254,12 +277,6 @@ impl Worker {
     /// Has a message waited for a slot for longer than planned?
     fn is_overdue(&self) -> bool {
         self.slots.waited(Instant::now()).is_some_and(|waited| waited > OVERDUE)
-    }
-
-    fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
-        if let Some(block) = self.blocks.get_mut(&claim.block) {
-            block.settle(claim, outcome, report);
-        }
     }
 
     fn next_due(&self) -> Option<Duration> {
@@ -288,6 +305,7 @@ impl Worker {
             let fetch = Fetch {
                 n: self.next,
                 lanes: self.turns.order(self.turn + self.next),
+                paused: self.orders.borrow().lanes_paused.clone(),
                 max: want.min(self.readable),
                 bytes_max: self.config.block_bytes_max,
                 blocks: self.blocks_wanted(want),
@@ -315,7 +333,8 @@ impl Worker {
     /// How many messages to ask for.
     fn wanted(&self, mode: Mode, now: Instant) -> usize {
         let hungry = self.hungry && now >= self.fetch_at;
-        if mode != Mode::Work || !hungry || self.alone.is_some() || self.alone_runs {
+        let paused = self.orders.borrow().all_paused;
+        if mode != Mode::Work || paused || !hungry || self.alone.is_some() || self.alone_runs {
             return 0;
         }
         ask(Load {
@@ -325,18 +344,6 @@ impl Worker {
             mean: self.mean,
             batch_max: self.config.batch_max,
         })
-    }
-
-    /// Settles the blocks that are due. With a fetch it also settles every block that is finished.
-    fn settle_with(&mut self, exchange: &mut Exchange, now: Instant, fetches: bool) {
-        let settled_by = SettledBy { label: &self.config.label };
-        let due = self.blocks.values_mut().filter(|block| {
-            let due = block.due_in(now);
-            due.is_some_and(|due| due.is_zero() || (fetches && block.open() == 0))
-        });
-        for block in due.take(SETTLES_MAX) {
-            exchange.settle(block.block.n, block.call(&self.store, &self.session, &settled_by));
-        }
     }
 
     fn note_blocks(&self, fetching: bool) {
@@ -436,52 +443,16 @@ impl Worker {
         for claim in odd {
             self.settle(claim, unreadable(), Report::default());
         }
-        if *self.mode.borrow() != Mode::Work {
+        if self.mode() != Mode::Work {
             self.unwanted.push(claims);
-        } else if claims.attempt_max() >= ALONE_FROM {
+        } else if claims.deaths_max() >= ALONE_FROM {
             self.alone = Some(claims);
         } else {
             self.slots.start(claims);
         }
     }
 
-    fn apply_settled(&mut self, n: u64, answer: Result<Settled, StoreError>) {
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) => {
-                tracing::error!(%error, "the answer to a settle is invalid");
-                return self.data_loss("the answer to a settle");
-            }
-        };
-        let Some(settlement) = self.blocks.get_mut(&n) else { return };
-        let recorded = settlement.answered(&answer);
-        let block = settlement.block.clone();
-        match answer {
-            Settled::Recorded(lost) => {
-                let (tally, mut done) = (&self.session.tally, 0);
-                for Ended { claim, outcome, report: about } in recorded {
-                    if !lost.is_empty() && lost.contains(&block.position(&claim)) {
-                        self.board.publish(Notice::ClaimLost { id: block.id(&claim) });
-                        continue;
-                    }
-                    if tracing::enabled!(target: CALLS, tracing::Level::TRACE) {
-                        let (id, attempt) = (block.id(&claim), u64::from(block.attempt(&claim)));
-                        tracing::trace!(target: CALLS, id = id.as_str(), attempt, "recorded");
-                    }
-                    match outcome.is_done() {
-                        true => done += 1,
-                        false => _ = tally.failed.fetch_add(1, Ordering::Relaxed),
-                    }
-                    report(&self.board, &block, &claim, outcome, about);
-                }
-                tally.done.fetch_add(done, Ordering::Relaxed);
-            }
-            Settled::BadEffect(..) => {}
-            Settled::DataLoss => self.data_loss("the messages left in a block"),
-        }
-    }
-
-    fn data_loss(&self, what: &'static str) {
+    pub(super) fn data_loss(&self, what: &'static str) {
         self.board.publish(Notice::DataLossSeen { what });
         self.session.end(End::DataLoss);
     }

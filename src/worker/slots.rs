@@ -10,12 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::call::handle;
+use super::kinds::{Policies, Routing};
 use super::plan::{GROUP, group};
-use super::{DynHandle, Handle, unreadable};
+use super::policy::Policy;
+use super::{Handle, unreadable};
+use crate::cause::Cause;
 use crate::membership::Session;
 use crate::message::Message;
 use crate::outcome::{Outcome, Report};
@@ -140,12 +143,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(
-        count: usize,
-        handler: &Arc<dyn DynHandle>,
-        timeout: Duration,
-        session: &Arc<Session>,
-    ) -> Slots {
+    pub(super) fn new(count: usize, routing: &Routing, session: &Arc<Session>) -> Slots {
         let shared = Arc::new(Shared {
             queued: Mutex::default(),
             some_work: Notify::new(),
@@ -160,12 +158,12 @@ impl Slots {
             let slot = Slot {
                 number,
                 shared: shared.clone(),
-                timeout,
+                policies: routing.policies.clone(),
                 session: session.clone(),
                 mean: None,
                 running: None,
             };
-            tasks.spawn(handler.clone().run(slot));
+            tasks.spawn(routing.handler.clone().run(slot));
         }
         Slots { shared, tasks, inside: 0 }
     }
@@ -252,7 +250,7 @@ impl Slots {
 pub(crate) struct Slot {
     number: usize,
     shared: Arc<Shared>,
-    timeout: Duration,
+    policies: Arc<Policies>,
     session: Arc<Session>,
     /// How long a message took, on the average of the last group.
     mean: Option<Duration>,
@@ -321,7 +319,8 @@ impl Slot {
     async fn work<H: Handle>(&mut self, handler: &H) -> Option<()> {
         let began = Instant::now();
         let (mut now, mut trusted, mut count, mut result) = (began, None, 0u32, None);
-        while let Some((claim, message)) = self.exchange(result.take(), now) {
+        let policies = self.policies.clone();
+        while let Some((claim, message, redis_ms)) = self.exchange(result.take(), now) {
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
                 if !self.session.trust.holds() {
@@ -335,9 +334,12 @@ impl Slot {
             }
             let (kind, outcome) = match message {
                 Ok(message) => {
+                    let policy = policies.of(message.kind());
+                    let permit = self.permit(policy).await;
+                    // It may have waited.
+                    now = if permit.is_some() { Instant::now() } else { now };
                     let kind = message.kind().map(Box::from);
-                    let waits = || self.put_back();
-                    (kind, handle(handler, message, now, self.timeout, waits).await)
+                    (kind, self.handle(handler, message, policy, now, redis_ms).await)
                 }
                 Err(_) => (None, unreadable()),
             };
@@ -359,19 +361,56 @@ impl Slot {
         Some(())
     }
 
-    /// Keeps a result, and hands out the next message. The slot is busy with it from now on.
+    /// Keeps a result, and hands out the next message. The slot is busy with it from now on. With a message that can expire
+    /// comes what the clock of Redis shows.
     fn exchange(
         &self,
         result: Option<Finished>,
         now: Instant,
-    ) -> Option<(Claim, Result<Message, Bytes>)> {
+    ) -> Option<(Claim, Result<Message, Bytes>, Option<u64>)> {
         let mut held = locked(&self.state().held);
         held.finished.extend(result);
-        let next = held.claims.as_mut()?.1.hand_out();
-        if next.is_some() {
-            self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
+        let claims = &mut held.claims.as_mut()?.1;
+        let (claim, message) = claims.hand_out()?;
+        let expires = message.as_ref().is_ok_and(|message| message.expires_ms().is_some());
+        let redis_ms = expires.then(|| claims.now_ms(now));
+        self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
+        Some((claim, message, redis_ms))
+    }
+
+    /// Handles one message, and decides what follows.
+    async fn handle<H: Handle>(
+        &self,
+        handler: &H,
+        message: Message,
+        policy: &Policy,
+        now: Instant,
+        redis_ms: Option<u64>,
+    ) -> Outcome {
+        let (tries, own) = (message.tries, message.retries_max());
+        let expired = message.expires_ms().zip(redis_ms).filter(|(expires, ms)| ms > expires);
+        let outcome = match expired {
+            Some((expires, ms)) => {
+                let late = Duration::from_millis(ms - expires);
+                Outcome::failed_by(Cause::Expired, format!("it expired {late:?} before its turn"))
+            }
+            None => handle(handler, message, policy, now, || self.put_back()).await,
+        };
+        match outcome.how() {
+            None => outcome,
+            Some(_) => policy.decide(outcome, tries, own, rand::random()),
         }
-        next
+    }
+
+    /// The permission to handle one more of this kind, if their number is bounded. While it waits, others have what is in
+    /// hand.
+    async fn permit(&self, policy: &Policy) -> Option<OwnedSemaphorePermit> {
+        let permits = policy.permits.clone()?;
+        if let Ok(permit) = permits.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        self.put_back();
+        permits.acquire_owned().await.ok()
     }
 
     /// Hands in what is done, and puts the rest back into the queue.

@@ -28,8 +28,8 @@ async fn a_message_goes_to_the_handler_of_its_kind() {
         NewMessage::from(r#"{"to":"ann"}"#).with_kind("mail"),
         NewMessage::from("of the year").with_kind("report"),
         NewMessage::from("nonsense").with_kind("mail"),
-        NewMessage::from("x").with_kind("fax"),
-        NewMessage::from("y"),
+        NewMessage::from("x").with_kind("fax").retries(0),
+        NewMessage::from("y").retries(0),
     ];
     fleet.sender().send_all(&sent).await.expect("sent");
     settled(&member, 5).await;

@@ -9,6 +9,7 @@ mod hoarding; // what is not started goes to whoever is idle
 mod hostile; // values that nobody of ours wrote
 mod hub; // notices on an event hub
 mod inspect; // where a message is, what effects wrote, the end of a fleet
+mod jobs; // retries, delays, periodic entries, follow-ups, orders
 mod kinds; // a handler for each kind, and handlers without Redis
 mod leading; // who leads and works, and what a successor gets
 mod locks; // one holder, which ends with its session
@@ -264,7 +265,7 @@ async fn effects_are_named_and_bounded() {
     let books = worker.fleet().status().await.expect("answers").messages;
     assert_eq!((books.done, books.failed), (1, 4));
     for record in errors(&server).await {
-        assert!(record.reason.starts_with("its effects cannot be applied: "), "{}", record.reason);
+        assert!(record.reason.starts_with("its outcome cannot be recorded: "), "{}", record.reason);
     }
     let sum: i64 = redis::cmd("GET")
         .arg(format!("artel:{{{NAME}}}:data:sum"))

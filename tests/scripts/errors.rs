@@ -1,4 +1,4 @@
-use crate::lab::{Lab, Late, NOBODY, PROTOCOL, on_each_server, proves};
+use crate::lab::{JOBS, Lab, Late, NOBODY, PROTOCOL, on_each_server, proves};
 
 impl Lab {
     pub fn take_call(&self, token: &str, from: &str) -> Late {
@@ -36,9 +36,8 @@ impl Lab {
 
     pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
         let (sent, from) = (format!("sent:{sender}"), from.to_string());
-        let mut keys =
-            vec!["errors", &sent, "counts", "wake", "lane:high", "lane:normal", "lane:low"];
-        keys.push("config");
+        let mut keys = JOBS.to_vec();
+        keys.extend(["errors", &sent, "config"]);
         let mut args = vec![sender, &from, lane, PROTOCOL, "1048576"];
         args.extend(positions);
         self.late("requeue", &keys, &args)

@@ -13,6 +13,16 @@ pub(super) struct Held {
     /// The first id of its pack, and where each message stands in it; empty if it came as envelopes.
     pub(super) first: String,
     pub(super) places: Vec<(u64, u64)>,
+    /// Its envelopes, if it came as envelopes.
+    pub(super) messages: Vec<String>,
+}
+
+impl Held {
+    /// Must one of its outcomes be named, even if it is simply done?
+    pub(super) fn has_duties(&self) -> bool {
+        let open = self.messages.iter().zip(&self.open).filter(|(_, open)| **open);
+        open.into_iter().any(|(message, _)| !["-", "h"].contains(&message.get(2..3).unwrap_or("-")))
+    }
 }
 
 impl World<'_> {
@@ -25,7 +35,7 @@ impl World<'_> {
             self.lab.reap(me);
             let chunk = 1 + self.pick(3);
             let adopt = self.lab.adopt_call(&other, me, n, chunk);
-            self.lab.send(&adopt);
+            self.exec(&adopt);
             self.note("adopted before the pack was read");
         }
         let count: usize = answer.at(2).parse().expect("a number");
@@ -38,7 +48,7 @@ impl World<'_> {
                 return self.end_session(at, me);
             }
             let (stamp, open) = (answer.at(1).to_owned(), vec![true; packed]);
-            blocks.push((n, Held { stamp, open, first, places }));
+            blocks.push((n, Held { stamp, open, first, places, messages: Vec::new() }));
         }
         self.note(if count > 1 { "several packs read" } else { "pack read" });
         let process = &mut self.processes[at];

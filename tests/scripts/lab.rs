@@ -12,9 +12,30 @@ use crate::rules::Rules;
 pub const LEASE: u64 = 60_000;
 /// No block is held.
 pub const NOBODY: &str = "0";
-pub const PROTOCOL: &str = "3";
+pub const PROTOCOL: &str = "4";
 /// The lanes by urgency.
 pub const LANES: [&str; 4] = ["lane:high", "lane:generated", "lane:normal", "lane:low"];
+/// The keys of scripts that place or end messages with duties.
+pub const JOBS: [&str; 18] = [
+    "members",
+    "counts",
+    "wake",
+    "lane:returned",
+    "lane:high",
+    "lane:generated",
+    "lane:normal",
+    "lane:low",
+    "scheduled",
+    "later",
+    "parked",
+    "slots",
+    "limits",
+    "resting",
+    "unique",
+    "joins",
+    "event:",
+    "@0:event:",
+];
 
 /// What a script answered: its tag and the rest, all as text.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -126,7 +147,7 @@ impl Lab {
         let (member, alive) = (format!("member:{id}"), format!("@0:alive:{id}"));
         let (lease, waited) = (LEASE.to_string(), if waited { "1" } else { "0" });
         let mut keys = vec!["members", &member, "watch", "blind", "config", "term", "suspects"];
-        keys.extend(["orphans", &alive, "@0:ctl"]);
+        keys.extend(["orphans", &alive, "@0:ctl", "control"]);
         let mut args = vec![id, "60000", PROTOCOL, waited, "5"];
         for (field, default) in [
             ("lease_ms", lease.as_str()),
@@ -161,7 +182,7 @@ impl Lab {
             "heartbeat",
             &[
                 "members", "lease", "watch", "orphans", &member, &blocks, &locks, "term", "token",
-                "config",
+                "config", "control",
             ],
             &[me, &lease, held, hi, "60000"],
         )
@@ -177,7 +198,19 @@ impl Lab {
         }
         self.call(
             "look",
-            &["members", "watch", "suspects", "blind", "orphans", "@0:alive", "@0:ctl", "config"],
+            &[
+                "members",
+                "watch",
+                "suspects",
+                "blind",
+                "orphans",
+                "@0:alive",
+                "@0:ctl",
+                "config",
+                "scheduled",
+                "resting",
+                "control",
+            ],
             &[me, "-1"],
         )
     }
@@ -186,7 +219,7 @@ impl Lab {
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
         let (suspects, locks) = ("suspects", format!("locks:{me}"));
         let mut keys = vec!["members", suspects, "blind", "orphans", "lease", &member, &blocks];
-        keys.extend(["@0:ctl", &locks]);
+        keys.extend(["@0:ctl", &locks, "control"]);
         self.late("leave", &keys, &[me])
     }
 
@@ -276,7 +309,7 @@ impl Lab {
             own.iter().map(|block| block.replacen("block", "pack", 1)).collect();
         keys.extend(packs.iter().skip(1).map(String::as_str));
         let chunks = self.key("chunk:");
-        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "3", "", &chunks])
+        self.late("fetch", &keys, &[me, &n, &max, &lease, "1048576", held, "2", "", &chunks])
     }
 
     /// As [`fetch_many`](Self::fetch_many), by a worker that names the blocks it knows of.
@@ -291,15 +324,14 @@ impl Lab {
     pub fn unread_call(&self, me: &str, n: u64, blocks: u64) -> Late {
         let own: Vec<String> = (n..n + blocks).map(|n| format!("block:{me}:{n}")).collect();
         let (blocks, n, lease) = (format!("blocks:{me}"), n.to_string(), LEASE.to_string());
-        let mut keys = vec!["members", &blocks, "counts", "wake", "lane:returned"];
-        keys.extend(LANES);
+        let mut keys = JOBS.to_vec();
         let pack = format!("pack:{me}:{n}");
-        keys.extend(["unread", "errors", "ledger", "config", &pack]);
+        keys.extend([&blocks, "unread", "errors", "ledger", "config", &pack]);
         keys.extend(own.iter().map(String::as_str));
         let packs: Vec<String> =
             own.iter().map(|block| block.replacen("block", "pack", 1)).collect();
         keys.extend(packs.iter().skip(1).map(String::as_str));
-        self.late("unread", &keys, &[me, &n, &lease, "hgnl", "3", "6"])
+        self.late("unread", &keys, &[me, &n, &lease, "3", "6"])
     }
 
     /// `rest` is `-` to keep the block open; `named` are `(position, 'd' | 'f')`.
@@ -326,7 +358,7 @@ impl Lab {
         effects: &[(u64, &str, &str, &str, &str)],
     ) -> Late {
         let (blocks, block) = (format!("blocks:{me}"), format!("block:{me}:{n}"));
-        let mut keys = vec!["members", &blocks, &block, "counts", "errors", "ledger"];
+        let mut keys = vec!["members", "counts", &blocks, &block, "errors", "ledger"];
         let pack = format!("pack:{me}:{n}");
         keys.extend(["config", "unread", &pack]);
         let data: Vec<String> = effects.iter().map(|effect| format!("data:{}", effect.2)).collect();
@@ -338,6 +370,7 @@ impl Lab {
             args.extend([position.to_string(), (*word).to_owned(), "{}".to_owned()]);
             args.extend([String::new(), String::new()]);
         }
+        args.push(effects.len().to_string());
         for (index, effect) in effects.iter().enumerate() {
             args.extend([effect.0.to_string(), effect.1.to_owned(), (index + 1).to_string()]);
             args.extend([effect.3.to_owned(), effect.4.to_owned()]);
@@ -370,8 +403,8 @@ impl Lab {
             .iter()
             .flat_map(|n| [format!("block:{dead}:{n}"), format!("pack:{dead}:{n}")])
             .collect();
-        let mut keys = vec!["members", "orphans", &blocks, "lane:returned", "errors", "counts"];
-        keys.extend(["wake", "ledger", "config", "unread"]);
+        let mut keys = JOBS.to_vec();
+        keys.extend(["orphans", &blocks, "errors", "ledger", "config", "unread"]);
         keys.extend(own.iter().map(String::as_str));
         let (chunk, numbers): (String, Vec<String>) =
             (chunk.to_string(), numbers.iter().map(u64::to_string).collect());

@@ -8,6 +8,10 @@ mod contest; // locks at random, checked after every step
 mod election; // one generator, terms only grow
 mod errors; // taken once, never lost
 mod held; // blocks that a process of the random schedule holds
+mod job_calls; // calls of the scripts that know times and duties
+mod job_faults; // each rule about them is needed
+mod job_steps; // what the random schedule does with them
+mod jobs; // messages that wait for a time or for others
 mod lab; // the bench on which all of this is done
 mod membership; // only `join` adds a member, only the judge ends one
 mod memory; // a full Redis can still elect, drain and settle
@@ -25,3 +29,4 @@ mod several_packs; // one fetch that brings several of them
 mod state; // what a generator keeps, and the end of a fleet
 mod tenures; // locks end with their session, events have generations
 mod unread; // what a worker cannot read is for others
+mod witness; // what the random schedule knows beyond the state of Redis

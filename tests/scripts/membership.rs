@@ -115,7 +115,7 @@ fn a_lease_never_shrinks_under_an_observer() {
 /// in place, they would wake and go on with theirs.
 #[test]
 fn two_leases_in_one_fleet_are_impossible() {
-    let rule = "  for _, id in ipairs(here) do\n    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], id)";
+    let rule = "  for _, id in ipairs(here) do\n    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], KEYS[11], id)";
     proves("join", rule, "  for _, id in ipairs({}) do", |lab| {
         lab.join("frozen");
         let members = lab.key("members");
@@ -147,7 +147,10 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
         let config = lab.key("config");
         let open = lab.late("open", &["config", "members"], &[crate::lab::PROTOCOL]);
         assert_eq!(lab.send(&open).0, ["ok", "1000", "1"]);
-        for (other, theirs) in [("4", "4"), ("", "1")] {
+        let message = ("1n-|sp-1|1|9|x".to_owned(), String::new());
+        let post = lab.post_call("p", 1, &[message], None);
+        let fire = lab.fire_call(("gen", &term), ("tick", "1"), "0", "7", "1n-|ctick-7|1|9|x");
+        for (other, theirs) in [("5", "5"), ("", "1")] {
             match other {
                 "" => {
                     let () = lab.redis(&["HDEL", &config, "protocol"]);
@@ -162,6 +165,8 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
                 lab.push_call("gen", &term, 3, &["z"]),
                 lab.send_call("s", 1, "normal", &["z"], None),
                 lab.requeue_call("r", 1, "", &[&stored[0]]),
+                post.clone(),
+                fire.clone(),
                 open.clone(),
             ];
             let sent = lab.key("sent:s");
@@ -177,7 +182,7 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
             let leave = lab.leave_call(id);
             lab.send(&leave);
         }
-        let () = lab.redis(&["HSET", &config, "protocol", "4"]);
+        let () = lab.redis(&["HSET", &config, "protocol", "5"]);
         assert_eq!((lab.send(&open).tag(), lab.join("new").tag()), ("protocol", "protocol"));
         let () = lab.redis(&["HDEL", &config, "protocol"]);
         assert_eq!(lab.send(&open), "ok");
@@ -344,7 +349,7 @@ fn a_new_server_and_a_clock_that_went_back_begin_with_calm() {
         // And without either, a passed deadline is a passed deadline.
         let recent = (now_ms(lab) - 200).to_string();
         let () = lab.redis(&["HSET", &watch, "looked", &recent, "calm", "0"]);
-        assert_eq!(lab.look("watcher", 3000, 300).at(3), "a");
+        assert_eq!(lab.look("watcher", 3000, 300).at(5), "a");
     });
 }
 

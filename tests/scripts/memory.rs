@@ -51,7 +51,7 @@ fn without_the_flag_a_full_redis_cannot_drain() {
 fn only_adding_messages_is_refused_when_memory_is_full() {
     for (name, source) in artel_rig::scripts() {
         let expected = match name.as_str() {
-            "push" | "send" | "enroll" | "requeue" => "#!lua",
+            "push" | "send" | "post" | "fire" | "enroll" | "requeue" => "#!lua",
             "guarded" => "#!lua", // what a user's script adds is not for us to allow
             "event_read" | "find" | "books" | "collect" | "permissions" => "#!lua flags=no-writes",
             _ => "#!lua flags=allow-oom",

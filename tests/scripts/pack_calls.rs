@@ -32,10 +32,7 @@ impl Late {
     /// Makes a settle of a pack: the id of its first message, and where the named messages stand.
     pub fn name_places(&mut self, first: &str, named: &[(u64, &str)], places: &[(u64, u64)]) {
         self.args[5] = first.to_owned();
-        for (index, (position, word)) in
-            named.iter().enumerate().filter(|(_, (_, word))| *word == "f")
-        {
-            assert_eq!(*word, "f");
+        for (index, (position, _)) in named.iter().enumerate() {
             let (offset, length) = places[*position as usize];
             self.args[7 + 5 * index + 3] = offset.to_string();
             self.args[7 + 5 * index + 4] = length.to_string();

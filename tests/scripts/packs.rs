@@ -195,7 +195,7 @@ fn a_script_that_needs_single_messages_lays_the_pack_open() {
     for (script, rule, act) in [
         (
             "settle",
-            "  lay_open(KEYS[9], KEYS[3])\n",
+            "  lay_open(PACK, BLOCK)\n",
             (|lab: &mut Lab, stamp: &str| lab.settle("w", 1, stamp, "-", &[(1, "d")]) == "ok")
                 as fn(&mut Lab, &str) -> bool,
         ),
@@ -208,7 +208,7 @@ fn a_script_that_needs_single_messages_lays_the_pack_open() {
             let adopt = lab.adopt_call("x", "w", 1, 2);
             lab.send(&adopt) == "ok" && lab.lane("returned").len() == 2
         }),
-        ("unread", "    lay_open(KEYS[i == 15 and 14 or i + blocks - 1], KEYS[i])\n", |lab, _| {
+        ("unread", "    lay_open(KEYS[i == 25 and 24 or i + blocks - 1], KEYS[i])\n", |lab, _| {
             let unread = lab.unread_call("w", 1, 1);
             lab.send(&unread) == "ok" && lab.lane("generated").len() == 3
         }),

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use artel_rig::Snapshot;
+use serde_json::{Value as Json, json};
 
+use crate::job_calls::envelope;
 use crate::lab::{Answer, Lab, Late, NOBODY, on_each_server};
 
 struct Story<'a> {
@@ -68,15 +70,68 @@ impl Story<'_> {
         assert_eq!(self.tell(forget), "ok");
         let burn = self.lab.fetch_call("w1", 2, 0, NOBODY);
         assert_eq!(self.tell(burn), "burnt");
+        self.run_jobs(&term);
         let leave = self.lab.leave_call("w1");
         assert_eq!(self.tell(leave), "ok");
         let resign = self.lab.resign_call("gen", &term);
         assert_eq!(self.tell(resign), "ok");
     }
+
+    /// Messages with times and duties.
+    fn run_jobs(&mut self, term: &str) {
+        let ms = self.lab.now_ms();
+        let new = |n: u64, headers: Json, due: &str| {
+            (envelope('h', &format!("sj-{n}"), ms, &headers, "x"), due.to_owned())
+        };
+        let all = [
+            new(1, json!({"key": "o/1"}), ""),
+            new(2, json!({"key": "o/1"}), ""),
+            new(3, Json::Null, "+3600000"),
+            new(4, json!({"children": 1, "result": 60_000}), ""),
+            new(5, json!({"parent": "sj-4"}), ""),
+            new(6, json!({"kind": "k"}), "+3600000"),
+        ];
+        let post = self.lab.post_call("j", 1, &all, None);
+        assert_eq!(self.tell(post), "ok");
+        for (id, what) in [("sj-3", "now"), ("sj-6", "cancel")] {
+            let known = self.lab.due(id).expect("it is scheduled");
+            let alter = self.lab.alter_call(id, &known, what);
+            assert_eq!(self.tell(alter), "ok");
+        }
+        let fetch = self.lab.fetch_from(
+            &["lane:high", "lane:low", "lane:normal", "lane:generated"],
+            "w1",
+            3,
+            3,
+            NOBODY,
+            1,
+        );
+        let block = self.tell(fetch);
+        assert_eq!(block, "ok");
+        let named: Vec<(u64, &str, String)> = (0..block.messages().len() as u64)
+            .map(|at| (at, if at == 0 { "r" } else { "d" }, "0".to_owned()))
+            .collect();
+        let then = (1, "then", envelope('n', "fw1-3-1-1", ms, &Json::Null, "x"), String::new());
+        let settle = self.lab.settle_jobs_call("w1", 3, block.at(1), "0", &named, &[then]);
+        assert_eq!(self.tell(settle), "ok");
+        let promote = self.lab.promote_call("w1", 100, 1);
+        assert_eq!(self.tell(promote), "ok");
+        let set = self.lab.cron_set_call("tick", "{}", "0");
+        let rev = self.tell(set).at(1).to_owned();
+        let fired = self.lab.key("fired");
+        let last: String = self.lab.redis(&["HGET", &fired, "tick"]);
+        let due = (last.parse::<u64>().expect("a time") + 1).to_string();
+        artel_rig::eventually("the next ms", || self.lab.now_ms() > due.parse().expect("a time"));
+        let message =
+            envelope('n', &format!("ctick-{due}"), ms, &json!({"unique": "cron:tick"}), "");
+        let fire = self.lab.fire_call(("gen", term), ("tick", &rev), &last, &due, &message);
+        assert_eq!(self.tell(fire), "ok");
+    }
 }
 
 /// Scripts whose repeats and late copies are another test's story.
-const ELSEWHERE: [(&str, &str); 21] = [
+const ELSEWHERE: [(&str, &str); 22] = [
+    ("control_set", "jobs::a_late_order_is_not_followed"),
     ("send", "sending::a_repeated_batch_is_added_once"),
     ("enroll", "sending::enrolling_twice_changes_nothing"),
     ("requeue", "sending::a_record_is_put_back_once"),
@@ -155,8 +210,13 @@ fn state(lab: &mut Lab) -> String {
     let n = lab.key("data:n");
     let effect: Option<i64> = lab.redis(&["GET", &n]);
     format!(
-        "{:?} {:?} {:?} {:?} {counts:?} {effect:?} {:?}",
-        snapshot.lanes, snapshot.blocks, snapshot.ledger, snapshot.errors, snapshot.members
+        "{:?} {:?} {:?} {:?} {counts:?} {effect:?} {:?} {:?}",
+        snapshot.lanes,
+        snapshot.blocks,
+        snapshot.ledger,
+        snapshot.errors,
+        snapshot.members,
+        snapshot.duties
     )
 }
 

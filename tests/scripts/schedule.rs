@@ -11,6 +11,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::held::{Held, forget};
 use crate::lab::{Answer, Lab, Late};
 use crate::rules::Rules;
+use crate::witness::Witness;
 
 /// Seeds that once showed a fault, or a fault of the adversary itself.
 const SEEDS: [u64; 3] = [1, 42, 20_261_115];
@@ -20,16 +21,16 @@ const STEPS_PER_WORLD: u64 = 150;
 #[derive(Clone, Default)]
 pub(super) struct Process {
     pub(super) id: Option<String>,
-    term: Option<(String, u64)>,
+    pub(super) term: Option<(String, u64)>,
     pub(super) next: u64,
     pub(super) blocks: BTreeMap<u64, Held>,
     /// A call whose reply was lost: it is repeated before anything else.
-    unanswered: Option<(Late, Meaning)>,
+    pub(super) unanswered: Option<(Late, Meaning)>,
 }
 
 /// What a call means to its sender once it is answered.
 #[derive(Clone, Debug)]
-enum Meaning {
+pub(super) enum Meaning {
     Acquire,
     Push(u64),
     /// From this number on, at most this many blocks.
@@ -55,6 +56,13 @@ pub(super) struct World<'a> {
     pub(super) history: Vec<Late>,
     /// Who sends or puts back: a name, the next number, and a call whose reply was lost.
     pub(super) senders: Vec<(String, u64, Option<Late>)>,
+    /// The same, for messages with times and duties.
+    pub(super) posters: Vec<(String, u64, Option<Late>)>,
+    pub(super) witness: Witness,
+    /// Workers do not name messages with duties: a fault of theirs.
+    pub(super) unnamed: bool,
+    /// More is done with times and duties, and less goes wrong.
+    busy: bool,
     pub(super) born: u64,
     stored: Option<Vec<(String, Vec<u8>)>>,
     /// How often each kind of thing happened: a run that never did it proves nothing.
@@ -72,16 +80,33 @@ impl World<'_> {
 
     fn step(&mut self) {
         let at = self.pick(self.processes.len() as u64) as usize;
+        if self.busy {
+            return self.busy_step(at);
+        }
         match self.pick(100) {
-            0..=2 => self.crash(at),
-            3..=4 => self.wrong_reap(at),
-            5..=14 => self.late_copy(),
-            15..=16 => self.restore_or_store(),
-            17..=22 => self.take_errors(),
-            23..=32 => self.adopt(at),
-            33..=38 => self.post(),
-            39..=40 => self.pick_errors(),
-            41..=43 => self.restore(),
+            0..=1 => self.crash(at),
+            2 => self.wrong_reap(at),
+            3..=10 => self.late_copy(),
+            11..=12 => self.restore_or_store(),
+            13..=16 => self.take_errors(),
+            17..=22 => self.adopt(at),
+            23..=28 => self.post(),
+            29..=30 => self.pick_errors(),
+            31..=34 => self.restore(),
+            35..=51 => self.job_step(at),
+            _ => self.act(at),
+        }
+    }
+
+    fn busy_step(&mut self, at: usize) {
+        match self.pick(100) {
+            0 => self.crash(at),
+            1 => self.wrong_reap(at),
+            2..=7 => self.late_copy(),
+            8 => self.restore_or_store(),
+            9..=15 => self.adopt(at),
+            16..=19 => self.post(),
+            20..=49 => self.job_step(at),
             _ => self.act(at),
         }
     }
@@ -109,8 +134,10 @@ impl World<'_> {
         if !self.history.is_empty() {
             let index = self.pick(self.history.len() as u64) as usize;
             let late = self.history[index].clone();
+            let before = self.witness.before(self.lab, &late);
             if let Ok(answer) = self.lab.try_send(&late) {
                 self.note(&format!("late {} {}", late.script, answer.tag()));
+                self.witness.after(self.lab, &late, &before, &answer);
             }
         }
     }
@@ -123,12 +150,18 @@ impl World<'_> {
             self.lab.put_back(copy);
             // A restored Redis has lost its connections: commands on their way died with them.
             self.history.clear();
+            self.witness.forget();
             self.note("restore");
         }
     }
 
     fn adopt(&mut self, at: usize) {
-        let Some(me) = self.processes[at].id.clone() else { return };
+        if let Some(me) = self.processes[at].id.clone() {
+            self.adopt_as(&me);
+        }
+    }
+
+    pub(super) fn adopt_as(&mut self, me: &str) {
         let orphans = self.lab.key("orphans");
         let orphan: Option<String> = self.lab.redis(&["SRANDMEMBER", &orphans]);
         let Some(orphan) = orphan else { return };
@@ -136,11 +169,10 @@ impl World<'_> {
         let fields: Vec<String> = self.lab.redis(&["HKEYS", &blocks]);
         let highest = fields.iter().filter_map(|n| n.parse().ok()).max().unwrap_or(0);
         let chunk = 1 + self.pick(3);
-        let call = self.lab.adopt_call(&me, &orphan, highest, chunk);
-        let answer = self.lab.send(&call);
-        self.note(&format!("adopt {}", answer.tag()));
+        let call = self.lab.adopt_call(me, &orphan, highest, chunk);
+        self.exec(&call);
         self.history.push(call);
-        let call = self.lab.forget_call(&me, &orphan);
+        let call = self.lab.forget_call(me, &orphan);
         let answer = self.lab.send(&call);
         self.note(&format!("forget {}", answer.tag()));
         self.history.push(call);
@@ -158,7 +190,8 @@ impl World<'_> {
             }
             return self.send(at, call, meaning);
         }
-        match self.pick(20) {
+        let what = if self.busy { 9 + self.pick(26) } else { self.pick(40) };
+        match what {
             0 => {
                 let call = self.lab.leave_call(&me);
                 self.send(at, call, Meaning::Nothing);
@@ -168,11 +201,11 @@ impl World<'_> {
                 let call = self.lab.acquire_call(&me);
                 self.send(at, call, Meaning::Acquire);
             }
-            4..=8 => self.push(at, &me),
-            9..=12 => self.fetch(at, &me),
-            13..=16 => self.settle(at, &me),
-            17 => self.give_back(at, &me),
-            18 => {
+            4..=9 => self.push(at, &me),
+            10..=21 => self.fetch(at, &me),
+            22..=33 => self.settle(at, &me),
+            34..=35 => self.give_back(at, &me),
+            36 => {
                 if let Some((term, _)) = self.processes[at].term.take() {
                     let call = self.lab.resign_call(&me, &term);
                     self.send(at, call, Meaning::Nothing);
@@ -245,7 +278,11 @@ impl World<'_> {
 
     fn settle(&mut self, at: usize, me: &str) {
         let Some((&n, held)) = self.processes[at].blocks.iter().next() else { return };
-        let Held { stamp, open, first, places } = held.clone();
+        let held = held.clone();
+        if self.pick(2) == 0 || held.has_duties() {
+            return self.settle_jobs(at, me, n, &held);
+        }
+        let Held { stamp, open, first, places, .. } = held;
         let left: Vec<usize> = (0..open.len()).filter(|&position| open[position]).collect();
         let closing = self.pick(3) > 0;
         let mut named = Vec::new();
@@ -279,13 +316,9 @@ impl World<'_> {
         self.send(at, call, Meaning::GiveBack { n, positions });
     }
 
-    fn send(&mut self, at: usize, call: Late, meaning: Meaning) {
-        let answer = self.lab.send(&call);
-        self.note(&format!("{} {}", call.script, answer.tag()));
-        self.history.push(call.clone());
-        if self.history.len() > 64 {
-            self.history.remove(0);
-        }
+    pub(super) fn send(&mut self, at: usize, call: Late, meaning: Meaning) {
+        let answer = self.exec(&call);
+        self.remember(call.clone());
         if self.pick(6) == 0 {
             self.processes[at].unanswered = Some((call, meaning));
             self.note("lost reply");
@@ -315,12 +348,13 @@ impl World<'_> {
                     answer.messages().iter().map(|m| !m.is_empty() && m != "-").collect();
                 let (stamp, count) = (answer.at(1).to_owned(), answer.at(2).parse().unwrap_or(0));
                 process.next = n + count;
+                let messages = answer.messages().to_vec();
                 if count == 1 {
-                    process.blocks.insert(n, Held { stamp, open, ..Held::default() });
+                    process.blocks.insert(n, Held { stamp, open, messages, ..Held::default() });
                 } else {
-                    for (n, open) in (n..).zip(open) {
-                        let held =
-                            Held { stamp: stamp.clone(), open: vec![open], ..Held::default() };
+                    for ((n, open), message) in (n..).zip(open).zip(messages) {
+                        let (open, messages) = (vec![open], vec![message]);
+                        let held = Held { stamp: stamp.clone(), open, messages, ..Held::default() };
                         process.blocks.insert(n, held);
                     }
                     self.note("fetch of several blocks");
@@ -343,37 +377,74 @@ impl World<'_> {
 }
 
 /// Runs one world; what went wrong, if anything did.
-fn world(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<(), String> {
+pub(super) fn world(
+    lab: &mut Lab,
+    seed: u64,
+    unnamed: bool,
+    tally: &mut BTreeMap<String, u64>,
+) -> Result<(), String> {
     let rules = lab.rules.clone();
     lab.rules = rules.clone().witnessed(seed);
-    let result = play(lab, seed, tally);
+    let result = play(lab, seed, unnamed, tally);
     lab.rules = rules;
     result
 }
 
-fn play(lab: &mut Lab, seed: u64, tally: &mut BTreeMap<String, u64>) -> Result<(), String> {
+fn play(
+    lab: &mut Lab,
+    seed: u64,
+    unnamed: bool,
+    tally: &mut BTreeMap<String, u64>,
+) -> Result<(), String> {
     let () = lab.redis(&["FLUSHALL"]);
-    lab.limit_backlog("5");
+    lab.limit_backlog(["5", "12", "1000"][(seed % 3) as usize]);
+    let config = lab.key("config");
+    let () = lab.redis(&["HSET", &config, "ledger", "-1"]);
     let mut world = World {
         lab,
         rng: ChaCha8Rng::seed_from_u64(seed),
         processes: vec![Process::default(); 4],
         history: Vec::new(),
         senders: (0..3).map(|at| (format!("a{at}"), 1, None)).collect(),
+        posters: (0..2).map(|at| (format!("j{at}"), 1, None)).collect(),
+        witness: Witness::default(),
+        unnamed,
+        busy: seed % 4 == 3,
         born: 0,
         stored: None,
         tally,
     };
+    world.set_limits();
     for step in 0..STEPS_PER_WORLD {
         world.step();
-        let snapshot = Snapshot::try_read(&mut world.lab.connection, "lab", true);
-        let audit = Audit::of(&snapshot.map_err(|error| error.to_string())?, Taken::Counted);
-        if let Some(problem) = audit.problems.first() {
+        if let Err(problem) = world.check() {
             let last = world.history.last();
             return Err(format!("seed {seed}, step {step}: {problem}; last: {last:?}"));
         }
     }
-    Ok(())
+    world
+        .drain()
+        .and_then(|()| world.check())
+        .map_err(|problem| format!("seed {seed}, at the end: {problem}"))?;
+    let last = Snapshot::read(&mut world.lab.connection, "lab");
+    match last.unsettled() == 0 && last.duties.is_empty() {
+        true => Ok(()),
+        false => Err(format!("seed {seed}: left behind: {:?}", last.duties)),
+    }
+}
+
+impl World<'_> {
+    /// Audits the whole state.
+    fn check(&mut self) -> Result<(), String> {
+        let snapshot = Snapshot::try_read(&mut self.lab.connection, "lab", true);
+        let snapshot = snapshot.map_err(|error| error.to_string())?;
+        let audit = Audit::of(&snapshot, Taken::Counted);
+        if let Some(problem) = audit.problems.first() {
+            return Err(problem.clone());
+        }
+        self.witness.check(self.lab, snapshot);
+        self.witness.wrong.take().map_or(Ok(()), Err)
+    }
 }
 
 fn run(kind: Kind, steps: u64, first_seed: u64) {
@@ -381,7 +452,7 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
     let mut tally = BTreeMap::new();
     let worlds = steps / STEPS_PER_WORLD;
     for seed in SEEDS.into_iter().chain(first_seed..first_seed + worlds) {
-        if let Err(wrong) = world(&mut lab, seed, &mut tally) {
+        if let Err(wrong) = world(&mut lab, seed, false, &mut tally) {
             panic!("{kind:?}: {wrong}");
         }
     }
@@ -433,6 +504,32 @@ fn run(kind: Kind, steps: u64, first_seed: u64) {
         "restore ok",
         "restore alive",
         "restore gone",
+        "post ok",
+        "post already",
+        "post duplicate",
+        "post full",
+        "post refused",
+        "post gap",
+        "late post already",
+        "promote ok",
+        "late promote ok",
+        "alter ok",
+        "alter moved",
+        "late alter absent",
+        "late alter moved",
+        "fire ok",
+        "fire skipped",
+        "fire already",
+        "fire early",
+        "fire changed",
+        "fire fenced",
+        "late fire already",
+        "cron_set ok",
+        "cron_set same",
+        "cron_set moved",
+        "settle_jobs ok",
+        "settle_jobs already",
+        "late settle_jobs already",
     ];
     for what in needed {
         assert!(tally.contains_key(what), "{kind:?}: {what} never happened: {tally:?}");
@@ -478,7 +575,7 @@ fn the_adversary_finds_a_missing_rule() {
         ("settle", "elseif message ~= '' and not named", "elseif not named"),
         ("fetch", gone, ""),
         ("send", "if from + n - 1 <= last then", "last = from - 1 if false then"),
-        ("requeue", "redis.call('XDEL', KEYS[1], move[1])", ""),
+        ("requeue", "redis.call('XDEL', KEYS[19], move[1])", ""),
     ];
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     for (script, rule, instead) in faults {
@@ -487,7 +584,7 @@ fn the_adversary_finds_a_missing_rule() {
         let found = (0..2_000).any(|seed| {
             let lab = std::panic::AssertUnwindSafe(&mut lab);
             // A script that was broken may also fail outright: that is a find, too.
-            std::panic::catch_unwind(move || world({ lab }.0, seed, &mut BTreeMap::new()))
+            std::panic::catch_unwind(move || world({ lab }.0, seed, false, &mut BTreeMap::new()))
                 .is_ok_and(|result| result.is_ok())
                 .then_some(())
                 .is_none()

@@ -275,7 +275,7 @@ fn without_its_numbers_a_repeated_requeue_counts_wrongly() {
 
 #[test]
 fn a_requeue_without_room_moves_nothing() {
-    let rule = "if more[letter] > tonumber(backlog_max) then return {'full', backlog_max} end";
+    let rule = "if more[target] > tonumber(backlog_max) then return {'full', backlog_max} end";
     proves("requeue", rule, "", |lab| {
         let stored = with_errors(lab, 3);
         lab.limit_backlog("5");

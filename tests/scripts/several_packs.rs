@@ -96,8 +96,8 @@ fn every_pack_leaves_the_count_of_what_waits() {
 /// ⚑ Whoever gives up a fetch gives back all of its packs.
 #[test]
 fn a_fetch_that_is_given_up_gives_back_every_pack() {
-    let rule = "KEYS[i == 15 and 14 or i + blocks - 1]";
-    proves("unread", rule, "KEYS[14]", |lab| {
+    let rule = "KEYS[i == 25 and 24 or i + blocks - 1]";
+    proves("unread", rule, "KEYS[24]", |lab| {
         three_packs(lab);
         let three = fetch(lab, 1, 10, NOBODY, 8);
         assert_eq!(counts(&three).len(), 3);

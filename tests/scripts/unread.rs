@@ -79,7 +79,7 @@ fn a_message_that_several_workers_cannot_read_is_failed() {
 /// ⚑ A fleet of fewer workers than that does not pass it round for ever.
 #[test]
 fn a_message_that_one_worker_cannot_read_again_and_again_is_failed() {
-    proves("unread", " and tries < tonumber(ARGV[6])", "", |lab| {
+    proves("unread", " and tries < tonumber(ARGV[5])", "", |lab| {
         lab.leader_with("gen", &["large"]);
         lab.join("w");
         for n in 1..=6 {
@@ -98,7 +98,7 @@ fn a_message_that_one_worker_cannot_read_again_and_again_is_failed() {
 /// Given back by one, and then its next workers die over it: nothing is remembered of it.
 #[test]
 fn what_fails_otherwise_is_forgotten() {
-    proves("adopt", "  redis.call('HDEL', KEYS[10], id)\n", "", |lab| {
+    proves("adopt", "  redis.call('HDEL', KEYS[24], id)\n", "", |lab| {
         lab.leader_with("gen", &["1"]);
         gives_up(lab, "w0");
         for worker in ["w1", "w2", "w3"] {
@@ -116,7 +116,7 @@ fn what_fails_otherwise_is_forgotten() {
 /// ⚑ The fetch that was given up arrives late: it must open nothing.
 #[test]
 fn a_fetch_that_was_given_up_opens_nothing() {
-    let rule = "redis.call('HSET', KEYS[2], 'hi', whole(hi))";
+    let rule = "redis.call('HSET', KEYS[19], 'hi', whole(hi))";
     proves("unread", rule, "", |lab| {
         lab.leader_with("gen", &["1"]);
         lab.join("w");

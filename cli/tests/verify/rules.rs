@@ -62,8 +62,8 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "settle",
-            "if failed > 0 then redis.call('HINCRBY', KEYS[4], 'failed', failed) end",
-            "if failed > 0 then redis.call('HINCRBY', KEYS[4], 'done', failed) end",
+            "if failed > 0 then redis.call('HINCRBY', KEYS[2], 'failed', failed) end",
+            "if failed > 0 then redis.call('HINCRBY', KEYS[2], 'done', failed) end",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -75,8 +75,8 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "settle",
-            "enter(KEYS[6], keep, id, outcome, me, attempt)",
-            "enter(KEYS[6], keep, id, outcome, me, attempt + 1)",
+            "enter(LEDGER, keep, id, outcome, me, attempt)",
+            "enter(LEDGER, keep, id, outcome, me, attempt + 1)",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -133,9 +133,9 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "adopt",
-            "redis.call('LPUSH', KEYS[4], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
-            "redis.call('XADD', KEYS[8], '*', 'id', id, 'outcome', 'done', 'member', dead, 'attempt', attempt) \
-             redis.call('HINCRBY', KEYS[6], 'done', 1)",
+            "redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at))",
+            "redis.call('XADD', KEYS[22], '*', 'id', id, 'outcome', 'done', 'member', dead, 'attempt', a) \
+             redis.call('HINCRBY', KEYS[2], 'done', 1)",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -264,11 +264,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: WITHOUT_LEDGER[1],
         rules: &[],
-        edits: &[(
-            "settle",
-            "if it[2] == 'f' then redis",
-            "if it[2] == 'f' and not head then redis",
-        )],
+        edits: &[("settle", "if word == 'f' then redis", "if word == 'f' and not head then redis")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -301,7 +297,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "adopt",
-            "redis.call('LPUSH', KEYS[4], string.format('%s|%s|%.0f', head, id, attempt + 1) .. rest)",
+            "redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at))",
             "",
         )],
         faults: "kill-worker",
@@ -312,7 +308,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "what a dead member held is put back without counting the attempt",
         rules: &[],
-        edits: &[("adopt", "head, id, attempt + 1)", "head, id, attempt)")],
+        edits: &[("adopt", "(message, id, a + 1, r, s, at)", "(message, id, a, r, s, at)")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",
@@ -341,7 +337,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "settle",
-            "if settled > failed then redis.call('HINCRBY', KEYS[4], 'done', settled - failed) end",
+            "if done > 0 then redis.call('HINCRBY', KEYS[2], 'done', done) end",
             "",
         )],
         faults: "kill-worker",
@@ -367,8 +363,8 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "settle",
-            "ledger(it[1], it[2] == 'f' and 'failed' or 'done')",
-            "ledger(it[1], 'done')",
+            "if keep ~= '0' then ledger(message, outcome) end",
+            "if keep ~= '0' then ledger(message, 'done') end",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],
@@ -380,7 +376,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "settle",
-            "if it[2] == 'f' then redis.call('XADD', KEYS[5], '*', 'm', it[1], 'e', it[3]) end",
+            "if word == 'f' then redis.call('XADD', ERRORS, '*', 'm', message, 'e', it[3]) end",
             "",
         )],
         faults: "kill-worker",
@@ -435,7 +431,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "a failed message that is put back is still there",
         rules: &[],
-        edits: &[("requeue", "redis.call('XDEL', KEYS[1], move[1])", "")],
+        edits: &[("requeue", "redis.call('XDEL', KEYS[19], move[1])", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "4s",
@@ -444,7 +440,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "a failed message that is put back is dropped",
         rules: &[],
-        edits: &[("requeue", "redis.call('RPUSH', lanes[move[2]], move[3])", "")],
+        edits: &[("requeue", "place(unpack(move, 2, 6))", "")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "4s",
@@ -466,7 +462,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "a message over which workers die is tried for ever",
         rules: &[],
-        edits: &[("adopt", "tonumber(attempt) >= tonumber(attempts_max)", "false")],
+        edits: &[("adopt", "died + 1 >= tonumber(attempts_max)", "false")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "20s",

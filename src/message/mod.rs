@@ -4,164 +4,33 @@
 //! exactly the payload that went in. Without headers it costs at most 56 bytes beside the payload.
 //!
 //! ```text
-//! <version><lane letter><flags>|<id>|<attempt>|<ms>|[<length>:<headers JSON>]<payload>
+//! <version><lane letter><flag>|<id>|<tries>|<ms>|[<length>:<headers JSON>]<payload>
 //! 1g-|1794710083943807-12|1|1794710083950|hello
-//! 1hh|s5f0c2d9a1b3e4f60-1|1|1794710083950|16:{"kind":"order"}hello
+//! 1hh|s5f0c2d9a1b3e4f60-1|3.2.0|1794710083950|16:{"kind":"order"}hello
 //! ```
+//!
+//! The second one is in its third run, after two retries.
 
-use std::fmt;
-use std::io::Write;
+mod headers;
+mod new;
+mod tries;
+
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use crate::Error;
+pub(crate) use headers::{HeaderFlag, RETRIES_MAX};
+use headers::{Headers, split_headers};
+pub(crate) use new::AHEAD_MAX;
+pub use new::NewMessage;
+pub(crate) use tries::Tries;
+
 use crate::id::MessageId;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 
 const VERSION: u8 = b'1';
-/// Flag: `<length>:<headers JSON>` stands before the payload.
-const HEADERS: u8 = b'h';
-/// The most bytes of one header.
-const HEADER_BYTES_MAX: usize = 200;
-
-/// The headers of a message. Fields of later versions are ignored.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Headers {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) traceparent: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) origin: Option<String>,
-}
-
-/// A message that is not added yet.
-///
-/// ```
-/// # use artel::NewMessage;
-/// let text = NewMessage::from("hello");
-/// let json = NewMessage::json(&serde_json::json!({"order": 7}))?.with_kind("order");
-/// assert_eq!(json.payload(), br#"{"order":7}"#);
-/// # Ok::<(), serde_json::Error>(())
-/// ```
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct NewMessage {
-    payload: Vec<u8>,
-    headers: Option<Box<Headers>>,
-}
-
-impl NewMessage {
-    fn new(payload: Vec<u8>) -> NewMessage {
-        NewMessage { payload, headers: None }
-    }
-
-    /// A message whose payload is this value as JSON.
-    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<NewMessage, serde_json::Error> {
-        serde_json::to_vec(value).map(NewMessage::new)
-    }
-
-    /// Sets its kind. A member can have a handler for each kind.
-    pub fn with_kind(mut self, kind: impl Into<String>) -> NewMessage {
-        self.headers.get_or_insert_default().kind = Some(kind.into());
-        self
-    }
-
-    /// Sets the W3C trace context of its maker.
-    pub fn with_traceparent(mut self, traceparent: impl Into<String>) -> NewMessage {
-        self.headers.get_or_insert_default().traceparent = Some(traceparent.into());
-        self
-    }
-
-    /// Its payload.
-    pub fn payload(&self) -> &[u8] {
-        &self.payload
-    }
-
-    /// Refuses a payload that is too large, and headers that are not allowed.
-    pub(crate) fn check(&self, payload_bytes_max: usize) -> Result<(), Error> {
-        if self.payload.len() > payload_bytes_max {
-            return Err(Error::PayloadTooLarge {
-                bytes: self.payload.len(),
-                max: payload_bytes_max,
-            });
-        }
-        let Some(headers) = &self.headers else { return Ok(()) };
-        for (field, value) in [("kind", &headers.kind), ("traceparent", &headers.traceparent)] {
-            let odd = |value: &String| {
-                value.len() > HEADER_BYTES_MAX || value.chars().any(char::is_control)
-            };
-            if value.as_ref().is_some_and(odd) {
-                let problem =
-                    format!("must have at most {HEADER_BYTES_MAX} bytes and no control characters");
-                return Err(Error::Config { field, problem });
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes its envelope into `buffer`, in place of the old content: one buffer serves a whole push.
-    pub(crate) fn envelope(
-        &self,
-        buffer: &mut Vec<u8>,
-        lane: Lane,
-        id: impl fmt::Display,
-        ms: u64,
-    ) {
-        buffer.clear();
-        NewMessage::head(buffer, lane, self.has_headers(), id, ms);
-        if self.has_headers() {
-            self.write_headers(buffer);
-        }
-        buffer.extend_from_slice(&self.payload);
-    }
-
-    /// Writes the head of an envelope or of a pack.
-    pub(crate) fn head(
-        buffer: &mut Vec<u8>,
-        lane: Lane,
-        headers: bool,
-        id: impl fmt::Display,
-        ms: u64,
-    ) {
-        let flags = if headers { HEADERS as char } else { '-' };
-        // Writing to a vector cannot fail.
-        let _ = write!(buffer, "{}{}{flags}|{id}|1|{ms}|", VERSION as char, lane.letter());
-    }
-
-    pub(crate) fn has_headers(&self) -> bool {
-        self.headers.is_some()
-    }
-
-    /// Writes its headers, with their length before them.
-    pub(crate) fn write_headers(&self, buffer: &mut Vec<u8>) {
-        let json = self.headers.as_deref().and_then(|headers| serde_json::to_vec(headers).ok());
-        let json = json.unwrap_or_else(|| b"{}".to_vec());
-        let _ = write!(buffer, "{}:", json.len());
-        buffer.extend_from_slice(&json);
-    }
-}
-
-impl From<Vec<u8>> for NewMessage {
-    fn from(payload: Vec<u8>) -> NewMessage {
-        NewMessage::new(payload)
-    }
-}
-
-impl From<String> for NewMessage {
-    fn from(text: String) -> NewMessage {
-        NewMessage::new(text.into_bytes())
-    }
-}
-
-impl From<&str> for NewMessage {
-    fn from(text: &str) -> NewMessage {
-        NewMessage::new(text.as_bytes().to_vec())
-    }
-}
 
 /// A message a worker has claimed.
 ///
@@ -179,10 +48,11 @@ impl From<&str> for NewMessage {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Message {
     pub(crate) id: MessageId,
-    pub(crate) attempt: u32,
+    pub(crate) tries: Tries,
     pub(crate) generated_ms: u64,
     pub(crate) payload: Bytes,
     lane: Lane,
+    flag: HeaderFlag,
     headers: Option<Box<Headers>>,
 }
 
@@ -192,9 +62,34 @@ impl Message {
         &self.id
     }
 
-    /// 1 for the first attempt, more if workers died while they held it.
+    /// 1 for the first attempt; more if it was retried or snoozed, or if workers died while they held it.
     pub fn attempt(&self) -> u32 {
-        self.attempt
+        self.tries.runs
+    }
+
+    /// How often it was retried before this attempt.
+    pub fn retry(&self) -> u32 {
+        self.tries.retries
+    }
+
+    /// How often it was snoozed before this attempt.
+    pub fn snoozed(&self) -> u32 {
+        self.tries.snoozes
+    }
+
+    /// How often it may be retried, if its maker said so.
+    pub(crate) fn retries_max(&self) -> Option<u32> {
+        self.headers.as_deref()?.retries
+    }
+
+    /// When it is no longer worth a run, Redis ms.
+    pub(crate) fn expires_ms(&self) -> Option<u64> {
+        self.headers.as_deref()?.expires
+    }
+
+    /// Does its end mean something to others, so that its outcome must be named?
+    pub(crate) fn has_duties(&self) -> bool {
+        self.flag == HeaderFlag::Duties
     }
 
     /// When it was added, Redis time.
@@ -251,19 +146,24 @@ impl Message {
 
     /// Reads the head of a pack of this many messages: what they share, and where they begin.
     pub(crate) fn pack_head(text: &[u8], count: usize) -> Option<(Head, usize)> {
-        let is_whole = |head: &Head| head.attempt == 1 && head.id.has_following(count as u64);
+        let is_whole = |head: &Head| {
+            head.tries == Tries::FIRST
+                && head.flag != HeaderFlag::Duties
+                && head.id.has_following(count as u64)
+        };
         Head::read(text).filter(|(head, _)| is_whole(head))
     }
 
     /// A new message as a worker would get it, made without Redis.
     pub(crate) fn received(new: NewMessage, lane: Lane) -> Message {
-        let NewMessage { payload, headers } = new;
+        let (payload, headers) = new.into_parts();
         Message {
             id: MessageId::sent("test", 1),
-            attempt: 1,
+            tries: Tries::FIRST,
             generated_ms: 0,
             payload: payload.into(),
             lane,
+            flag: headers.as_deref().map_or(HeaderFlag::Bare, Headers::flag),
             headers,
         }
     }
@@ -271,8 +171,8 @@ impl Message {
     /// Stands in for an envelope that could not be read, so that it can be failed and kept.
     pub(crate) fn unreadable(envelope: impl Into<Bytes>) -> Message {
         let (id, payload) = (MessageId::unreadable(), envelope.into());
-        let lane = Lane::Normal;
-        Message { id, attempt: 1, generated_ms: 0, payload, lane, headers: None }
+        let (tries, lane, flag) = (Tries::FIRST, Lane::Normal, HeaderFlag::Bare);
+        Message { id, tries, generated_ms: 0, payload, lane, flag, headers: None }
     }
 }
 
@@ -280,26 +180,26 @@ impl Message {
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) id: MessageId,
-    attempt: u32,
+    tries: Tries,
     generated_ms: u64,
     lane: Lane,
-    has_headers: bool,
+    flag: HeaderFlag,
 }
 
 impl Head {
     /// Reads it, and where the body begins.
     fn read(text: &[u8]) -> Option<(Head, usize)> {
         let (head, rest) = split(text)?;
-        let &[VERSION, lane, flags] = head else { return None };
+        let &[VERSION, lane, flag] = head else { return None };
         let (id, rest) = split(rest)?;
-        let (attempt, rest) = split(rest)?;
+        let (tries, rest) = split(rest)?;
         let (ms, rest) = split(rest)?;
         let head = Head {
             id: MessageId::from_redis(std::str::from_utf8(id).ok()?)?,
-            attempt: std::str::from_utf8(attempt).ok()?.parse().ok()?,
+            tries: Tries::read(tries)?,
             generated_ms: std::str::from_utf8(ms).ok()?.parse().ok()?,
             lane: Lane::of_letter(lane)?,
-            has_headers: flags == HEADERS,
+            flag: HeaderFlag::read(flag)?,
         };
         Some((head, text.len() - rest.len()))
     }
@@ -316,24 +216,16 @@ impl Head {
     }
 
     fn message(&self, id: MessageId, body: Bytes) -> Result<Message, Bytes> {
-        let Head { attempt, generated_ms, lane, .. } = *self;
-        let (headers, payload) = match self.has_headers {
-            false => (None, body),
-            true => match split_headers(&body) {
+        let Head { tries, generated_ms, lane, flag, .. } = *self;
+        let (headers, payload) = match flag {
+            HeaderFlag::Bare => (None, body),
+            HeaderFlag::Headers | HeaderFlag::Duties => match split_headers(&body) {
                 Some((headers, start)) => (headers, body.slice(start..)),
                 None => return Err(body),
             },
         };
-        Ok(Message { id, attempt, generated_ms, payload, lane, headers })
+        Ok(Message { id, tries, generated_ms, payload, lane, flag, headers })
     }
-}
-
-/// The headers at the beginning of a body, and where the payload begins.
-fn split_headers(body: &[u8]) -> Option<(Option<Box<Headers>>, usize)> {
-    let colon = body.iter().position(|&byte| byte == b':')?;
-    let length: usize = std::str::from_utf8(&body[..colon]).ok()?.parse().ok()?;
-    let (json, payload) = body[colon + 1..].split_at_checked(length)?;
-    Some((serde_json::from_slice(json).ok(), body.len() - payload.len()))
 }
 
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -406,6 +298,8 @@ mod tests {
             b"1g-|5-1|one|9|x",
             b"1gh|5-1|1|9|99:x",
             b"1z-|5-1|1|9|x",
+            b"1gx|5-1|1|9|x",
+            b"1g-|5-1|1.2|9|x",
         ] {
             assert_eq!(Message::parse(bytes.to_vec()), Err(bytes.to_vec()));
         }

@@ -1,0 +1,71 @@
+//! How outcomes get from the slots to Redis.
+//!
+//! **Invariant:** an outcome is counted and reported when Redis has recorded it, and only then.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::exchange::Exchange;
+use super::report::report;
+use super::runner::{SETTLES_MAX, Worker};
+use crate::notice::Notice;
+use crate::outcome::{Ended, How, Outcome, Report, Settled, SettledBy};
+use crate::queue::Claim;
+use crate::store::{CALLS, StoreError};
+
+impl Worker {
+    pub(super) fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
+        if let Some(block) = self.blocks.get_mut(&claim.block) {
+            block.settle(claim, outcome, report, self.config.payload_bytes_max);
+        }
+    }
+
+    /// Settles the blocks that are due. With a fetch it also settles every block that is finished.
+    pub(super) fn settle_with(&mut self, exchange: &mut Exchange, now: Instant, fetches: bool) {
+        let settled_by = SettledBy { label: &self.config.label };
+        let due = self.blocks.values_mut().filter(|block| {
+            let due = block.due_in(now);
+            due.is_some_and(|due| due.is_zero() || (fetches && block.open() == 0))
+        });
+        for block in due.take(SETTLES_MAX) {
+            exchange.settle(block.block.n, block.call(&self.store, &self.session, &settled_by));
+        }
+    }
+
+    pub(super) fn apply_settled(&mut self, n: u64, answer: Result<Settled, StoreError>) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::error!(%error, "the answer to a settle is invalid");
+                return self.data_loss("the answer to a settle");
+            }
+        };
+        let Some(settlement) = self.blocks.get_mut(&n) else { return };
+        let recorded = settlement.answered(&answer);
+        let block = settlement.block.clone();
+        match answer {
+            Settled::Recorded(lost) => {
+                let (tally, mut done) = (&self.session.tally, 0);
+                for Ended { claim, outcome, report: about } in recorded {
+                    if !lost.is_empty() && lost.contains(&block.position(&claim)) {
+                        self.board.publish(Notice::ClaimLost { id: block.id(&claim) });
+                        continue;
+                    }
+                    if tracing::enabled!(target: CALLS, tracing::Level::TRACE) {
+                        let (id, attempt) = (block.id(&claim), u64::from(block.tries(&claim).runs));
+                        tracing::trace!(target: CALLS, id = id.as_str(), attempt, "recorded");
+                    }
+                    match outcome.how() {
+                        None | Some(How::Done) => done += 1,
+                        Some(How::Failed(_)) => _ = tally.failed.fetch_add(1, Ordering::Relaxed),
+                        Some(How::Retry(_) | How::Snooze(_)) => {}
+                    }
+                    report(&self.board, &block, &claim, outcome, about);
+                }
+                tally.done.fetch_add(done, Ordering::Relaxed);
+            }
+            Settled::BadEffect(..) => {}
+            Settled::DataLoss => self.data_loss("the messages left in a block"),
+        }
+    }
+}
