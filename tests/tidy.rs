@@ -19,7 +19,7 @@ const ROOMS: [(&str, &[&str]); 22] = [
     ("worker", &["store", "membership", "queue", "outcome"]),
     ("sync", &["store", "watch", "fleet", "membership", "tenure"]),
     ("stats", &["store", "fleet", "membership", "sync"]),
-    ("inspect", &["store", "fleet", "membership", "queue", "outcome"]),
+    ("inspect", &["store", "fleet", "membership", "queue", "outcome", "schedule"]),
     ("schedule", &["store", "fleet", "membership", "queue"]),
     ("orders", &["store", "fleet", "membership"]),
     ("duties", &["store", "watch", "membership", "tenure", "queue", "schedule", "stats"]),

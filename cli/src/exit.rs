@@ -112,7 +112,12 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
     let hint = match field {
         "fleet" => "try `--fleet orders`",
         "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
-        "dedup" | "kind" | "lane" => "`artel send --help` shows what is allowed",
+        "dedup" | "kind" | "lane" | "due" | "message" => {
+            "`artel send --help` shows what is allowed"
+        }
+        "cron" | "entry" => "`artel cron set --help` shows what is allowed",
+        "member" => "`artel status` shows the members",
+        "backoff" => "try `--backoff 5s..1h`",
         "event" => "try a name such as `new-prices`",
         "lock" => "try a name such as `nightly-report`",
         "reread_every" | "ttl" => "`artel event --help` shows what is allowed",
@@ -125,6 +130,11 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
         // Arguments, not options.
         "event" | "lock" => format!("the name of the {field}"),
         "id" => "the id".to_owned(),
+        "cron" => "the periodic entry:".to_owned(),
+        "entry" => "the name of the entry".to_owned(),
+        "due" => "its time".to_owned(),
+        "message" => "the message cannot be added:".to_owned(),
+        "member" => "it".to_owned(),
         // Options with another name on the command line.
         "reread_every" => crate::layers::name_of("consumer-timeout"),
         "takeover_step" => crate::layers::name_of("takeover-timeout"),

@@ -178,6 +178,8 @@ pub(crate) fn config(make: Option<&MakeArgs>, args: &MemberArgs) -> Config {
     config.attempts_max = args.attempts_max;
     config.takeover_step = args.takeover_timeout;
     config.handler_timeout = args.handler_timeout;
+    config.retries = args.retries;
+    config.backoff = args.backoff.clone();
     config.backlog_max = args.backlog_max;
     config.errors_max = args.errors_max;
     config.lane_weights = args.lane_weights;

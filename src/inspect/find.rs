@@ -80,6 +80,17 @@ pub enum MessageState {
         /// When it was added, Redis time.
         since: SystemTime,
     },
+    /// It waits for a time: it was sent for later, or will be retried.
+    Scheduled {
+        /// When it is due, Redis time.
+        due: SystemTime,
+        /// The attempt that comes next.
+        attempt: u32,
+        /// How often it was retried already.
+        retry: u32,
+        /// When it was added, Redis time.
+        since: SystemTime,
+    },
     /// A worker has it.
     Claimed {
         /// That worker's session.
@@ -142,13 +153,18 @@ impl Fleet {
     ///
     /// Safe: it only reads.
     pub async fn find(&self, id: &str) -> Result<MessageState, Error> {
-        let Some(id) = MessageId::from_redis(id).filter(|id| id.as_str().contains('-')) else {
-            let problem = "must be a message's id such as s5f0c2d9a1b3e4f60-1".to_owned();
-            return Err(Error::Config { field: "id", problem });
-        };
+        let id: MessageId = id.parse()?;
         self.compare().await?;
         let found = async {
             for _ in 0..2 {
+                if let Some(waits) = self.schedule().find(&id).await? {
+                    return Ok(MessageState::Scheduled {
+                        due: waits.due,
+                        attempt: waits.attempt,
+                        retry: waits.retry,
+                        since: waits.generated_at,
+                    });
+                }
                 if let Some(state) = self.look_for(&id).await? {
                     return Ok(state);
                 }
@@ -300,7 +316,8 @@ impl Fleet {
     /// Are all messages that were added and are no longer stored done?
     async fn all_are_done(&self) -> Result<bool, StoreError> {
         let call = Call::plain("HMGET").arg(self.store.keys.counts());
-        let call = call.arg("taken").arg("requeued").arg("dropped").arg("duplicates");
+        let call =
+            call.arg("taken").arg("requeued").arg("dropped").arg("duplicates").arg("forgotten");
         let counts = self.store.try_repeat(&call.reading(Reply::into_list)).await?;
         Ok(!counts.into_iter().any(|count| count.into_text().is_ok_and(|count| count != "0")))
     }
@@ -316,6 +333,11 @@ impl Fleet {
                 let last = last.into_text().unwrap_or_default();
                 let of_term = last.strip_prefix(maker).and_then(|rest| rest.strip_prefix('-'));
                 of_term.and_then(|seq| seq.parse().ok())
+            }
+            // Of a periodic entry: `c<entry>-<time>`.
+            None if maker.starts_with('c') => {
+                let call = Call::plain("HGET").arg(keys.fired()).arg(&maker[1..]);
+                self.store.try_repeat(&call).await?.into_number().ok()
             }
             None => {
                 let key = keys.sent(maker.trim_start_matches('s'));

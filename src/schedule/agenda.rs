@@ -169,17 +169,25 @@ impl Schedule {
         Ok(self.read("", id.as_str(), 0).await?.pop())
     }
 
+    /// As [`get`](Self::get), for a caller that explains the error itself.
+    pub(crate) async fn find(&self, id: &MessageId) -> Result<Option<Scheduled>, StoreError> {
+        Ok(self.fleet.store.try_repeat(&self.read_call("", id.as_str(), 0)).await?.pop())
+    }
+
     async fn read(&self, score: &str, id: &str, count: usize) -> Result<Vec<Scheduled>, Error> {
+        self.fleet.store.once(&self.read_call(score, id, count)).await
+    }
+
+    fn read_call(&self, score: &str, id: &str, count: usize) -> Call<Vec<Scheduled>> {
         let store = &self.fleet.store;
-        let call = AGENDA
+        AGENDA
             .call(&[store.keys.scheduled(), store.keys.later()])
             .arg(score)
             .arg(id)
             .arg(count)
             .arg(PAGE_BYTES)
             .answering(PAGE_BYTES)
-            .reading(Scheduled::read_all);
-        store.once(&call).await
+            .reading(Scheduled::read_all)
     }
 
     /// Ends a message before it starts. It counts as failed, and is not kept. False if it does not wait for a time.

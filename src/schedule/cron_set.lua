@@ -20,7 +20,7 @@ if rev == '0' and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4]) then
     local old = string.match(redis.call('HGET', KEYS[1], other), '^(%d+)|$')
     if old and tonumber(old) < now_us - DAY_US then
       redis.call('HDEL', KEYS[1], other)
-      redis.call('HDEL', KEYS[2], other)
+      redis.call('HDEL', KEYS[2], other, other .. '!')
     end
   end
   if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4]) then return 'full' end

@@ -181,11 +181,13 @@ impl Crons {
             let text = text.into_text().map_err(|error| store.explain(error))?;
             let Known { rev, json } = Known::read(&text);
             let Some(stored) = Stored::read(&json) else { continue };
-            let last = fired.iter().find(|(other, _)| *other == name);
-            let last = last.and_then(|(_, ms)| ms.clone().into_number().ok()).map(|ms| ms as u64);
+            let time = |field: &str| {
+                let ms = fired.iter().find(|(other, _)| other == field)?.1.clone();
+                ms.into_number().ok().map(|ms| ms as u64)
+            };
+            let last = time(&name);
             let changed_ms = rev.parse::<u64>().unwrap_or(0) / 1000;
-            // `fired` is also set when an entry is made: then it has not fired yet.
-            let fired_at = last.filter(|ms| *ms != changed_ms && *ms > 0).map(at_ms);
+            let fired_at = time(&format!("{name}!")).map(at_ms);
             let times = stored.times().ok();
             let next_at =
                 times.and_then(|times| times.after(last.unwrap_or(changed_ms))).map(at_ms);

@@ -1,7 +1,8 @@
 #!lua
 -- Adds the message of a periodic entry for one due time: once for an entry and a time, and never beside a leader.
 -- KEYS[1…18] as in jobs.lua
--- KEYS[19] lease STRING `member|term`   KEYS[20] crons HASH, entry -> `rev|JSON`   KEYS[21] fired HASH, entry -> ms
+-- KEYS[19] lease STRING `member|term`   KEYS[20] crons HASH, entry -> `rev|JSON`   KEYS[21] fired HASH, entry -> ms, and
+--         `entry!` -> ms: the last time with a message, for people
 -- KEYS[22] config HASH
 -- ARGV    me, term ('' = does not lead: fires only while nobody does), entry, rev, the time for which it fired last as
 --         the caller knows it, due_ms, lease_ms, protocol, envelope ('' = this time passes without a message)
@@ -35,6 +36,7 @@ if is_open then
   redis.call('HINCRBY', KEYS[2], 'skipped', 1)
   return 'skipped'
 end
+redis.call('HSET', KEYS[21], entry .. '!', ARGV[6])
 place(unpack(new, 1, 6))
 flush()
 redis.call('HINCRBY', KEYS[2], 'sent', 1)

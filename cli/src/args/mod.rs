@@ -5,6 +5,7 @@
 
 mod bench;
 mod errors;
+mod jobs;
 mod run;
 mod send;
 mod sync;
@@ -20,6 +21,7 @@ pub(crate) use bench::{BenchArgs, BenchPartArgs};
 pub(crate) use errors::{
     DropArgs, ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs,
 };
+pub(crate) use jobs::{CronCommand, CronSetArgs, PauseArgs, ResumeArgs, ScheduleCommand};
 pub(crate) use run::{
     HandlerMode, LeaderWorks, MakeArgs, MemberArgs, ProcessArgs, RunArgs, UpArgs, WorkArgs,
 };
@@ -220,7 +222,26 @@ enum Command {
     /// Show failed messages, take them, put them back to work, or drop them
     #[command(subcommand)]
     Errors(ErrorsCommand),
-    /// Show where a message is: waiting, claimed, failed or done; exit code 5 if it is not found
+    /// Messages that wait for a time: list them, cancel them, run them now, or move them
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
+    /// Periodic entries: messages that are sent at certain times
+    #[command(subcommand)]
+    Cron(CronCommand),
+    /// Pause a lane or everything: no member fetches from it; nothing is lost
+    Pause(PauseArgs),
+    /// Resume a lane, everything, or a member that was drained
+    Resume(ResumeArgs),
+    /// Have a member finish what it has started, fetch nothing and not lead; `resume` ends it
+    Drain {
+        /// Its id, the beginning of its id, or its label
+        member: String,
+    },
+    /// Have the generator give up its lease, so that another member leads
+    #[command(name = "step-down")]
+    StepDown,
+    /// Show where a message is: waiting, scheduled, claimed, failed or done; exit code 5 if it is
+    /// not found
     Show {
         /// Id of the message, as `artel send` prints it
         id: String,
@@ -375,6 +396,12 @@ pub(crate) enum Action {
     Up(UpArgs),
     Send(SendArgs),
     Errors(ErrorsCommand),
+    Schedule(ScheduleCommand),
+    Cron(CronCommand),
+    Pause(PauseArgs),
+    Resume(ResumeArgs),
+    Drain(String),
+    StepDown,
     CleanTemp,
     Show { id: String, json: bool },
     Data(DataCommand),
@@ -425,6 +452,12 @@ impl Args {
             Some(Command::Send(send)) => Action::Send(send),
             Some(Command::GetErrors(take)) => Action::Errors(ErrorsCommand::Take(take)),
             Some(Command::Errors(command)) => Action::Errors(command),
+            Some(Command::Schedule(command)) => Action::Schedule(command),
+            Some(Command::Cron(command)) => Action::Cron(command),
+            Some(Command::Pause(what)) => Action::Pause(what),
+            Some(Command::Resume(what)) => Action::Resume(what),
+            Some(Command::Drain { member }) => Action::Drain(member),
+            Some(Command::StepDown) => Action::StepDown,
             Some(Command::Show { id, json }) => Action::Show { id, json },
             Some(Command::Data(command)) => Action::Data(command),
             Some(Command::Fleets { json }) => Action::Fleets { json },

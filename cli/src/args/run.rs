@@ -108,7 +108,8 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_name = "SHARE", value_parser = values::share, default_value = "0.05")]
     pub(crate) error_rate: f64,
 
-    /// Run this command for each message: payload on stdin, exit code 0 = done, else failed
+    /// Run this command for each message: payload on stdin; exit code 0 = done, 75 = retry, 65 =
+    /// failed and never retried, anything else = failed, or retried with --retries
     #[arg(long, value_name = "CMD")]
     pub(crate) handler: Option<String>,
 
@@ -117,9 +118,19 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value = "exec")]
     pub(crate) handler_mode: HandlerMode,
 
-    /// Stop a handler that runs longer than this; its message fails
+    /// Stop a handler that runs longer than this; its message is retried, or fails
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5m")]
     pub(crate) handler_timeout: Duration,
+
+    /// How often a message is retried whose handler failed, crashed or ran too long [default: never;
+    /// 10 times if the handler asks for it]
+    #[arg(long, value_name = "N")]
+    pub(crate) retries: Option<u32>,
+
+    /// How long a message waits before it is retried: the first and the longest delay, doubled each
+    /// time, with up to a quarter more at random; or one fixed delay
+    #[arg(long, value_name = "FIRST..LONGEST", value_parser = values::backoff, default_value = "5s..1h")]
+    pub(crate) backoff: artel::Backoff,
 
     /// How long the built-in handler works on a message: a time, or a time per byte such as
     /// 10us/byte

@@ -1,7 +1,7 @@
 //! The options of `send`.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 
@@ -77,6 +77,22 @@ pub(crate) struct SendArgs {
     /// Kind of the messages, for handlers that distinguish kinds
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<String>,
+
+    /// Have the messages wait for this time before they start
+    #[arg(long = "in", value_name = "TIME", value_parser = values::time, conflicts_with = "at")]
+    pub(crate) delay: Option<Duration>,
+
+    /// Have the messages wait until this time, such as 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = values::point)]
+    pub(crate) at: Option<SystemTime>,
+
+    /// A message that nobody has started after this time fails
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    pub(crate) expires: Option<Duration>,
+
+    /// How often a message is retried, instead of what its handler says
+    #[arg(long, value_name = "N")]
+    pub(crate) retries: Option<u32>,
 
     /// Messages may be any bytes, also empty; by default only UTF-8 text is sent
     #[arg(long)]

@@ -1,8 +1,8 @@
 //! Parsers for the values of options.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use artel::{LaneWeights, Ledger};
+use artel::{Backoff, LaneWeights, Ledger};
 
 /// A time such as `500ms`. A bare `0` is a time, too; an option that needs more than zero refuses
 /// it later.
@@ -17,6 +17,21 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         Ok(_) => format!("a time needs a unit: try `{text}ms` or `{text}s`"),
         Err(_) => format!("not a time ({error}): try `500ms` or `2s`"),
     })
+}
+
+/// A point in time such as `2026-12-24T18:00:00Z`.
+pub(super) fn point(text: &str) -> Result<SystemTime, String> {
+    humantime::parse_rfc3339_weak(text).map_err(|error| {
+        format!("not a time ({error}): try `2026-12-24T18:00:00Z`, or `--in 10m` for a span")
+    })
+}
+
+/// A back-off such as `5s..1h`, or one time for a fixed one.
+pub(super) fn backoff(text: &str) -> Result<Backoff, String> {
+    match text.split_once("..") {
+        Some((first, most)) => Ok(Backoff::exponential(time(first)?, time(most)?)),
+        None => Ok(Backoff::fixed(time(text)?)),
+    }
 }
 
 pub(super) fn yes_or_no(text: &str) -> Result<bool, String> {

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod clean;
 pub(crate) mod config;
+pub(crate) mod cron;
 pub(crate) mod data;
 pub(crate) mod embedded;
 pub(crate) mod errors;
@@ -10,8 +11,10 @@ pub(crate) mod event;
 pub(crate) mod fleets;
 pub(crate) mod lock;
 pub(crate) mod notice_log;
+pub(crate) mod orders;
 pub(crate) mod pages;
 pub(crate) mod run;
+pub(crate) mod schedule;
 pub(crate) mod send;
 pub(crate) mod show;
 pub(crate) mod stats;

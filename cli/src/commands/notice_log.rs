@@ -5,6 +5,7 @@ use std::time::Instant;
 use artel::{Notice, Notices};
 
 use crate::repeats::{Counted, EVERY, Repeats};
+use crate::times;
 
 // `up` reads these lines, too.
 pub(crate) const JOINED: &str = "joined the fleet";
@@ -109,6 +110,28 @@ fn say(notice: Notice, label: &str) {
             "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
                  (docs/operations.md, \"Clocks\")"
         ),
+        Notice::Retried { id, kind, attempt, retry, reason, after } => {
+            let after = times::span(after);
+            tracing::info!(%id, kind, attempt, retry, reason, after, "message will be retried");
+        }
+        Notice::Snoozed { id, kind, attempt, after } => {
+            let after = times::span(after);
+            tracing::debug!(%id, kind, attempt, after, "message is snoozed");
+        }
+        Notice::Fired { entry, due } => {
+            tracing::info!(entry, due = times::point(due), "periodic entry fired");
+        }
+        Notice::Skipped { entry, due, reason } => {
+            tracing::warn!(entry, due = times::point(due), reason, "periodic entry skipped a time");
+        }
+        Notice::CronReplaced { entry, before } => tracing::warn!(
+            entry,
+            before,
+            "this periodic entry was declared differently before: this declaration counts now"
+        ),
+        Notice::Overdue { late } => {
+            tracing::warn!(late = times::span(late), "a scheduled message is overdue");
+        }
         Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
         Notice::Missed { notices } => {
             tracing::warn!(notices, "too many notices: some are not logged")

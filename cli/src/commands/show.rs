@@ -42,6 +42,15 @@ fn words(state: &MessageState, now: SystemTime) -> String {
             attempts(*attempt),
             format!("added {}", ago(since)),
         ]),
+        MessageState::Scheduled { due, attempt, retry, since } => screen.flow(&[
+            match due.duration_since(now) {
+                Ok(left) => format!("waits until {} (in {})", times::point(*due), times::span(left)),
+                Err(_) => format!("was due {}", ago(due)),
+            },
+            if *retry > 0 { format!("retried {}", counted(*retry)) } else { String::new() },
+            attempts(*attempt),
+            format!("added {}", ago(since)),
+        ]),
         MessageState::Claimed { member, label, process, is_dead, attempt } => screen.flow(&[
             format!("claimed by {}", harmless(label)),
             harmless(process),
@@ -65,14 +74,14 @@ fn words(state: &MessageState, now: SystemTime) -> String {
             attempts(*attempt),
         ]),
         MessageState::FailedAndGone { at } => {
-            let what = "and was taken, put back or dropped since".to_owned();
+            let what = "and was taken, put back, dropped or cancelled since".to_owned();
             screen.flow(&[format!("failed {}", ago(at)), what])
         }
         MessageState::Duplicate { of } => {
             format!("not added: message {of} was sent with the same key before\n")
         }
         MessageState::Ended { is_done: true } => "done\n".to_owned(),
-        _ => "it has ended: it is done; or it failed and was taken, put back or dropped since; or it was a \
+        _ => "it has ended: it is done; or it failed and was taken, put back, dropped or cancelled since; or it was a \
               duplicate (a ledger would show which: `artel run --ledger 100000`)\n"
             .to_owned(),
     }
@@ -80,6 +89,10 @@ fn words(state: &MessageState, now: SystemTime) -> String {
 
 fn attempts(attempt: u32) -> String {
     if attempt > 1 { format!("attempt {attempt}") } else { String::new() }
+}
+
+fn counted(times: u32) -> String {
+    if times == 1 { "once".to_owned() } else { format!("{times} times") }
 }
 
 fn lane(line: &WaitingIn) -> &'static str {
@@ -94,6 +107,10 @@ fn document(id: &str, state: &MessageState) -> Value {
         MessageState::Waiting { line, ahead, attempt, since } => json!({
             "state": "waiting", "lane": lane(line), "ahead": ahead, "attempt": attempt,
             "since_ms": since_1970_ms(*since),
+        }),
+        MessageState::Scheduled { due, attempt, retry, since } => json!({
+            "state": "scheduled", "due_ms": since_1970_ms(*due), "attempt": attempt,
+            "retries": retry, "since_ms": since_1970_ms(*since),
         }),
         MessageState::Claimed { member, label, process, is_dead, attempt } => json!({
             "state": "claimed", "member": member, "label": label, "process": process, "dead": is_dead,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use artel::{MemberStatus, Status, Trouble};
+use artel::{MemberStatus, Status, TimeLeft, Trouble};
 
 use crate::args::StatusArgs;
 use crate::exit::{Failure, OK, UNHEALTHY};
@@ -61,6 +61,7 @@ pub(crate) fn books(status: &Status) -> Vec<String> {
         format!("generated {}", m.generated),
         if m.sent > 0 { format!("sent {}", m.sent) } else { String::new() },
         format!("waiting {}", m.waiting),
+        if m.scheduled > 0 { format!("scheduled {}", m.scheduled) } else { String::new() },
         format!("claimed {}", m.claimed),
         format!("done {}", m.done),
         format!("failed {}", m.failed),
@@ -131,12 +132,14 @@ fn page(status: &Status, screen: Screen) -> String {
             lane("low", lanes.low),
         ]));
     }
+    text.push_str(&later(status, screen));
     let errors = &status.errors;
     text.push_str(&screen.flow(&[
         format!("errors stored {}", errors.stored),
         if errors.taken > 0 { format!("taken {}", errors.taken) } else { String::new() },
         if errors.requeued > 0 { format!("put back {}", errors.requeued) } else { String::new() },
         if errors.dropped > 0 { format!("dropped {}", errors.dropped) } else { String::new() },
+        if errors.forgotten > 0 { format!("not kept {}", errors.forgotten) } else { String::new() },
     ]));
     if status.members.is_empty() {
         text.push_str("no members\n");
@@ -145,6 +148,34 @@ fn page(status: &Status, screen: Screen) -> String {
     text.push('\n');
     text.push_str(&members(status, screen));
     text
+}
+
+/// What waits for a time, what is paused, and who is drained. Empty if there is nothing of it.
+fn later(status: &Status, screen: Screen) -> String {
+    let mut parts = Vec::new();
+    if let Some(next) = status.next_due {
+        parts.push(match next {
+            TimeLeft::Overdue(late) => {
+                format!("scheduled: the first is overdue by {}", times::span(late))
+            }
+            left => format!("scheduled: the first is due in {}", times::span(left.as_duration())),
+        });
+    }
+    if status.messages.retried > 0 {
+        parts.push(format!("retried {}", status.messages.retried));
+    }
+    if status.crons > 0 {
+        parts.push(format!("periodic entries {}", status.crons));
+    }
+    if !status.paused.is_empty() {
+        parts.push(screen.trouble(&format!("paused: {}", status.paused.join(", "))));
+    }
+    let drained = status.members.iter().filter(|member| member.is_drained);
+    let drained: Vec<String> = drained.map(|member| harmless(&member.label)).collect();
+    if !drained.is_empty() {
+        parts.push(screen.trouble(&format!("drained: {}", drained.join(", "))));
+    }
+    if parts.is_empty() { String::new() } else { screen.flow(&parts) }
 }
 
 /// One row per member, by label.

@@ -3,11 +3,11 @@
 //! ```text
 //! → {"v":1,"id":"1794710083943807-12","term":1794710083943807,"attempt":1,"payload":"hello"}
 //! ← {"id":"1794710083943807-12"}                         done
-//! ← {"id":"1794710083943807-12","error":"no customer"}   failed
+//! ← {"id":"1794710083943807-12","error":"no customer"}   failed, or retried with `--retries`
 //! ```
 //!
-//! A payload that is not UTF-8 is sent as `payload_b64`. If a process ends, answers something else
-//! or takes too long, its message fails, and the process is replaced.
+//! `answer.rs` has all that an answer can say. A payload that is not UTF-8 is sent as `payload_b64`. If a process ends,
+//! answers something else or takes too long, that is an accident, and the process is replaced.
 
 use std::io;
 use std::process::Stdio;
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 
+use super::answer::{self, accident};
 use super::pace::{Pace, Tell};
 use super::process::{CommandLine, Running, Tail, reason};
 use crate::harmless::harmless;
@@ -133,7 +134,7 @@ impl Handle for Lines {
                 None => match self.start(context.deadline).await {
                     Ok(talker) => (talker, true),
                     Err(error) => {
-                        return Outcome::failed(format!("the handler cannot start: {error}"));
+                        return accident(format!("the handler cannot start: {error}"));
                     }
                 },
             };
@@ -157,7 +158,7 @@ impl Handle for Lines {
                     outcome
                 }
                 // Its answers do not match its messages any more: it is ended and replaced.
-                Err(reason) => Outcome::failed(reason),
+                Err(reason) => accident(reason),
             };
         }
     }
@@ -167,7 +168,7 @@ impl Talker {
     /// The outcome of a process that ended, or printed too much, instead of answering.
     async fn failed(mut self, answer: &[u8]) -> Outcome {
         if answer.len() as u64 >= ANSWER_BYTES_MAX {
-            return Outcome::failed("the handler's answer is longer than 1 MiB");
+            return accident("the handler's answer is longer than 1 MiB");
         }
         let status = self.running.wait().await;
         // The end of its stderr may still be on its way.
@@ -178,12 +179,13 @@ impl Talker {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner).text();
-        Outcome::failed(format!("the handler ended without an answer, {}", reason(&status, &tail)))
+        accident(format!("the handler ended without an answer, {}", reason(&status, &tail)))
     }
 }
 
 fn request(message: &Message, context: &Context) -> Vec<u8> {
     let mut request = json!({"v": 1, "id": context.id.as_str(), "attempt": context.attempt,
+                             "retry": context.retry, "retries_left": context.retries_left,
                              "lane": message.lane().name()});
     let fields = [
         ("term", context.term.map(|term| json!(term.get()))),
@@ -205,19 +207,20 @@ fn request(message: &Message, context: &Context) -> Vec<u8> {
     line
 }
 
-/// Parses an answer; an error says what is wrong with it.
+/// Parses an answer; an error says what is wrong with it, and that its process is to be replaced.
 fn outcome(answer: &[u8], id: &str) -> Result<Outcome, String> {
     let shown = String::from_utf8_lossy(&answer[..answer.len().min(200)]).trim().to_owned();
     let answer: Value = serde_json::from_slice(answer)
         .map_err(|error| format!("the handler's answer is not JSON ({error}): {shown}"))?;
+    let Value::Object(fields) = &answer else {
+        return Err(format!("the handler's answer is not an object: {shown}"));
+    };
     if answer["id"] != id {
         return Err(format!("the handler answered for another message: {shown}"));
     }
-    match &answer["error"] {
-        Value::Null => Ok(Outcome::done()),
-        Value::String(reason) => Ok(Outcome::failed(reason)),
-        other => Ok(Outcome::failed(other.to_string())),
-    }
+    // It speaks our language, so it stays; but what it asks for cannot be done.
+    Ok(answer::outcome(fields)
+        .unwrap_or_else(|why| Outcome::failed(format!("the handler's answer is wrong: {why}"))))
 }
 
 #[cfg(test)]

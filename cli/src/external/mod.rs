@@ -6,6 +6,7 @@
 //! deadline of its message: one broken machine must not move the whole queue into the error store
 //! at once.
 
+mod answer;
 mod exec;
 mod lines;
 mod pace;

@@ -101,10 +101,21 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     fn message(&self, payload: Vec<u8>) -> NewMessage {
-        let message = NewMessage::from(payload);
-        match &self.args.kind {
-            Some(kind) => message.with_kind(kind),
-            None => message,
+        let SendArgs { kind, delay, at, expires, retries, .. } = self.args;
+        let mut message = NewMessage::from(payload);
+        if let Some(kind) = kind {
+            message = message.with_kind(kind);
+        }
+        if let Some(retries) = retries {
+            message = message.retries(*retries);
+        }
+        if let Some(expires) = expires {
+            message = message.expires_in(*expires);
+        }
+        match (delay, at) {
+            (Some(delay), _) => message.after(*delay),
+            (None, Some(at)) => message.at(*at),
+            (None, None) => message,
         }
     }
 
