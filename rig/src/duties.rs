@@ -284,13 +284,17 @@ impl Duties {
         }
     }
 
-    /// Is nothing left?
-    pub fn is_empty(&self) -> bool {
-        self.scheduled.is_empty()
-            && self.parked.is_empty()
-            && self.slots.is_empty()
-            && self.resting.is_empty()
-            && self.unique.is_empty()
-            && self.joins.is_empty()
+    /// What is left; empty if nothing is.
+    pub fn left(&self) -> String {
+        let all = [
+            ("scheduled", self.scheduled.len()),
+            ("parked", self.parked.len()),
+            ("slots", self.slots.len()),
+            ("resting", self.resting.len()),
+            ("unique", self.unique.len()),
+            ("joins", self.joins.len()),
+        ];
+        let left = all.iter().filter(|(_, count)| *count > 0);
+        left.map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
     }
 }

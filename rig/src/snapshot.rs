@@ -45,6 +45,8 @@ pub struct Snapshot {
     pub data: BTreeMap<String, HashMap<String, String>>,
     /// What waits for a time or for others.
     pub duties: Duties,
+    /// The time of Redis, ms.
+    pub now_ms: u64,
 }
 
 /// One entry of the ledger.
@@ -153,7 +155,7 @@ local lease = redis.call('GET', p .. 'lease')
 if lease and not redis.call('ZSCORE', p .. 'members', string.match(lease, '^[^|]+')) then lease = false end
 return {lists, records, errors, ledger, settled, redis.call('HGETALL', p .. 'counts'),
   redis.call('ZRANGE', p .. 'members', 0, -1), redis.call('SMEMBERS', p .. 'orphans'), lease,
-  redis.call('HGET', p .. 'state', 'state'), redis.call('LLEN', p .. 'wake'), {data, duties()}}
+  redis.call('HGET', p .. 'state', 'state'), redis.call('LLEN', p .. 'wake'), {data, duties(), redis.call('TIME')}}
 "#;
 
 type Raw = (
@@ -168,7 +170,7 @@ type Raw = (
     Option<String>,
     Option<String>,
     u64,
-    (Vec<Value>, duties::Raw),
+    (Vec<Value>, duties::Raw, (u64, u64)),
 );
 
 /// The bytes of a message; `None` for a removed one.
@@ -218,7 +220,7 @@ impl Snapshot {
         read.arg(script).arg(0).arg(format!("artel:{{{fleet}}}:")).arg(u8::from(with_ledger));
         let raw: Raw = read.query(connection)?;
         let (lists, records, errors, ledger, settled, counts, ..) = raw;
-        let (members, orphans, lease, state, wakes, (data, duties)) =
+        let (members, orphans, lease, state, wakes, (data, duties, (seconds, micros))) =
             (raw.6, raw.7, raw.8, raw.9, raw.10, raw.11);
         let mut duties = Duties::of(duties);
         duties.note_failed(&errors)?;
@@ -233,6 +235,7 @@ impl Snapshot {
             state,
             wakes,
             duties,
+            now_ms: seconds * 1000 + micros / 1000,
             ..Snapshot::default()
         };
         for pair in lists.chunks_exact(2) {
@@ -280,6 +283,12 @@ impl Snapshot {
     /// Messages that wait for a time, or in line.
     pub fn later(&self) -> usize {
         self.duties.scheduled.len() + self.duties.parked.len()
+    }
+
+    /// For how long the first of those that wait for a time is overdue, ms.
+    pub fn overdue_ms(&self) -> u64 {
+        let first = self.duties.scheduled.values().copied().fold(f64::INFINITY, f64::min);
+        (self.now_ms as f64 - first).max(0.0) as u64
     }
 
     /// Messages that are not over.

@@ -53,7 +53,14 @@ impl Worker {
                     }
                     if tracing::enabled!(target: CALLS, tracing::Level::TRACE) {
                         let (id, attempt) = (block.id(&claim), u64::from(block.tries(&claim).runs));
-                        tracing::trace!(target: CALLS, id = id.as_str(), attempt, "recorded");
+                        match outcome.is_retry() || outcome.is_snooze() {
+                            true => {
+                                tracing::trace!(target: CALLS, id = id.as_str(), attempt, "again")
+                            }
+                            false => {
+                                tracing::trace!(target: CALLS, id = id.as_str(), attempt, "recorded");
+                            }
+                        }
                     }
                     match outcome.how() {
                         None | Some(How::Done) => done += 1,

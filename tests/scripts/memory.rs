@@ -53,7 +53,9 @@ fn only_adding_messages_is_refused_when_memory_is_full() {
         let expected = match name.as_str() {
             "push" | "send" | "post" | "fire" | "enroll" | "requeue" => "#!lua",
             "guarded" => "#!lua", // what a user's script adds is not for us to allow
-            "event_read" | "find" | "books" | "collect" | "permissions" => "#!lua flags=no-writes",
+            "agenda" | "event_read" | "find" | "books" | "collect" | "permissions" => {
+                "#!lua flags=no-writes"
+            }
             _ => "#!lua flags=allow-oom",
         };
         assert_eq!(source.lines().next(), Some(expected), "{name}.lua");

@@ -427,7 +427,7 @@ fn play(
         .and_then(|()| world.check())
         .map_err(|problem| format!("seed {seed}, at the end: {problem}"))?;
     let last = Snapshot::read(&mut world.lab.connection, "lab");
-    match last.unsettled() == 0 && last.duties.is_empty() {
+    match last.unsettled() == 0 && last.duties.left().is_empty() {
         true => Ok(()),
         false => Err(format!("seed {seed}: left behind: {:?}", last.duties)),
     }

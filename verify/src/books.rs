@@ -32,6 +32,13 @@ fn key(name: &str) -> String {
 pub(crate) struct Snapshot {
     pub(crate) waiting: u64,
     pub(crate) held: u64,
+    /// Messages that wait for a time.
+    pub(crate) later: u64,
+    /// For how long the first of them is overdue.
+    pub(crate) overdue_ms: u64,
+    /// What is wrong with times and duties, and what of them is left.
+    pub(crate) duties: Vec<String>,
+    pub(crate) left_behind: String,
     /// Entries ever added to the ledger.
     pub(crate) settled: u64,
     /// Messages in the error store and in drains.
@@ -134,6 +141,16 @@ impl Books {
         self.say(&["EVAL", own, "0", &format!("{}*", key(""))])
     }
 
+    /// Brings messages forward that wait for a time far away: they were scheduled while the clock of Redis was ahead. An
+    /// operator would do the same.
+    pub(crate) fn bring_forward(&mut self) -> RedisResult<()> {
+        let own = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)
+            for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now + 60000, '(inf')) do
+              redis.call('ZADD', KEYS[1], 'XX', now, id)
+            end";
+        self.say(&["EVAL", own, "1", &key("scheduled")])
+    }
+
     /// The number of drains.
     pub(crate) fn drains(&mut self) -> RedisResult<u64> {
         self.with(|connection| redis::cmd("HLEN").arg(key("drains")).query(connection))
@@ -171,7 +188,7 @@ impl Books {
         let all = self.with(all)?;
         let mut effects: HashMap<Source, (i64, i64)> = HashMap::new();
         for (field, value) in all.data.get(EFFECTS).into_iter().flatten() {
-            let Some((source, what)) = field.split_once(':') else { continue };
+            let Some((source, what)) = field.rsplit_once(':') else { continue };
             let Some(source) = Source::read(source) else { continue };
             let entry = effects.entry(source).or_default();
             *(if what == "n" { &mut entry.0 } else { &mut entry.1 }) = value.parse().unwrap_or(0);
@@ -180,6 +197,10 @@ impl Books {
         Ok(Snapshot {
             waiting: all.waiting() as u64,
             held: all.claimed() as u64,
+            later: all.later() as u64,
+            overdue_ms: all.overdue_ms(),
+            duties: all.duties.problems(),
+            left_behind: all.duties.left(),
             settled: all.settled,
             errors: all.errors.iter().filter_map(|id| id_of(id)).collect(),
             members: all.members.len() as u64,
@@ -200,7 +221,7 @@ impl Books {
         let last = self.with(get)?.as_deref().and_then(id_of);
         Ok(last.and_then(|(source, seq)| match source {
             Source::Term(term) => Some((term, seq)),
-            Source::Sender(_) => None,
+            Source::Sender(_) | Source::Outcome(_) | Source::Entry(..) => None,
         }))
     }
 

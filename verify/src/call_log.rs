@@ -77,6 +77,10 @@ impl Subscriber for CallLog {
                 Some(id) => Entry::Recorded { id, attempt: attempt as u32 },
                 None => return,
             },
+            "again" => match id_of(&id) {
+                Some(id) => Entry::Again { id, attempt: attempt as u32 },
+                None => return,
+            },
             "called" => Entry::Call { number, call },
             "answered" => Entry::Answer { number, tag },
             "unanswered" => Entry::Unanswered(number),

@@ -3,14 +3,18 @@
 //! **Invariant:** it reports no violation of anything that was not promised: a step whose end is unknown
 //! may have happened or not, and what Redis lost with its data is counted, not blamed on the fleet.
 
+mod jobs;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::books::{Settled, Snapshot};
 use crate::history::{Entry, Id, Source, id_text};
-use crate::member::{ATTEMPTS_MAX, has_effects, is_failed};
+use crate::life::{has_effects, is_failed, retries, snoozes};
+use crate::member::ATTEMPTS_MAX;
 use crate::numbers::Numbers;
 use crate::promise::{Invariant, Seen, Violation};
 use crate::sent::Sendings;
+use jobs::Jobs;
 
 /// More violations than this are not useful.
 const VIOLATIONS_MAX: usize = 50;
@@ -44,6 +48,7 @@ struct Series {
 pub(crate) struct Checker {
     all: BTreeMap<Source, Series>,
     attempts: HashSet<(Id, u32)>,
+    jobs: Jobs,
     /// Attempts after the first whose handler returned, and those that were settled.
     handled_again: HashSet<(Id, u32)>,
     settled_again: HashMap<Id, u32>,
@@ -68,7 +73,7 @@ pub(crate) struct Checker {
 
 impl Checker {
     /// The next entry of a process's history.
-    pub(crate) fn history(&mut self, who: &str, entry: &Entry) {
+    pub(crate) fn history(&mut self, who: &str, time: u64, entry: &Entry) {
         match entry {
             Entry::Make { term, seq, many } => {
                 let book = self.all.entry(Source::Term(*term)).or_default();
@@ -79,7 +84,20 @@ impl Checker {
                     self.blame(Invariant::OneGenerator, what, vec![term.to_string()]);
                 }
             }
-            Entry::Start { id, attempt, maker, made } => self.start(*id, *attempt, maker, *made),
+            Entry::Start { id, attempt, again, maker, made } => {
+                self.start(*id, *attempt, maker, *made);
+                self.begins(*id, *attempt, *again, maker, *made, time);
+                self.is_time_for(*id, time);
+            }
+            Entry::Asks { id, attempt, again } => self.asks(*id, *attempt, *again, time),
+            Entry::Again { id, attempt } => self.runs_again(*id, *attempt),
+            Entry::Cancels(id) => drop(self.jobs.cancels.insert(*id)),
+            Entry::Cancelled(_) => self.seen.cancelled += 1,
+            Entry::Declares(number) => self.declares(*number, time),
+            Entry::Follows { id, of } => {
+                let other = self.sendings.follows(*id, *of);
+                self.added(*id, &id_text(*of), other);
+            }
             Entry::End { id, attempt: 1, .. } => {
                 self.all.entry(id.0).or_default().handled.put(id.1);
             }
@@ -129,7 +147,7 @@ impl Checker {
                 let what = format!("{name} was made by {maker}, its term belongs to {other}");
                 self.blame(Invariant::OneGenerator, what, vec![name.clone(), id.0.to_string()]);
             }
-        } else {
+        } else if !matches!(id.0, Source::Entry(..)) {
             let other = self.sendings.started(id, maker);
             self.added(id, maker, other);
         }
@@ -140,10 +158,6 @@ impl Checker {
             self.blame(Invariant::EachAttemptOnce, what, vec![name.clone()]);
         }
         self.seen.attempted_again += u64::from(attempt > 1);
-        if attempt > ATTEMPTS_MAX {
-            let what = format!("attempt {attempt} at {name} was made, one too many");
-            self.blame(Invariant::EachAttemptOnce, what, vec![name]);
-        }
     }
 
     /// Reports a violation if `other`, too, was made from the same key or the same failed message.
@@ -159,8 +173,8 @@ impl Checker {
     fn forgot(&self, source: Source) -> bool {
         match source {
             Source::Term(term) => term <= self.lossy,
-            // Senders have no order: each may be from before the loss.
-            Source::Sender(_) => !self.keeps(),
+            // The others have no order: each may be from before the loss.
+            Source::Sender(_) | Source::Outcome(_) | Source::Entry(..) => !self.keeps(),
         }
     }
 
@@ -213,7 +227,9 @@ impl Checker {
             return;
         }
         self.seen.settled += 1;
-        self.seen.sent += u64::from(matches!(source, Source::Sender(_)));
+        self.seen.sent += u64::from(!matches!(source, Source::Term(_)));
+        self.seen.followed += u64::from(matches!(source, Source::Outcome(_)));
+        self.seen.fired += u64::from(matches!(source, Source::Entry(..)));
         if settled.attempt != 1 {
             self.settled_again.insert(settled.id, settled.attempt);
         }
@@ -224,8 +240,19 @@ impl Checker {
             book.done += 1;
             book.sum += seq as i64;
         }
+        if settled.failed && self.jobs.cancels.contains(&settled.id) {
+            self.jobs.forgotten += 1;
+            return;
+        }
         // Its last worker died while it held it.
-        let given_up = settled.failed && settled.attempt == ATTEMPTS_MAX && !is_failed(settled.id);
+        let may = self.may_be_given_up(settled.id, settled.attempt);
+        let given_up = settled.failed && may && !is_failed(settled.id);
+        if given_up {
+            self.check_given_up(settled.id, settled.attempt);
+        }
+        if settled.failed && !given_up && self.jobs.is_noise(settled.id) {
+            self.jobs.forgotten += 1;
+        }
         if given_up {
             self.given_up.insert(settled.id);
         } else if settled.failed != is_failed(settled.id) {
@@ -255,11 +282,11 @@ impl Checker {
         let added = now.count("generated") + now.count("sent");
         let counted = now.count("done") + now.count("failed");
         let settled = if self.unledgered { counted } else { now.settled as i64 };
-        let there = (now.waiting + now.held) as i64 + settled;
+        let there = (now.waiting + now.held + now.later) as i64 + settled;
         if added != there {
             let what = format!(
-                "{added} were added; {} wait, {} are held, {settled} are settled",
-                now.waiting, now.held
+                "{added} were added; {} wait, {} are scheduled, {} are held, {settled} are settled",
+                now.waiting, now.later, now.held
             );
             self.blame(Invariant::BooksBalance, what, Vec::new());
         }
@@ -271,6 +298,9 @@ impl Checker {
         }
         self.compare("claimed", now.count("claimed"), now.held as i64);
         self.compare("done + failed", counted, settled);
+        for wrong in &now.duties {
+            self.blame(Invariant::BooksBalance, wrong.clone(), Vec::new());
+        }
     }
 
     fn compare(&mut self, name: &str, count: i64, fact: i64) {
@@ -290,7 +320,11 @@ impl Checker {
         self.compare("requeued", now.count("requeued"), again);
         self.compare("done", now.count("done"), settled - failed);
         self.compare("failed", now.count("failed"), failed);
-        self.compare("taken", now.count("taken"), failed - again - now.errors.len() as i64);
+        let forgotten = now.count("forgotten");
+        let kept = failed - forgotten;
+        self.compare("taken", now.count("taken"), kept - again - now.errors.len() as i64);
+        self.compare("followed", now.count("followed"), self.seen.followed as i64);
+        self.compare("fired", now.count("fired"), self.seen.fired as i64);
         for torn in &now.torn {
             self.blame(Invariant::BooksBalance, torn.clone(), Vec::new());
         }
@@ -304,6 +338,10 @@ impl Checker {
         }
         if self.keeps() {
             self.count(now);
+        }
+        if !now.left_behind.is_empty() {
+            let what = format!("left behind at the end: {}", now.left_behind);
+            self.blame(Invariant::BooksBalance, what, Vec::new());
         }
         let mut found = Vec::new();
         for (source, book) in &self.all {
@@ -321,7 +359,7 @@ impl Checker {
                     found.push((Invariant::EffectsEqualOutcomes, what, vec![source.to_string()]));
                 }
             }
-            if let Source::Sender(_) = source {
+            if !matches!(source, Source::Term(_)) {
                 self.seen.accepted += book.known.count();
                 continue;
             }
@@ -346,6 +384,7 @@ impl Checker {
             found.push((Invariant::NothingInvented, what, vec![id_text(*id)]));
         }
         self.terms(&mut found);
+        self.finish_jobs(&mut found);
         self.errors(now, &mut found);
         for (invariant, what, about) in found {
             self.blame(invariant, what, about);
@@ -362,20 +401,27 @@ impl Checker {
         for (source, book) in self.all.iter().filter(|(source, _)| !self.forgot(**source)) {
             let upto = book.accepted.max(book.highest);
             for id in book.missing(*source, upto).map(|seq| (*source, seq)) {
-                let failed = kept.contains(&id);
-                let started = |attempt: &u32| self.attempts.contains(&(id, *attempt));
+                let cancelled = self.jobs.cancels.contains(&id) && !book.handled.has(id.1);
+                let forgotten = cancelled || (self.jobs.is_noise(id) && is_failed(id));
+                let failed = kept.contains(&id) || forgotten;
                 let attempt = match self.recorded_again.get(&id) {
                     Some(attempt) => *attempt,
                     None if book.recorded.has(id.1) => 1,
                     // Its last worker died, perhaps before it started.
-                    None if failed && !is_failed(id) => ATTEMPTS_MAX,
-                    None => (2..=ATTEMPTS_MAX).rev().find(started).unwrap_or(1),
+                    None if failed && !is_failed(id) => self.last_started(id).max(ATTEMPTS_MAX),
+                    None => self.last_started(id),
                 };
                 assumed.push(Settled { id, failed, attempt });
             }
         }
         self.seen.settled_without_ledger = assumed.len() as u64;
         assumed.iter().for_each(|settled| self.settled(settled));
+    }
+
+    /// The last attempt at this message that was seen to begin.
+    fn last_started(&self, id: Id) -> u32 {
+        let most = ATTEMPTS_MAX + retries(id) + snoozes(id);
+        (2..=most).rev().find(|attempt| self.attempts.contains(&(id, *attempt))).unwrap_or(1)
     }
 
     /// Checks the outcomes of the messages of one term, or of one sender.
@@ -388,7 +434,7 @@ impl Checker {
         };
         let upto = match source {
             Source::Term(_) => book.accepted,
-            Source::Sender(_) => book.highest,
+            Source::Sender(_) | Source::Outcome(_) | Source::Entry(..) => book.highest,
         };
         few(
             Invariant::NothingLost,
@@ -403,27 +449,29 @@ impl Checker {
         let attempt =
             |seq: &u64, again: &HashMap<Id, u32>| again.get(&(source, *seq)).copied().unwrap_or(1);
         let unhandled = |seq: &u64| {
-            let id = (source, *seq);
-            let handled = match attempt(seq, &self.settled_again) {
+            let (id, last) = ((source, *seq), attempt(seq, &self.settled_again));
+            let failed = self.failed.contains(&id) && !book.recorded.has(*seq);
+            let handled = match last {
+                _ if failed && self.jobs.cancels.contains(&id) => true,
                 1 => book.handled.has(*seq),
                 // Its last worker died while it held it, and another member has recorded that.
-                ATTEMPTS_MAX if self.failed.contains(&id) && !book.recorded.has(*seq) => true,
+                again if failed && self.may_be_given_up(id, again) => true,
                 again => self.handled_again.contains(&(id, again)),
             };
-            book.settled.has(*seq) && !handled
+            !handled
         };
         few(
             Invariant::HandledFirst,
-            &mut (1..=book.highest).filter(unhandled),
+            &mut book.settled.iter().filter(unhandled),
             "has the outcome of an attempt whose handler did not return",
         );
         let untrue = |seq: &u64| {
             let same = attempt(seq, &self.recorded_again) == attempt(seq, &self.settled_again);
-            book.recorded.has(*seq) && !(same && book.settled.has(*seq))
+            !(same && book.settled.has(*seq))
         };
         few(
             Invariant::AnswersTrue,
-            &mut (1..=book.highest).filter(untrue),
+            &mut book.recorded.iter().filter(untrue),
             "does not have the outcome that was confirmed to its worker",
         );
     }
@@ -459,7 +507,12 @@ impl Checker {
                 found.push((Invariant::ErrorsKept, format!("{name} {what}"), vec![name]));
             }
         };
-        say(&mut self.failed.difference(&kept), "failed and was not kept");
+        let forgets = |id: &&Id| {
+            let given_up = self.given_up.contains(id);
+            self.jobs.cancels.contains(*id) || (self.jobs.is_noise(**id) && !given_up)
+        };
+        let lost = self.failed.difference(&kept).filter(|id| !forgets(id));
+        say(&mut { lost }, "failed and was not kept");
         say(&mut kept.difference(&self.failed), "was kept and did not fail");
         say(&mut now.errors.iter().filter(gone), "was taken or put back, and is still stored");
         say(&mut self.removed.intersection(&again), "was taken and put back");
@@ -478,9 +531,12 @@ impl Series {
 
     /// The messages up to this number that have no outcome. A sender also uses up numbers without
     /// adding a message, so of a sender only messages that were seen count.
-    fn missing(&self, source: Source, upto: u64) -> impl Iterator<Item = u64> {
-        let is_there = move |seq: &u64| matches!(source, Source::Term(_)) || self.known.has(*seq);
-        (1..=upto).filter(is_there).filter(|seq| !self.settled.has(*seq))
+    fn missing(&self, source: Source, upto: u64) -> Box<dyn Iterator<Item = u64> + '_> {
+        let unsettled = move |seq: &u64| *seq <= upto && !self.settled.has(*seq);
+        match source {
+            Source::Term(_) => Box::new((1..=upto).filter(unsettled)),
+            _ => Box::new(self.known.iter().filter(unsettled)),
+        }
     }
 }
 

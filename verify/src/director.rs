@@ -120,6 +120,9 @@ pub fn run(
         watch: Watch::new(lossy),
         missing,
     };
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let wall_us = wall.unwrap_or_default().as_micros() as u64;
+    director.watch.checker.set_wall(wall_us.saturating_sub(history::now()));
     director.watch.checker.unledgered = options.keeps(QUIET_EVERY) != Keeps::Always;
     let begun = Instant::now();
     if let Err(trouble) = director.perform(tell).and_then(|()| director.settle(tell)) {
@@ -182,6 +185,9 @@ impl Director<'_> {
     /// Begins a fault and records it; false if there was no process to hit.
     fn do_fault(&mut self, step: &Step) -> Result<bool, Trouble> {
         let Some(whom) = self.strike(step)? else { return Ok(false) };
+        if matches!(step.kind, Kind::ClockRedis | Kind::ClockSender) {
+            self.watch.checker.clock_wrong(history::now());
+        }
         if step.kind.is_felt_by_all() {
             self.watch.outages.disturb();
         }
@@ -314,7 +320,7 @@ impl Director<'_> {
 
     /// Processes one entry of a history.
     fn see(&mut self, at: usize, who: String, time: u64, entry: Entry) {
-        self.watch.checker.history(&who, &entry);
+        self.watch.checker.history(&who, time, &entry);
         self.watch.outages.history(time, &entry);
         let wrong = self.watch.trusts.history(&who, time, &entry, self.options.lease);
         if let Some((what, word)) = wrong {

@@ -17,6 +17,42 @@ pub(crate) enum Source {
     Term(u64),
     /// A sender, or a process that put it back to work, under this name.
     Sender(u64),
+    /// An outcome that this session recorded: the message follows it.
+    Outcome(u128),
+    /// A periodic entry: what it makes up for, and which of its kind it is.
+    Entry(CatchUp, u32),
+}
+
+/// What a periodic entry makes up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum CatchUp {
+    Once,
+    Skip,
+    All,
+}
+
+impl CatchUp {
+    pub(crate) const EACH: [CatchUp; 3] = [CatchUp::Once, CatchUp::Skip, CatchUp::All];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CatchUp::Once => "once",
+            CatchUp::Skip => "skip",
+            CatchUp::All => "all",
+        }
+    }
+}
+
+/// The name of a periodic entry.
+pub(crate) fn entry_name(catch_up: CatchUp, number: u32) -> String {
+    format!("{}-{number}", catch_up.name())
+}
+
+/// Reads the name of a periodic entry.
+pub(crate) fn entry_of(name: &str) -> Option<(CatchUp, u32)> {
+    let (kind, number) = name.split_once('-')?;
+    let kind = CatchUp::EACH.into_iter().find(|one| one.name() == kind)?;
+    Some((kind, number.parse().ok()?))
 }
 
 impl std::fmt::Display for Source {
@@ -24,21 +60,31 @@ impl std::fmt::Display for Source {
         match self {
             Source::Term(term) => write!(f, "{term}"),
             Source::Sender(name) => write!(f, "s{name:016x}"),
+            Source::Outcome(member) => write!(f, "f{member:024x}"),
+            Source::Entry(catch_up, number) => write!(f, "c{}", entry_name(*catch_up, *number)),
         }
     }
 }
 
 impl Source {
     pub(crate) fn read(text: &str) -> Option<Source> {
-        match text.strip_prefix('s') {
-            Some(name) => u64::from_str_radix(name, 16).ok().map(Source::Sender),
-            None => text.parse().ok().map(Source::Term),
+        let rest = text.get(1..).unwrap_or_default();
+        match text.chars().next()? {
+            's' => u64::from_str_radix(rest, 16).ok().map(Source::Sender),
+            'f' => u128::from_str_radix(rest, 16).ok().map(Source::Outcome),
+            'c' => entry_of(rest).map(|(catch_up, number)| Source::Entry(catch_up, number)),
+            _ => text.parse().ok().map(Source::Term),
         }
     }
 }
 
-/// The id of a message: who numbered it, and the number.
+/// The id of a message: who numbered it, and the number. A message that follows an outcome has its block, position and
+/// place as one number; a message of an entry has the second for which it fired.
 pub(crate) type Id = (Source, u64);
+
+/// Bits of the position in a block, and of the place among the messages that follow one outcome.
+const POSITION_BITS: u32 = 10;
+const PLACE_BITS: u32 = 7;
 
 /// One event of the history.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +100,21 @@ pub(crate) enum Entry {
     Start {
         id: Id,
         attempt: u32,
+        /// How often it was retried and snoozed before.
+        again: (u32, u32),
         maker: String,
         made: u64,
+    },
+    /// Its handler wants another run.
+    Asks {
+        id: Id,
+        attempt: u32,
+        again: (u32, u32),
+    },
+    /// Redis confirmed to a worker that the message runs again.
+    Again {
+        id: Id,
+        attempt: u32,
     },
     /// Its handler returned.
     End {
@@ -77,6 +136,17 @@ pub(crate) enum Entry {
         number: u64,
         id: Id,
     },
+    /// A sender is about to cancel this message, which waits for a time.
+    Cancels(Id),
+    /// Redis confirmed that it is cancelled.
+    Cancelled(Id),
+    /// The taker has seen that `id` follows the outcome of `of`.
+    Follows {
+        id: Id,
+        of: Id,
+    },
+    /// A sender is about to declare the periodic entries with this number.
+    Declares(u32),
     Joined,
     SessionLost,
     Leads(u64),
@@ -141,21 +211,45 @@ pub(crate) fn now() -> u64 {
 }
 
 pub(crate) fn id_text((source, seq): Id) -> String {
-    format!("{source}-{seq}")
+    match source {
+        Source::Term(_) | Source::Sender(_) => format!("{source}-{seq}"),
+        Source::Entry(..) => format!("{source}-{}", seq * 1000),
+        Source::Outcome(_) => {
+            let place = seq & ((1 << PLACE_BITS) - 1);
+            let position = (seq >> PLACE_BITS) & ((1 << POSITION_BITS) - 1);
+            format!("{source}-{}-{position}-{place}", seq >> (PLACE_BITS + POSITION_BITS))
+        }
+    }
 }
 
 pub(crate) fn id_of(text: &str) -> Option<Id> {
-    let (source, seq) = text.split_once('-')?;
-    Some((Source::read(source)?, seq.parse().ok()?))
+    if text.starts_with('f') {
+        let mut parts = text.split('-');
+        let source = Source::read(parts.next()?)?;
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let (block, position, place) = (number()?, number()?, number()?);
+        return Some((source, (((block << POSITION_BITS) | position) << PLACE_BITS) | place));
+    }
+    let (source, seq) = text.rsplit_once('-')?;
+    let (source, seq) = (Source::read(source)?, seq.parse::<u64>().ok()?);
+    Some((source, if matches!(source, Source::Entry(..)) { seq / 1000 } else { seq }))
 }
 
 impl Entry {
     fn line(&self) -> String {
         match self {
             Entry::Make { term, seq, many } => format!("make {term} {seq} {many}"),
-            Entry::Start { id, attempt, maker, made } => {
-                format!("start {} {attempt} {maker} {made}", id_text(*id))
+            Entry::Start { id, attempt, again: (retries, snoozes), maker, made } => {
+                format!("start {} {attempt} {retries} {snoozes} {maker} {made}", id_text(*id))
             }
+            Entry::Asks { id, attempt, again: (retries, snoozes) } => {
+                format!("asks {} {attempt} {retries} {snoozes}", id_text(*id))
+            }
+            Entry::Again { id, attempt } => format!("again {} {attempt}", id_text(*id)),
+            Entry::Cancels(id) => format!("cancels {}", id_text(*id)),
+            Entry::Cancelled(id) => format!("cancelled {}", id_text(*id)),
+            Entry::Follows { id, of } => format!("follows {} {}", id_text(*id), id_text(*of)),
+            Entry::Declares(number) => format!("declares {number}"),
             Entry::End { id, attempt, failed } => {
                 format!(
                     "end {} {attempt} {}",
@@ -204,9 +298,23 @@ impl Entry {
             "make" => Entry::Make { term: number()?, seq: number()?, many: number()? },
             "start" => {
                 let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
+                let again = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                 let (maker, made) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
-                Entry::Start { id, attempt, maker, made }
+                Entry::Start { id, attempt, again, maker, made }
             }
+            "asks" => {
+                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
+                let again = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                Entry::Asks { id, attempt, again }
+            }
+            "again" => {
+                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
+                Entry::Again { id, attempt }
+            }
+            "cancels" => Entry::Cancels(id_of(words.next()?)?),
+            "cancelled" => Entry::Cancelled(id_of(words.next()?)?),
+            "follows" => Entry::Follows { id: id_of(words.next()?)?, of: id_of(words.next()?)? },
+            "declares" => Entry::Declares(words.next()?.parse().ok()?),
             "end" => {
                 let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
                 Entry::End { id, attempt, failed: words.next()? == "failed" }
@@ -338,9 +446,18 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("m1.1.history");
         let (third, sent) = ((Source::Term(7), 3), (Source::Sender(0xab), 1));
+        let next = id_of("fa2b81f06c90b51470e65416b-12-1000-1").expect("an id");
+        assert_eq!(id_text(next), "fa2b81f06c90b51470e65416b-12-1000-1");
         let entries = [
             Entry::Make { term: 7, seq: 1, many: 10 },
-            Entry::Start { id: third, attempt: 2, maker: "m2.4".into(), made: 99 },
+            Entry::Start { id: third, attempt: 4, again: (1, 1), maker: "m2.4".into(), made: 99 },
+            Entry::Asks { id: next, attempt: 1, again: (0, 0) },
+            Entry::Again { id: next, attempt: 1 },
+            Entry::Cancels(sent),
+            Entry::Cancelled(sent),
+            Entry::Follows { id: next, of: third },
+            Entry::ClaimLost((Source::Entry(CatchUp::All, 3), 1_794_710_083)),
+            Entry::Declares(3),
             Entry::End { id: third, attempt: 2, failed: true },
             Entry::ClaimLost(third),
             Entry::Recorded { id: third, attempt: 2 },
@@ -376,7 +493,7 @@ mod tests {
         file.write_all(b"ds 8\n").expect("written");
         assert_eq!(tail.read(), [(5, Entry::Leads(8))]);
         let shown = excerpt(dir.path(), &["7-3".into()], 10);
-        assert_eq!(shown.len(), 6, "{shown:?}");
-        assert!(shown[0].contains("m1.1 start 7-3 2"), "{shown:?}");
+        assert_eq!(shown.len(), 7, "{shown:?}");
+        assert!(shown[0].contains("m1.1 start 7-3 4 1 1"), "{shown:?}");
     }
 }

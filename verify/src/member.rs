@@ -1,4 +1,4 @@
-//! The processes under test: a member that leads or works, a taker of errors, and a sender.
+//! The processes under test: a member that leads or works. `taker.rs` and `sender.rs` have the others.
 //!
 //! **Invariant:** the director holds the other end of their stdin; when it is closed, they end.
 //! Each writes its own history.
@@ -8,16 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Batch, BoxError, Config, Context, Cursor, Effect, Error, ErrorRecord, Fleet, Lane, Ledger,
-    Message, NewMessage, Notice, Outcome, Tick,
+    Batch, BoxError, Config, Context, Effect, Error, Fleet, Kind, Ledger, Message, NewMessage,
+    Notice, Outcome, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::Notify;
 
 use crate::call_log::CallLog;
-use crate::history::{Book, Entry, Id, Source, Tail, id_of, now};
-use crate::sent::{KEY, OF};
+use crate::history::{Book, Entry, Id, id_of, now};
+use crate::life::{
+    AGAIN_AFTER, NOISE, has_effects, is_failed, is_followed, is_refused, retries, snoozes,
+};
+use crate::sender::send;
+use crate::sent::{OF, THEN};
+use crate::taker::take;
 use artel_rig::Clock;
 
 /// The fleet under test.
@@ -34,37 +39,22 @@ pub(crate) const CONCURRENCY: usize = 8;
 pub(crate) const REST: &str = "rest";
 /// With this file it is not the members' choice whether there is a ledger.
 pub(crate) const NO_CHOICE: &str = "no-choice";
-/// Of a hundred messages, how many fail, and how many have effects that cannot be applied.
-const FAILED_OF_100: u64 = 5;
-const REFUSED_OF_100: u64 = 1;
 /// When this many workers have died while they held a message, it is kept as an error.
 pub(crate) const ATTEMPTS_MAX: u32 = 2;
 /// Bytes of payload that a worker takes at once. A large message does not fit beside others: it is
 /// put back, and taken alone.
 const BLOCK_BYTES: usize = 16 << 10;
-const LARGE_BYTES: usize = 32 << 10;
-/// How long a sender repeats a call that is not answered.
-const SENDS_WITHIN: Duration = Duration::from_secs(60);
-/// Every such message of a sender is large.
-const LARGE_EVERY: u64 = 20;
+pub(crate) const LARGE_BYTES: usize = 32 << 10;
 /// One tick of these makes this many messages: a batch that travels as a pack and is cut.
 const BURST_EVERY: u64 = 64;
 const BURST: u64 = 100;
-const BETWEEN_SENDS: Duration = Duration::from_millis(50);
-/// After this time without an answer, a message is sent under another name with the same key. The
-/// library would repeat it for a minute, in vain if the clock of Redis is set meanwhile.
-const SEND_MAX: Duration = Duration::from_secs(5);
-/// How many errors are put back to work at once, and in which rounds that is done instead of taking
-/// them.
-const PUT_BACK: usize = 20;
-const PUT_BACK_EVERY: u64 = 4;
 
 /// The order to leave.
 pub(crate) const LEAVE: &str = "leave";
 /// How long a member that leaves may take to finish its work.
 const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after Redis did not answer.
-const RETRY: Duration = Duration::from_millis(50);
+pub(crate) const RETRY: Duration = Duration::from_millis(50);
 /// An event is set at a random time up to this after the order to set it.
 const SET_WITHIN: Duration = Duration::from_millis(300);
 const BETWEEN_WAITS: Duration = Duration::from_millis(100);
@@ -96,7 +86,7 @@ pub(crate) const SENDER: &str = "sender";
 pub(crate) const NEXT_DOOR: &str = "next-door";
 
 /// `m3`, in any of its lives.
-fn role(name: &str) -> &str {
+pub(crate) fn role(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
@@ -169,30 +159,6 @@ fn end_server(dir: &Path) {
     }
 }
 
-/// A number below 100 for this message.
-fn fate((source, seq): Id) -> u64 {
-    let (Source::Term(from) | Source::Sender(from)) = source;
-    let mut mixed =
-        (from ^ seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^= mixed >> 31;
-    mixed % 100
-}
-
-/// Must this message be kept as an error? Its id alone decides, so that every attempt agrees.
-pub(crate) fn is_failed(id: Id) -> bool {
-    fate(id) < FAILED_OF_100 + REFUSED_OF_100
-}
-
-/// Is that because Redis refuses its effects?
-fn is_refused(id: Id) -> bool {
-    is_failed(id) && fate(id) >= FAILED_OF_100
-}
-
-/// Does a message that is done have effects? Its id decides: both kinds must be tried.
-pub(crate) fn has_effects((_, seq): Id) -> bool {
-    seq / 3 % 2 == 0
-}
-
 fn config_of(part: &Part) -> Config {
     let mut config = Config::default();
     config.lease = Some(part.lease);
@@ -238,11 +204,13 @@ async fn work(part: &Part, fleet: &Fleet, book: &Arc<Book>, leave: &Notify) -> R
         let book = worked.clone();
         async move { handle(&book, &message, &context, quick).await }
     };
+    let noise = Kind::<Message>::new(NOISE).forget_failed();
     // With connections of its own: the calls of the member must not help the waiters.
     let own = Fleet::open(part.url.as_str(), FLEET)?;
     let mut member = loop {
         let joining = own.join().config(config_of(part));
-        match joining.generate(generate.clone()).handle(handle.clone()).start().await {
+        let joining = joining.on(noise.clone(), handle.clone()).handle(handle.clone());
+        match joining.generate(generate.clone()).start().await {
             Ok(member) => break member,
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }
@@ -298,12 +266,33 @@ async fn handle(book: &Book, message: &Message, context: &Context, quick: bool) 
     };
     let Some(id) = id_of(&context.id.to_string()) else { return Outcome::failed("a strange name") };
     let (attempt, made) = (context.attempt, made.parse().unwrap_or(0));
-    book.put(&Entry::Start { id, attempt, maker, made });
+    let again = (context.retry, context.snoozed);
+    book.put(&Entry::Start { id, attempt, again, maker, made });
     // Some messages are always in work, and now and then a worker dies in the last attempt.
-    let long = if quick && made % 2 == 1 { 0 } else { 1 + u64::from(attempt == ATTEMPTS_MAX) };
+    let deaths = attempt.saturating_sub(context.retry).saturating_sub(context.snoozed);
+    let last = deaths == ATTEMPTS_MAX;
+    let long = if quick && made % 2 == 1 { 0 } else { 1 + u64::from(last) };
     tokio::time::sleep(Duration::from_millis(id.1 % 8 * 8 * long)).await;
+    if context.snoozed < snoozes(id) {
+        book.put(&Entry::Asks { id, attempt, again });
+        return Outcome::snooze(AGAIN_AFTER);
+    }
+    if context.retry < retries(id) {
+        book.put(&Entry::Asks { id, attempt, again });
+        return Outcome::retry("not yet").after(AGAIN_AFTER);
+    }
     let failed = is_failed(id);
     book.put(&Entry::End { id, attempt, failed });
+    let outcome = outcome(id, whole);
+    match is_followed(id) {
+        true => outcome.then(format!("{THEN}{} {}", context.id, now())),
+        false => outcome,
+    }
+}
+
+/// How this message ends.
+fn outcome(id: Id, whole: bool) -> Outcome {
+    let failed = is_failed(id);
     if (failed && !is_refused(id)) || !whole {
         return Outcome::failed(if whole { "found in error" } else { "not as it was sent" });
     }
@@ -378,123 +367,4 @@ async fn wait_for_each(fleet: Fleet, who: String, book: Arc<Book>) -> Result<(),
         tokio::time::sleep(BETWEEN_WAITS).await;
     }
     Ok(())
-}
-
-/// Takes errors: prints them to the history, and only then confirms them. In some rounds it puts
-/// errors back to work instead.
-async fn take(part: &Part, book: &Book) -> Result<(), Error> {
-    let rest = part.dir.join(REST);
-    for round in 1_u64.. {
-        let done = match round % PUT_BACK_EVERY == 0 && !rest.exists() {
-            true => put_back(part, book).await,
-            false => take_all(part, book).await,
-        };
-        if done.is_err() {
-            tokio::time::sleep(RETRY).await;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
-}
-
-/// Is this message of a sender sent under a key?
-fn has_key(number: u64) -> bool {
-    (number / 2).is_multiple_of(2)
-}
-
-async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
-    let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
-    let mut taker = store.take();
-    loop {
-        let page = taker.page().await?;
-        if page.is_empty() {
-            return Ok(());
-        }
-        note_origins(&page, book);
-        let ids: Vec<Id> = page.iter().filter_map(|record| id_of(record.id.as_str())).collect();
-        ids.iter().for_each(|id| book.put(&Entry::Took(*id)));
-        tokio::time::sleep(Duration::from_millis(50)).await; // so that it can die while it holds them
-        if taker.confirm(&page).await? {
-            ids.iter().for_each(|id| book.put(&Entry::Removed(*id)));
-        }
-    }
-}
-
-/// Puts errors back to work. Each becomes a new message, with the id of the old one as its origin.
-async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
-    let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
-    let page = store.page(&mut Cursor::default(), PUT_BACK).await?;
-    note_origins(&page, book);
-    store.requeue(None).put_back(&page).await?;
-    Ok(())
-}
-
-/// Records the origins of these errors. If a requeued message was never begun, because its workers
-/// died, its origin is recorded only here.
-fn note_origins(page: &[ErrorRecord], book: &Book) {
-    for record in page {
-        let of = record.origin.as_ref().and_then(|id| id_of(id.as_str()));
-        if let (Some(id), Some(of)) = (id_of(record.id.as_str()), of) {
-            book.put(&Entry::Came { id, of });
-        }
-    }
-}
-
-/// Sends one message after the other, two with keys and two without. If the answer never came, the
-/// next life sends the message again with its key. Without a key nobody knows whether it was added,
-/// so it is not sent again.
-async fn send(part: &Part, book: &Book) -> Result<(), Error> {
-    let (mut begun, mut sent) = (0, 0);
-    for file in std::fs::read_dir(&part.dir).into_iter().flatten().flatten() {
-        let name = file.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".history") && role(&name) == SENDER {
-            for (_, entry) in Tail::new(name, file.path()).read() {
-                match entry {
-                    Entry::Sends(number) => begun = begun.max(number),
-                    Entry::Sent { number, .. } => sent = sent.max(number),
-                    _ => {}
-                }
-            }
-        }
-    }
-    let sender = loop {
-        match Fleet::connect(part.url.as_str(), FLEET).await {
-            // Long enough to be repeated after every fault.
-            Ok(fleet) => break fleet.sender().timeout(SENDS_WITHIN),
-            Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
-        }
-    };
-    let rest = part.dir.join(REST);
-    let mut number = begun.max(sent + 1);
-    if number <= begun && !has_key(number) {
-        number += 1;
-    }
-    loop {
-        if number <= begun || !rest.exists() {
-            book.put(&Entry::Sends(number));
-            begun = number;
-            let mut payload = format!("{KEY}{number} {}", now());
-            if number % LARGE_EVERY == 0 {
-                payload.push(' ');
-                payload.extend(std::iter::repeat_n('x', LARGE_BYTES));
-            }
-            let lane = [Lane::High, Lane::Normal, Lane::Low][number as usize % 3];
-            let (laned, key) = (sender.clone().lane(lane), number.to_string());
-            let one = match has_key(number) {
-                true => tokio::time::timeout(SEND_MAX, laned.send_once(&key, payload)).await,
-                false => Ok(laned.send(payload).await),
-            };
-            if matches!(one, Ok(Err(Error::InDoubt { .. }))) && !has_key(number) {
-                number += 1; // in doubt
-            } else if let Ok(Ok(sent)) = one
-                && let Some(id) = id_of(sent.id.as_str())
-            {
-                book.put(&Entry::Sent { number, id });
-                number += 1;
-            }
-        } else {
-            book.put(&Entry::Rests);
-        }
-        tokio::time::sleep(BETWEEN_SENDS).await;
-    }
 }

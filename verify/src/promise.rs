@@ -38,6 +38,16 @@ pub enum Invariant {
     ErrorsKept,
     /// Added equals waiting plus held plus settled, and every counter equals the facts.
     BooksBalance,
+    /// No message starts before its time, and no run that a handler asked for comes too early.
+    NotBeforeItsTime,
+    /// At every quiet point nothing is overdue.
+    NotLate,
+    /// A message runs as often as its handler asked for, and every run that was promised comes.
+    RetriedAsTold,
+    /// What follows an outcome is added once, and only with that outcome.
+    FollowUpsOnce,
+    /// A periodic entry fires once for each time; one that makes up for all times misses none.
+    EntriesOnce,
     /// No process reports that Redis lost data when it has not.
     NoLossInvented,
     /// No member is judged dead within a lease of a call that was answered, if nothing disturbed
@@ -51,7 +61,7 @@ pub enum Invariant {
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 18] = [
+    pub const ALL: [Invariant; 23] = [
         Invariant::OneGenerator,
         Invariant::TrustBounded,
         Invariant::DenseSequences,
@@ -66,6 +76,11 @@ impl Invariant {
         Invariant::EachAttemptOnce,
         Invariant::ErrorsKept,
         Invariant::BooksBalance,
+        Invariant::NotBeforeItsTime,
+        Invariant::NotLate,
+        Invariant::RetriedAsTold,
+        Invariant::FollowUpsOnce,
+        Invariant::EntriesOnce,
         Invariant::NoLossInvented,
         Invariant::WellAreSpared,
         Invariant::NoWakeUpMissed,
@@ -86,6 +101,9 @@ impl Invariant {
                 | Invariant::EffectsEqualOutcomes
                 | Invariant::EachAttemptOnce
                 | Invariant::ErrorsKept
+                | Invariant::RetriedAsTold
+                | Invariant::FollowUpsOnce
+                | Invariant::EntriesOnce
         )
     }
 
@@ -106,6 +124,11 @@ impl Invariant {
             Invariant::EachAttemptOnce => "each attempt made once",
             Invariant::ErrorsKept => "errors taken equal errors stored",
             Invariant::BooksBalance => "books balance",
+            Invariant::NotBeforeItsTime => "nothing before its time",
+            Invariant::NotLate => "nothing overdue",
+            Invariant::RetriedAsTold => "retried as told",
+            Invariant::FollowUpsOnce => "follow-ups once, with their outcome",
+            Invariant::EntriesOnce => "periodic entries once for each time",
             Invariant::NoLossInvented => "no loss reported where there was none",
             Invariant::WellAreSpared => "nobody well is judged dead",
             Invariant::NoWakeUpMissed => "no wake-up missed",
@@ -151,6 +174,16 @@ pub struct Seen {
     pub terms: u64,
     /// Second and further attempts: a handler may run more than once.
     pub attempted_again: u64,
+    /// Runs that ended with a retry or a snooze.
+    pub run_again: u64,
+    /// Messages that were sent for later.
+    pub delayed: u64,
+    /// Messages that follow an outcome.
+    pub followed: u64,
+    /// Messages of periodic entries.
+    pub fired: u64,
+    /// Messages that were cancelled while they waited for their time.
+    pub cancelled: u64,
     /// Outcomes that were not recorded because another worker had the message.
     pub claims_lost: u64,
     /// Refused writes of generators that no longer led.

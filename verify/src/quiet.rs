@@ -24,6 +24,8 @@ const HEAL_MORE: Duration = Duration::from_secs(10);
 /// When nothing is generated any more, a message must be settled at least this often until none is
 /// left.
 const EMPTY_MAX: Duration = Duration::from_secs(20);
+/// At a quiet point nothing may be overdue for longer than this.
+const OVERDUE_MS: u64 = 1000;
 /// It is a violation if this many generators were silent and none of them was ever replaced. With
 /// fewer, a busy machine may be the cause.
 const SILENCED_MIN: u64 = 4;
@@ -61,7 +63,9 @@ impl Director<'_> {
         loop {
             self.look()?;
             last = self.stage.books.snapshot().ok();
-            let well = |now: &Snapshot| now.leads.is_some() && now.members == members;
+            let well = |now: &Snapshot| {
+                now.leads.is_some() && now.members == members && now.overdue_ms < OVERDUE_MS
+            };
             let flows = self.watch.made.min(self.watch.begun_with) > since;
             let here = self.members().all(|process| process.joined);
             if flows && here && last.as_ref().is_some_and(well) {
@@ -79,11 +83,22 @@ impl Director<'_> {
                 if self.stage.server.is_none() && self.watch.counts.is_empty() {
                     return Err(Trouble::NotStarted(what));
                 }
-                self.watch.checker.blame(Invariant::Heals, what, Vec::new());
+                let late = last.as_ref().map_or(0, |now| now.overdue_ms);
+                match late >= OVERDUE_MS && leads && flows && here {
+                    true => {
+                        let what =
+                            format!("a message that waits for a time is overdue by {late} ms");
+                        self.watch.checker.blame(Invariant::NotLate, what, Vec::new());
+                    }
+                    false => self.watch.checker.blame(Invariant::Heals, what, Vec::new()),
+                }
                 return Ok(());
             }
             tell(&self.progress(doing));
             std::thread::sleep(LOOK);
+        }
+        if self.watch.checker.clock_right(history::now()) {
+            self.again(Books::bring_forward)?;
         }
         if let Some(last) = self.again(Books::last)? {
             self.watch.checker.accepted(last);
@@ -151,7 +166,8 @@ impl Director<'_> {
                 && rested(&self.stage.processes[self.sender()])
                 && begun.elapsed() > REST_AFTER
                 && !moves;
-            if rests && now.waiting == 0 && now.held == 0 && now.errors.is_empty() && read {
+            let empty = now.waiting + now.held + now.later == 0;
+            if rests && empty && now.errors.is_empty() && read {
                 break now;
             }
             if now.settled > settled {
@@ -160,9 +176,11 @@ impl Director<'_> {
             if moved.elapsed() > self.patience(EMPTY_MAX) {
                 let open = if rests { "" } else { ", and somebody still makes or sends messages" };
                 let what = format!(
-                    "nothing was settled for {:?}, and {} wait, {} are held and {} errors are not taken{open}",
+                    "nothing was settled for {:?}, and {} wait, {} are scheduled, {} are held and {} errors are not \
+                     taken{open}",
                     self.patience(EMPTY_MAX),
                     now.waiting,
+                    now.later,
                     now.held,
                     now.errors.len()
                 );

@@ -265,6 +265,11 @@ impl Report {
             (seen.settled, "settled: one outcome recorded"),
             (seen.sent, "of these sent or put back to work, not generated"),
             (seen.failed, "of these found in error"),
+            (seen.followed, "followed the outcome of another one"),
+            (seen.fired, "came from periodic entries"),
+            (seen.delayed, "were sent for later, and began at their time"),
+            (seen.cancelled, "were cancelled while they waited for their time"),
+            (seen.run_again, "runs ended with a retry or a snooze"),
             (lost, "lost"),
             (seen.settled_twice, "settled twice"),
         ] {
@@ -272,7 +277,10 @@ impl Report {
         }
         let _ = writeln!(text, "\nNot promised, and how often it happened");
         for (many, what) in [
-            (seen.attempted_again, "handlers ran again, because a worker died or was cut off"),
+            (
+                seen.attempted_again.saturating_sub(seen.run_again),
+                "handlers ran again, because a worker died or was cut off",
+            ),
             (
                 seen.claims_lost,
                 "outcomes came too late and were not recorded: somebody else had the message",
@@ -434,6 +442,10 @@ fn untried(options: &Options, watch: &Watch, missing: Vec<String>) -> Vec<String
     let seen = &checker.seen;
     let moved = [Kind::FreezeLong, Kind::HalfOpen, Kind::OneWayOut, Kind::Cut];
     let paths_tried = [
+        (true, seen.run_again > 0, "a retry or a snooze"),
+        (true, seen.delayed > 0, "a message that was sent for later"),
+        (true, seen.followed > 0, "a message that follows an outcome"),
+        (true, seen.fired > 0, "a periodic entry that fires"),
         (
             of(&moved),
             seen.fenced + paths.stale_requests > 0,

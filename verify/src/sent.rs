@@ -9,6 +9,11 @@ pub(crate) const KEY: &str = "key:";
 /// The prefix of a requeued message's maker. The id after it is that of the failed message.
 pub(crate) const OF: &str = "of:";
 
+/// The prefix of the maker of a message that follows an outcome. The id after it is that of the message that ended.
+pub(crate) const THEN: &str = "then:";
+/// The prefix of the maker of a message of a periodic entry.
+pub(crate) const ENTRY: &str = "cron:";
+
 /// Everything that was sent or put back to work.
 #[derive(Debug, Default)]
 pub(crate) struct Sendings {
@@ -36,6 +41,21 @@ impl Sendings {
     /// [`Sendings::started`].
     pub(crate) fn came(&mut self, id: Id, of: Id) -> Option<Id> {
         self.started(id, &format!("{OF}{}", id_text(of)))
+    }
+
+    /// Records that `id` follows the outcome of `of`. Returns the same as [`Sendings::started`].
+    pub(crate) fn follows(&mut self, id: Id, of: Id) -> Option<Id> {
+        self.started(id, &format!("{THEN}{}", id_text(of)))
+    }
+
+    /// Is the outcome of this message followed by another one?
+    pub(crate) fn is_followed(&self, of: Id) -> bool {
+        self.seen.contains_key(&format!("{THEN}{}", id_text(of)))
+    }
+
+    /// The messages whose outcomes are followed by others.
+    pub(crate) fn followed(&self) -> impl Iterator<Item = Id> {
+        self.seen.keys().filter_map(|maker| id_of(maker.strip_prefix(THEN)?))
     }
 
     /// Failed messages that were put back to work.

@@ -55,8 +55,8 @@ impl Sort {
         match call {
             "join" => Sort::Join,
             "acquire" => Sort::Acquire,
-            "heartbeat" | "fetch" | "give_back" | "unread" => Sort::Refresh,
-            "push" | "settle" => Sort::Move,
+            "heartbeat" | "fetch" | "give_back" | "unread" | "promote" => Sort::Refresh,
+            "push" | "settle" | "settle_jobs" => Sort::Move,
             "send" | "requeue" => Sort::Send,
             _ => Sort::Other,
         }

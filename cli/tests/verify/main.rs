@@ -3,8 +3,9 @@
 #![allow(missing_docs, clippy::print_stdout)]
 
 #[cfg(feature = "mutants")]
-mod mutants; // the checker is checked
+mod job_rules;
 #[cfg(feature = "mutants")]
+mod mutants; // the checker is checked
 mod rules;
 
 use std::path::{Path, PathBuf};
