@@ -86,11 +86,7 @@ pub(crate) const JOB_MUTANTS: [Mutant; 10] = [
     Mutant {
         name: "what follows a repeated outcome is sent again",
         rules: &[],
-        edits: &[(
-            "settle",
-            "local it = named[at]",
-            "local it = named[at] or {'', 'd', '', 0}",
-        )],
+        edits: &[("settle", "local it = named[at]", "local it = named[at] or {'', 'd', '', 0}")],
         faults: "reset",
         seeds: [1, 2, 3],
         time: "20s",
