@@ -168,7 +168,7 @@ fn a_reload_reaches_every_node() {
 #[test]
 fn the_programs_of_the_pages_run() {
     let server = Server::any();
-    for program in [example("readme"), example("pages")] {
+    for program in [example("readme"), example("pages"), example("jobs")] {
         let mut run = Program::start(program, &[server.url()]);
         assert_eq!(run.exit_code(), Some(0), "{}", run.stderr());
     }

@@ -14,10 +14,10 @@ for _, one in ipairs({'GET', 'HGETALL', 'HLEN', 'HKEYS', 'LLEN', 'SCARD', 'TYPE'
   need(one, key)
 end
 for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'LINDEX', 'LPOP', 'LPUSH', 'RPUSH', 'SADD', 'SREM', 'SISMEMBER',
-    'SRANDMEMBER', 'PEXPIRE', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP', 'INCRBY'}) do
+    'SRANDMEMBER', 'PEXPIRE', 'ZRANK', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP', 'INCRBY'}) do
   need(two, key, '1')
 end
-for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'GETRANGE', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYSCORE', 'XRANGE',
+for _, three in ipairs({'HSET', 'HSETNX', 'HINCRBY', 'GETRANGE', 'LRANGE', 'LSET', 'LTRIM', 'ZADD', 'ZCOUNT', 'ZRANGE', 'ZRANGEBYLEX', 'ZRANGEBYSCORE', 'XRANGE',
     'XREVRANGE'}) do
   need(three, key, '1', '2')
 end

@@ -244,6 +244,7 @@ fn every_command_on_a_page_works() {
         for (name, text) in [
             ("handle.sh", read("examples/handlers/handle.sh")),
             ("generate.sh", read("examples/handlers/generate.sh")),
+            ("mail.sh", read("examples/handlers/mail.sh")),
             ("import.sh", "#!/bin/sh\n".to_owned()),
             ("report.sh", "#!/bin/sh\n".to_owned()),
         ] {
