@@ -101,7 +101,7 @@ pub(crate) async fn send(part: &Part, book: &Book) -> Result<(), Error> {
 /// Sends one message. False if it is to be sent again.
 async fn send_one(fleet: &Fleet, book: &Book, number: u64) -> bool {
     let mut payload = format!("{KEY}{number} {}", now());
-    if number % LARGE_EVERY == 0 {
+    if number.is_multiple_of(LARGE_EVERY) {
         payload.push(' ');
         payload.extend(std::iter::repeat_n('x', LARGE_BYTES));
     }

@@ -215,7 +215,8 @@ impl Checker {
                 let given_up = self.given_up.contains(&id) || self.jobs.cancels.contains(&id);
                 let had = self.jobs.counted.get(&(id, attempt)).copied();
                 let died = self.failed.contains(&id) && self.may_be_given_up(id, attempt);
-                if !given_up && had != Some(wanted) && !(died && !book.recorded.has(seq)) {
+                let died = died && !book.recorded.has(seq);
+                if !given_up && !died && had != Some(wanted) {
                     few.push((id, format!("ended in attempt {attempt} after {had:?} retries and snoozes, not {wanted:?}")));
                 }
             }
