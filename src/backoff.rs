@@ -4,11 +4,13 @@
 //! [`DELAY_MIN`] and at most [`AHEAD_MAX`].
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Error;
 use crate::message::AHEAD_MAX;
+use crate::panic::drop_quietly;
 
 /// The shortest delay before another run.
 pub(crate) const DELAY_MIN: Duration = Duration::from_millis(100);
@@ -68,7 +70,15 @@ impl Backoff {
                 delay + delay.mul_f64(JITTER * random.clamp(0.0, 1.0))
             }
             Rule::Fixed(delay) => *delay,
-            Rule::Custom(delay) => delay(retry),
+            // A rule of the user may panic, and must not take a slot with it.
+            Rule::Custom(delay) => {
+                let asked = std::panic::catch_unwind(AssertUnwindSafe(|| delay(retry)));
+                asked.unwrap_or_else(|panic| {
+                    drop_quietly(panic);
+                    tracing::error!(retry, "the back-off panicked: the usual one is taken");
+                    Backoff::DEFAULT.delay(retry, random)
+                })
+            }
         };
         delay.clamp(DELAY_MIN, AHEAD_MAX)
     }
@@ -139,6 +149,7 @@ mod tests {
         let wild = Backoff::custom(|retry| Duration::from_secs(u64::from(retry) * 400 * 86_400));
         assert_eq!(wild.delay(1, 0.0), AHEAD_MAX);
         assert_eq!(Backoff::custom(|_| Duration::ZERO).delay(1, 0.0), DELAY_MIN);
+        assert_eq!(Backoff::custom(|_| panic!("no rule")).delay(1, 0.0), 5 * SECOND);
         for bad in [
             Backoff::fixed(Duration::ZERO),
             Backoff::exponential(2 * SECOND, SECOND),

@@ -196,6 +196,8 @@ pub(crate) struct FleetSetting {
 }
 
 const MS: Duration = Duration::from_millis(1);
+/// The longest time a handler may run.
+pub(crate) const HANDLER_TIMEOUT_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 impl Default for Config {
     fn default() -> Config {
@@ -253,7 +255,7 @@ impl Config {
         }
         within("interval", self.interval, MS, Duration::from_secs(86_400))?;
         within("takeover_step", self.takeover_step, MS, Duration::from_secs(10))?;
-        within("handler_timeout", self.handler_timeout, MS, Duration::from_secs(7 * 86_400))?;
+        within("handler_timeout", self.handler_timeout, MS, HANDLER_TIMEOUT_MAX)?;
         counted("concurrency", self.concurrency, 1, 10_000)?;
         counted("retries", self.retries.unwrap_or(0) as usize, 0, RETRIES_MAX as usize)?;
         self.backoff.check()?;

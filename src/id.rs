@@ -178,13 +178,11 @@ impl MessageId {
 }
 
 impl std::str::FromStr for MessageId {
-    type Err = crate::Error;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<MessageId, crate::Error> {
-        MessageId::from_redis(text).filter(|id| id.as_str().contains('-')).ok_or_else(|| {
-            let problem = "must be a message's id such as s5f0c2d9a1b3e4f60-1".to_owned();
-            crate::Error::Config { field: "id", problem }
-        })
+    fn from_str(text: &str) -> Result<MessageId, String> {
+        let id = MessageId::from_redis(text).filter(|id| id.as_str().contains('-'));
+        id.ok_or_else(|| "must be a message's id such as s5f0c2d9a1b3e4f60-1".to_owned())
     }
 }
 

@@ -122,7 +122,7 @@ pub enum Notice {
         /// After how long it will be retried.
         after: Duration,
     },
-    /// A handler asked for a later run of its message. This is not an error.
+    /// A handler asked for a later run of its message, or no handler here knows its kind. This is not an error.
     Snoozed {
         /// Which message.
         id: MessageId,
@@ -130,6 +130,8 @@ pub enum Notice {
         kind: Option<String>,
         /// The attempt that ended so.
         attempt: u32,
+        /// Why, if it was not its handler that asked for it.
+        reason: Option<String>,
         /// After how long it will be run again.
         after: Duration,
     },

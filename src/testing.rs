@@ -1,7 +1,7 @@
 //! Tests of handlers and generators, without Redis.
 //!
-//! A handler gets what a worker would give it, and its outcome is what a worker would record. A panic,
-//! a time-out or a body that does not decode is a failed message here, too.
+//! A handler gets what a worker would give it, and its outcome is what a worker would get. A panic,
+//! a time-out or a body that does not decode is a failed message here, too; a worker may retry it.
 //!
 //! ```
 //! use artel::{Cause, Context, Effect, Message, NewMessage, Outcome, testing};

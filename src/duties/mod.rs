@@ -59,7 +59,7 @@ impl Duties {
         duties.begin(means, adopter::Adopter::new(means.clone()))?;
         duties.begin(means, reporter::Reporter::new(means.clone())?)?;
         duties.begin(means, promoter::Promoter::new(means.clone())?)?;
-        duties.begin(means, firer::Firer::new(means.clone()))?;
+        duties.begin(means, firer::Firer::new(means.clone())?)?;
         Ok(duties)
     }
 

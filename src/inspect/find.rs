@@ -153,7 +153,7 @@ impl Fleet {
     ///
     /// Safe: it only reads.
     pub async fn find(&self, id: &str) -> Result<MessageState, Error> {
-        let id: MessageId = id.parse()?;
+        let id: MessageId = id.parse().map_err(|problem| Error::Config { field: "id", problem })?;
         self.compare().await?;
         let found = async {
             for _ in 0..2 {

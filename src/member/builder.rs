@@ -93,7 +93,7 @@ impl MemberBuilder {
     /// Sets the handler for messages of this kind, by its name, or with a [`Kind`](crate::Kind), which has options and reads
     /// the payload. Each kind can have its own handler; of two for the same kind the last one counts.
     /// [`handle`](Self::handle) sets the handler for all other messages. Without it they wait for a member that knows their
-    /// kind: they are retried ten times, and then fail with the cause `kind`.
+    /// kind: they are snoozed ten times, and then fail with the cause `kind`.
     ///
     /// ```
     /// # let server = artel_rig::Server::any();

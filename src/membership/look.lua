@@ -32,7 +32,7 @@ local function due()
     local entry = redis.call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')
     if entry[2] then first = math.min(first, tonumber(entry[2])) end
   end
-  return first < math.huge and whole(math.ceil(first - now)) or ''
+  return first < math.huge and whole(math.ceil(math.max(first - now, -1e15))) or ''
 end
 
 -- 1. Another member has just looked.

@@ -68,7 +68,7 @@ const SAMPLE: i64 = 16;
 /// How many ids they are chosen from. Observers never work, and their ids show that.
 const IDS: i64 = 1000;
 
-/// Does the info of some other member say that it has a handler? This is a hint. If there are many
+/// Does the info of some other member say that it has a handler and uses it? This is a hint. If there are many
 /// members, only a sample is read.
 pub(crate) async fn another_handles(
     link: &Link,
@@ -81,8 +81,12 @@ pub(crate) async fn another_handles(
     // Another sample each time: a member that was overlooked once is found soon.
     others.shuffle(&mut rand::rng());
     for id in others.into_iter().take(SAMPLE as usize) {
-        let call = Call::plain("HGET").arg(keys.member(id)).arg("handles");
-        if link.call(&call, timeout).await?.into_text().is_ok_and(|handles| handles != "0") {
+        // A member that is drained has a handler and does not work.
+        let call = Call::plain("HMGET").arg(keys.member(id)).arg("handles").arg("works");
+        let fields = link.call(&call.reading(Reply::into_list), timeout).await?;
+        let mut fields = fields.into_iter().map(|field| field.into_text().ok());
+        let (handles, works) = (fields.next().flatten(), fields.next().flatten());
+        if handles.is_some_and(|handles| handles != "0") && works.as_deref() != Some("0") {
             return Ok(true);
         }
     }

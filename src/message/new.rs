@@ -148,6 +148,12 @@ impl NewMessage {
             let problem = "must be at most 366 days ahead".to_owned();
             return Err(Error::Config { field: "due", problem });
         }
+        if let (Some(Due::After(time)), Some(expires)) = (self.due.as_deref(), self.expires_after())
+            && expires <= *time
+        {
+            let problem = format!("is {expires:?}, so it would be over before its time, {time:?}");
+            return Err(Error::Config { field: "expires", problem });
+        }
         self.headers.as_deref().map_or(Ok(()), Headers::check)
     }
 

@@ -23,9 +23,10 @@ local stored = redis.call('XLEN', KEYS[4])
 for i = 18, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
 local lease = redis.call('GET', KEYS[2])
 if lease and not deadline_of(KEYS[1], string.match(lease, '^[^|]+')) then lease = false end
+local REMOVED = 17 -- a removed entry is only its revision
 local entries, first = 0, redis.call('ZRANGE', KEYS[14], 0, 0, 'WITHSCORES')[2]
 for _, entry in ipairs(redis.call('HKEYS', KEYS[16])) do
-  if not string.find(redis.call('HGET', KEYS[16], entry), '^%d+|$') then entries = entries + 1 end
+  if redis.call('HSTRLEN', KEYS[16], entry) > REMOVED then entries = entries + 1 end
 end
 if first == 'inf' then first = nil end
 return {whole(now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,

@@ -61,8 +61,8 @@ pub(crate) enum How {
     Done,
     Failed(Failure),
     Retry(Retry),
-    /// Not now: again after this time.
-    Snooze(Duration),
+    /// Not now.
+    Snooze(Snooze),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,13 @@ pub(crate) struct Retry {
     pub(crate) reason: String,
     /// `None` until it is decided.
     pub(crate) after: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Snooze {
+    pub(crate) after: Duration,
+    /// Why, if it was not its handler that wanted it.
+    pub(crate) reason: Option<String>,
 }
 
 /// A message that is sent with an outcome.
@@ -124,14 +131,15 @@ impl Outcome {
 
     /// Not now: run it again after this time. This is neither an error nor a retry.
     pub fn snooze(time: Duration) -> Outcome {
-        Outcome::of(How::Snooze(time))
+        Outcome::of(How::Snooze(Snooze { after: time, reason: None }))
     }
 
-    /// Retries after this time, in place of the back-off of its kind.
+    /// Retries after this time, in place of the back-off of its kind. It changes nothing in an outcome that is done or
+    /// failed.
     pub fn after(mut self, time: Duration) -> Outcome {
         match self.details.as_deref_mut().map(|details| &mut details.how) {
             Some(How::Retry(retry)) => retry.after = Some(time),
-            Some(How::Snooze(snooze)) => *snooze = time,
+            Some(How::Snooze(snooze)) => snooze.after = time,
             Some(How::Done | How::Failed(_)) | None => {}
         }
         self

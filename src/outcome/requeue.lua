@@ -25,10 +25,11 @@ end
 if last ~= from - 1 then return 'gap' end
 
 -- Adds the origin to headers without parsing the rest: numbers and fields of later versions stay as they are. The new
--- message is no child and no parent: the end of the old one was counted.
+-- message is no child and no parent, because the end of the old one was counted, and it does not expire: somebody wants it.
 local function with_origin(json, id)
   local rest = string.match(json, '^%s*{(.*)}%s*$') or ''
-  for _, field in ipairs({'"origin"%s*:%s*"[^"]*"', '"parent"%s*:%s*"[^"]*"', '"children[a-z_]*"%s*:%s*%d+'}) do
+  for _, field in ipairs({'"origin"%s*:%s*"[^"]*"', '"parent"%s*:%s*"[^"]*"', '"children[a-z_]*"%s*:%s*%d+',
+      '"expires"%s*:%s*%d+'}) do
     rest = string.gsub(rest, field .. '%s*,?%s*', '')
   end
   rest = string.gsub(rest, ',%s*$', '')

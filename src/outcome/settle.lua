@@ -15,7 +15,7 @@
 --         value: a is kept as its result; then: a is the envelope of a message that follows, b its due time as for post
 -- Returns {'ok', lost positions …}, 'already' (the block is closed), 'gone',
 --         'gap' (number, stamp or rest do not fit: Redis lost data), {'effect', position, why it cannot be applied}
--- Uses    clock, deadline_of, enter, lay_open, pack_head, refresh, whole
+-- Uses    clock, deadline_of, denied, enter, lay_open, pack_head, refresh, whole
 -- Forms   jobs
 -- Why a message with duties must be named, even if it is done: this script does not read what is not named.
 -- Why follow-ups are not held back by a full lane: they belong to work that was accepted. Workers that wait for room in
@@ -147,6 +147,14 @@ for i = parts, #ARGV, 4 do
   end
 end
 
+-- What is written after the effects must not fail: a call that failed halfway would be repeated, and the effects with it.
+local refusal = not closing and denied({{'LSET', BLOCK, '0', ''}})
+if jobs then
+  redis.call('ZCARD', SCHEDULED)
+  redis.call('HLEN', LATER)
+  refusal = refusal or denied({{'ZADD', SCHEDULED, '0', ''}, {'HSET', LATER, '', ''}, {'RPUSH', KEYS[7], ''}})
+end
+if refusal then return refusal end
 for _, effect in ipairs(effects) do
   local it = named[effect[1]]
   local done = not it.broken and redis.pcall(unpack(effect[2]))

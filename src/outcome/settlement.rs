@@ -30,7 +30,9 @@ const WAIT_MAX_PACKED: Duration = Duration::from_millis(100);
 /// The most positions, effects and bytes of one call: a bound on how long Redis is busy with it.
 const NAMED_MAX: usize = 1000;
 const CALL_EFFECTS_MAX: usize = 1000;
-const CALL_FOLLOW_UPS_MAX: usize = 1000;
+const CALL_FOLLOW_UPS_MAX: usize = 500;
+/// The most outcomes of one call that run again or mean something to others: each takes Redis some seven microseconds.
+const CALL_JOBS_MAX: usize = 500;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// What is reported about a message in addition to its outcome.
@@ -74,7 +76,7 @@ impl Ended {
             }
             Some(How::Failed(_)) => ("x", String::new()),
             Some(How::Retry(retry)) => ("r", ms(retry.after.unwrap_or(DELAY_MIN))),
-            Some(How::Snooze(time)) => ("z", ms(*time)),
+            Some(How::Snooze(snooze)) => ("z", ms(snooze.after)),
         }
     }
 }
@@ -169,13 +171,15 @@ impl Settlement {
     /// How many outcomes the next call carries: as many as fit, but at least one. If these are all, the
     /// call closes the block, and then outcomes that are simply done need not be named.
     fn next_batch(&self) -> (usize, bool) {
-        let (mut named, mut effects, mut follow_ups, mut bytes) = (0, 0, 0, 0);
+        let (mut named, mut jobs, mut effects, mut follow_ups, mut bytes) = (0, 0, 0, 0, 0);
         let fits = self.pending.iter().take_while(|ended| {
             named += usize::from(ended.is_named(&self.block));
+            jobs += usize::from(ended.needs_jobs(&self.block));
             effects += ended.outcome.effects().len();
             follow_ups += ended.outcome.follow_ups().len();
             bytes += ended.outcome.bytes();
             named <= NAMED_MAX
+                && jobs <= CALL_JOBS_MAX
                 && effects <= CALL_EFFECTS_MAX
                 && follow_ups <= CALL_FOLLOW_UPS_MAX
                 && bytes <= CALL_BYTES_MAX

@@ -203,6 +203,22 @@ impl Claims {
         }
     }
 
+    /// None of them: claims of the same block can be put in.
+    pub(crate) fn of_block(&self) -> Claims {
+        Claims { block: self.block.clone(), indexes: 0..0, reader: None }
+    }
+
+    /// Takes back one claim of this block that was handed out, and that nobody has started. It must be empty.
+    pub(crate) fn with(mut self, claim: Claim, message: Message) -> Claims {
+        debug_assert!(self.is_empty() && claim.block == self.block.n);
+        if let Content::Open(entries) = &self.block.content {
+            let slot = &entries[claim.index as usize].message;
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+        }
+        self.indexes = claim.index..claim.index + 1;
+        self
+    }
+
     /// What the clock of Redis shows, about.
     pub(crate) fn now_ms(&self, now: Instant) -> u64 {
         self.block.now_ms(now)
@@ -262,6 +278,18 @@ mod tests {
         }
         assert_eq!(seen, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
         assert_eq!(claims.split_first(7).len(), 0);
+    }
+
+    #[test]
+    fn a_claim_that_was_handed_out_can_be_taken_back_once() {
+        let envelopes = (0..3).map(|n| (n, envelope(n, 1))).collect();
+        let NewBlock { block, mut claims, .. } = NewBlock::open(3, "s".into(), envelopes);
+        let (claim, message) = claims.hand_out().expect("one");
+        let mut back = claims.of_block().with(claim, message.expect("readable"));
+        assert_eq!((back.len(), back.positions().collect::<Vec<_>>()), (1, vec![0]));
+        let (claim, message) = back.hand_out().expect("the same");
+        assert_eq!(block.id(&claim), message.expect("readable").id);
+        assert_eq!(claims.len(), 2);
     }
 
     #[test]

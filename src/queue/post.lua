@@ -50,6 +50,8 @@ if taken then
 end
 if redis.call('XLEN', KEYS[21]) >= tonumber(errors_max) then return {'full', 'errors', errors_max} end
 local sent = whole((redis.call('HGET', KEYS[2], 'sent') or 0) + n)
+redis.call('ZCARD', SCHEDULED)
+redis.call('HLEN', LATER)
 local refusal = denied({{'RPUSH', KEYS[7], ''}, {'ZADD', SCHEDULED, '0', ''}, {'HSET', LATER, '', ''}, {'SET', KEYS[19], ''},
   {'HSET', KEYS[2], 'sent', '1'}}) or KEYS[22] and denied({{'SET', KEYS[22], ''}})
 if refusal then return refusal end

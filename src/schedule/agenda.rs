@@ -146,14 +146,20 @@ impl Schedule {
         cursor: &mut ScheduleCursor,
         count: usize,
     ) -> Result<Vec<Scheduled>, Error> {
-        let (score, id) = cursor.last.clone().unwrap_or_default();
-        let mut page = self.read(&score, &id, count.clamp(1, 1000)).await?;
-        if let Some(last) = page.last() {
-            cursor.last = Some((last.score.clone(), last.id.as_str().to_owned()));
+        loop {
+            let (score, id) = cursor.last.clone().unwrap_or_default();
+            let mut page = self.read(&score, &id, count.clamp(1, 1000)).await?;
+            let Some(last) = page.last() else { return Ok(page) };
+            let last = (last.score.clone(), last.id.as_str().to_owned());
+            // If the last one that was read is gone, others of its time come again: those before it are known.
+            page.retain(|one| one.score != score || one.id.as_str() > id.as_str());
+            if !page.is_empty() {
+                cursor.last = Some(last);
+                return Ok(page);
+            }
+            // All of them are known: go on behind them.
+            cursor.last = Some(last);
         }
-        // If the last one that was read is gone, others of its time may come again.
-        page.retain(|one| one.score != score || one.id.as_str() > id.as_str());
-        Ok(page)
     }
 
     /// One message, if it waits for a time.

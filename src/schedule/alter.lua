@@ -5,13 +5,20 @@
 -- Returns {'ok', its new time, or the one it had}, {'moved', its time} (another one than the caller knows, or that of a
 --         parent, which can only be cancelled: nothing changed), 'absent' (it does not wait for a time),
 --         {'refused', why}
--- Uses    enter, jobs
+-- Uses    denied, enter, jobs
 -- Why the known time: a late copy of "now" must not let go the next retry of the same message, too.
 local id, known, what = ARGV[1], ARGV[2], ARGV[3]
 local due, e = redis.call('ZSCORE', SCHEDULED, id), redis.call('HGET', LATER, id)
 if not due or not e then return 'absent' end
 if due ~= known then return {'moved', due} end
 if what == 'cancel' then
+  -- Check everything before the first write: Lua has no rollback.
+  for _, count in ipairs(redis.call('HMGET', KEYS[2], 'failed', 'forgotten', 'cancelled')) do
+    if not tonumber(count or '0') then return {'refused', 'a counter of the fleet is not a number'} end
+  end
+  redis.call('XLEN', KEYS[19])
+  local refusal = denied({{'ZREM', SCHEDULED, ''}, {'HDEL', LATER, ''}, {'HINCRBY', KEYS[2], 'failed', '1'}})
+  if refusal then return refusal end
   redis.call('ZREM', SCHEDULED, id)
   redis.call('HDEL', LATER, id)
   redis.call('HDEL', JOINS, id)

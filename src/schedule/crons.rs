@@ -240,9 +240,17 @@ impl Crons {
         let answer = self
             .change(name, |known| {
                 before = Some(known.json.clone());
-                let mut stored = cron.stored(by);
-                stored.paused = Stored::read(&known.json).is_some_and(|known| known.paused);
-                Some(stored.text())
+                let (mut stored, before) = (cron.stored(by), Stored::read(&known.json));
+                stored.paused = before.as_ref().is_some_and(|known| known.paused);
+                // Who declared it is no difference: another program, or a renamed one, may declare the same.
+                match before {
+                    Some(before)
+                        if before == (Stored { by: before.by.clone(), ..stored.clone() }) =>
+                    {
+                        None
+                    }
+                    _ => Some(stored.text()),
+                }
             })
             .await?;
         Ok(match before.unwrap_or_default() {

@@ -189,22 +189,22 @@ pub(super) fn check_name(name: &str) -> Result<(), Error> {
 /// An entry as Redis keeps it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Stored {
-    v: u8,
+    pub(super) v: u8,
     pub(super) spec: String,
     pub(super) tz: String,
     pub(super) catch_up: CatchUp,
     pub(super) overlap: bool,
-    lane: String,
+    pub(super) lane: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    retries: Option<u32>,
+    pub(super) retries: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    expires_ms: Option<u64>,
+    pub(super) expires_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload: Option<String>,
+    pub(super) payload: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload_b64: Option<String>,
+    pub(super) payload_b64: Option<String>,
     /// Who declared it.
     #[serde(default)]
     pub(super) by: String,

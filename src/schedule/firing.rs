@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::entry::{CatchUp, Stored};
 use super::times::Times;
 use crate::membership::Session;
-use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
+use crate::store::{Call, Link, PROTOCOL, Reply, Script, Store, StoreError};
 use crate::term::Term;
 
 static FIRE: Script = Script::new("fire", include_str!("fire.lua"));
@@ -93,14 +93,18 @@ fn due_now(
 
 impl Entries {
     /// Reads all entries. One that cannot be read is left out, with a line in the log.
-    pub(crate) async fn read(store: &Store, session: &Session) -> Result<Entries, StoreError> {
+    pub(crate) async fn read(
+        store: &Store,
+        link: &Link,
+        session: &Session,
+    ) -> Result<Entries, StoreError> {
         let timeout = session.trust.call_timeout();
         let hash = |key| Call::plain("HGETALL").arg(key).reading(Reply::into_pairs);
-        let crons = store.work.call(&hash(store.keys.crons()), timeout).await?;
-        let fired = store.work.call(&hash(store.keys.fired()), timeout).await?;
+        let crons = link.call(&hash(store.keys.crons()), timeout).await?;
+        let fired = link.call(&hash(store.keys.fired()), timeout).await?;
         let mut times = BTreeMap::new();
         for (name, ms) in fired {
-            times.insert(name, ms.into_text()?.parse().unwrap_or(0));
+            times.insert(name, ms.into_text()?);
         }
         let mut all = BTreeMap::new();
         for (name, text) in crons {
@@ -113,7 +117,15 @@ impl Entries {
                 Stored::read(json).ok_or_else(|| "not an entry of this version".to_owned());
             match stored.and_then(|stored| Ok((stored.times()?, stored))) {
                 Ok((parsed, stored)) => {
-                    let fired = times.get(&name).copied().unwrap_or(0);
+                    let fired = times.get(&name).map_or("0", String::as_str);
+                    let Ok(fired) = fired.parse() else {
+                        tracing::warn!(
+                            entry = name,
+                            fired,
+                            "the last time of an entry is not a time"
+                        );
+                        continue;
+                    };
                     let rev = rev.to_owned();
                     all.insert(name, Entry { rev, stored, times: parsed, fired });
                 }

@@ -9,10 +9,13 @@ local me = ARGV[1]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 refresh(KEYS[1], me, NOW, ARGV[2])
 local now, max, bytes_max = whole(NOW), tonumber(ARGV[3]), tonumber(ARGV[4])
--- Check everything before the first write: Lua has no rollback.
-local refusal = denied({{'RPUSH', KEYS[7], ''}, {'ZREM', SCHEDULED, ''}, {'HDEL', LATER, ''}})
+-- Check everything before the first write: Lua has no rollback. A key of another type fails here, too.
+local refusal = denied({{'RPUSH', KEYS[7], ''}, {'ZREM', SCHEDULED, ''}, {'HDEL', LATER, ''},
+  {'ZRANGEBYLEX', PARKED, '-', '+'}, {'HSTRLEN', LATER, ''}})
 if refusal then return refusal end
 for i = 4, 8 do redis.call('LLEN', KEYS[i]) end
+redis.call('HLEN', LATER)
+redis.call('HLEN', SLOTS)
 
 for _, slot in ipairs(redis.call('ZRANGEBYSCORE', RESTING, '-inf', now, 'LIMIT', 0, 100)) do
   redis.call('ZREM', RESTING, slot)
@@ -21,14 +24,19 @@ end
 
 local ids = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', now, 'LIMIT', 0, max)
 local moved, bytes, plain, gone = 0, 0, {}, {}
--- In small steps: reading hundreds of large messages only to leave most of them would stall Redis.
-local from, step = 1, 1
+-- In small steps, and never more bytes than the bound, but one message: reading large messages only to leave them would
+-- stall Redis.
+local from = 1
 while from <= #ids and bytes < bytes_max do
-  local upto = math.min(from + step - 1, #ids)
+  local upto, size = from, redis.call('HSTRLEN', LATER, ids[from])
+  while upto < #ids and upto - from < 31 do
+    size = size + redis.call('HSTRLEN', LATER, ids[upto + 1])
+    if bytes + size > bytes_max then break end
+    upto = upto + 1
+  end
   local all = redis.call('HMGET', LATER, unpack(ids, from, upto))
   for i = from, upto do
-    if bytes >= bytes_max then break end
-    local id, e = ids[i], all[i - from + 1]
+    local id, e = ids[i], legible(all[i - from + 1])
     local lane, flag, dead, unsent, open, failed, _
     if e then lane, flag, _, _, _, _, _, dead = read(e) end
     if flag == 'j' or flag == 'k' then unsent, open, failed = join_of(id) end
@@ -45,7 +53,7 @@ while from <= #ids and bytes < bytes_max do
       gone[#gone + 1] = id
     end
   end
-  from, step = upto + 1, math.min(step * 2, 32)
+  from = upto + 1
 end
 if #gone > 0 then
   for i = 1, #gone, 1000 do
@@ -79,4 +87,4 @@ for _, set in ipairs({SCHEDULED, RESTING}) do
   local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
   if first[2] then due = math.min(due, tonumber(first[2])) end
 end
-return {'ok', moved, due == math.huge and '' or whole(math.max(math.ceil(due - NOW), 0)), let}
+return {'ok', moved, due == math.huge and '' or whole(math.ceil(math.max(due - NOW, 0))), let}

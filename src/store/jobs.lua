@@ -25,6 +25,9 @@ local function read(e)
   return lane, flag, id, a, r, s, at, a - 1 - r - s
 end
 
+-- A blank text would be taken for a settled message: nobody could read it, or end it.
+local function legible(e) return (e == '' or e == '-') and '?' or e end
+
 -- The duties of a message, from its headers. Flags `-` and `h` say that it has none. What is not of the right type is
 -- not there.
 local function duties(e, flag, at)
@@ -125,7 +128,7 @@ local function let_in(key, taken)
     local place = first_of(key)
     if not place then break end
     local id = string.match(place, '%z([^%z]*)$')
-    local e = redis.call('HGET', LATER, id)
+    local e = legible(redis.call('HGET', LATER, id))
     redis.call('ZREM', PARKED, place)
     redis.call('HDEL', LATER, id)
     local lane, _, _, _, _, _, at, dead
@@ -217,6 +220,7 @@ end
 local function start(e, id)
   redis.call('ZREM', SCHEDULED, id)
   redis.call('HDEL', LATER, id)
+  e = legible(e)
   local lane, flag, _, _, _, _, at, dead = read(e)
   local key = flag == 'k' and duties(e, flag, at).key
   if not lane then

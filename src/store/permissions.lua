@@ -13,7 +13,7 @@ for _, one in ipairs({'GET', 'HGETALL', 'HLEN', 'HKEYS', 'LLEN', 'SCARD', 'TYPE'
     'SMEMBERS', 'UNLINK'}) do
   need(one, key)
 end
-for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'LINDEX', 'LPOP', 'LPUSH', 'RPUSH', 'SADD', 'SREM', 'SISMEMBER',
+for _, two in ipairs({'SET', 'HGET', 'HMGET', 'HDEL', 'HEXISTS', 'HSTRLEN', 'LINDEX', 'LPOP', 'LPUSH', 'RPUSH', 'SADD', 'SREM', 'SISMEMBER',
     'SRANDMEMBER', 'PEXPIRE', 'ZRANK', 'ZREM', 'ZSCORE', 'XDEL', 'BLPOP', 'INCRBY'}) do
   need(two, key, '1')
 end

@@ -8,18 +8,16 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
-
-use super::policy::Policy;
+use super::policy::{Limit, Policy};
 use super::{Context, DynHandle, Handle};
 use crate::Error;
 use crate::backoff::Backoff;
 use crate::cause::Cause;
-use crate::config::Config;
+use crate::config::{Config, HANDLER_TIMEOUT_MAX};
 use crate::message::{Message, NewMessage, RETRIES_MAX};
 use crate::outcome::{IntoOutcome, Outcome};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// A kind of message. `T` is what its payload holds, as JSON; [`Message`] takes it as it is.
 ///
@@ -75,14 +73,14 @@ impl KindOptions {
         forget_failed: false,
     };
 
-    /// What they mean beside these settings.
-    pub(crate) fn policy(&self, config: &Config) -> Policy {
+    /// What they mean beside these settings, for the kind with this number.
+    pub(crate) fn policy(&self, config: &Config, kind: usize) -> Policy {
         Policy {
             retries: self.retries.or(config.retries),
             backoff: self.backoff.clone().unwrap_or_else(|| config.backoff.clone()),
             timeout: self.timeout.unwrap_or(config.handler_timeout),
             forget_failed: self.forget_failed,
-            permits: self.concurrency.map(|count| Arc::new(Semaphore::new(count))),
+            limit: self.concurrency.map(|most| Limit { kind, most }),
         }
     }
 
@@ -91,8 +89,11 @@ impl KindOptions {
         if self.retries.is_some_and(|retries| retries > RETRIES_MAX) {
             return bad("retries", format!("must be at most {RETRIES_MAX}"));
         }
-        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return bad("timeout", "must be more than 0".to_owned());
+        if self.timeout.is_some_and(|timeout| timeout.is_zero() || timeout > HANDLER_TIMEOUT_MAX) {
+            return bad(
+                "timeout",
+                format!("must be more than 0 and at most {HANDLER_TIMEOUT_MAX:?}"),
+            );
         }
         if self.concurrency.is_some_and(|count| count == 0 || count > 10_000) {
             return bad("concurrency", "must be between 1 and 10000".to_owned());
@@ -130,8 +131,8 @@ impl<T> Kind<T> {
         self
     }
 
-    /// How many of them this process handles at the same time. One more waits in its slot, so give the member more
-    /// slots than that ([`Config::concurrency`]).
+    /// How many of them this process handles at the same time. More of them wait, and other kinds run meanwhile. If another
+    /// member is idle, it gets those that wait for long.
     pub const fn concurrency(mut self, most: usize) -> Kind<T> {
         self.options.concurrency = Some(most);
         self

@@ -26,6 +26,8 @@ pub(crate) struct Routing {
 pub(crate) struct Policies {
     kinds: BTreeMap<String, Policy>,
     rest: Policy,
+    /// How many kinds have a number.
+    pub(super) count: usize,
 }
 
 impl Policies {
@@ -46,16 +48,16 @@ impl Routing {
         rest: Option<Arc<dyn DynHandle>>,
         config: &Config,
     ) -> Option<Routing> {
-        let (mut kinds, mut policies) = (BTreeMap::new(), BTreeMap::new());
-        for Route { name, options, handler } in routes {
-            policies.insert(name.clone(), options.policy(config));
+        let (mut kinds, mut policies, count) = (BTreeMap::new(), BTreeMap::new(), routes.len());
+        for (number, Route { name, options, handler }) in routes.into_iter().enumerate() {
+            policies.insert(name.clone(), options.policy(config, number));
             kinds.insert(name, handler);
         }
         let handler = match kinds.is_empty() {
             true => rest?,
             false => Arc::new(ByKind { kinds, rest }),
         };
-        let policies = Policies { kinds: policies, rest: Policy::rest(config) };
+        let policies = Policies { kinds: policies, rest: Policy::rest(config), count };
         Some(Routing { handler, policies: Arc::new(policies) })
     }
 }

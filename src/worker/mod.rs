@@ -13,6 +13,7 @@ mod policy;
 mod report;
 mod runner;
 mod settling;
+mod slot_queue;
 mod slots;
 mod waits;
 

@@ -3,20 +3,18 @@
 //! **Invariant:** a verdict is final. An accident is retried as often as its kind allows, and no more. Retries, snoozes and
 //! dead workers are counted apart, so a snooze or a dead worker never uses up a retry.
 
-use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::Semaphore;
 
 use crate::backoff::Backoff;
 use crate::cause::Cause;
 use crate::config::Config;
 use crate::message::Tries;
-use crate::outcome::{Failure, How, Outcome, Retry};
+use crate::outcome::{Failure, How, Outcome, Retry, Snooze};
 
-/// How often a handler may ask for a retry if nobody said how often, and how often a message waits for a member that
-/// knows its kind.
+/// How often a handler may ask for a retry if nobody said how often.
 const RETRIES_ASKED: u32 = 10;
+/// How often a message waits for a member that knows its kind.
+const KIND_WAITS: u32 = 10;
 
 /// The options of a kind, or of everything else.
 #[derive(Clone, Debug)]
@@ -28,7 +26,15 @@ pub(crate) struct Policy {
     /// Failed messages are not kept.
     pub(crate) forget_failed: bool,
     /// How many of them this process handles at the same time, if that is bounded.
-    pub(crate) permits: Option<Arc<Semaphore>>,
+    pub(crate) limit: Option<Limit>,
+}
+
+/// How many messages of a kind a process handles at the same time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Limit {
+    /// Which kind it is.
+    pub(crate) kind: usize,
+    pub(crate) most: usize,
 }
 
 impl Policy {
@@ -39,7 +45,7 @@ impl Policy {
             backoff: config.backoff.clone(),
             timeout: config.handler_timeout,
             forget_failed: false,
-            permits: None,
+            limit: None,
         }
     }
 
@@ -60,17 +66,23 @@ impl Policy {
         let Some(how) = outcome.how_mut() else { return outcome };
         let (most, reason, asked, cause) = match how {
             How::Done | How::Snooze(_) => return outcome,
+            // A rolling deployment sends before all members know a kind. That is no retry: its handler has not seen it.
+            How::Failed(failure) if failure.cause == Cause::Kind && own != Some(0) => {
+                if tries.snoozes < KIND_WAITS {
+                    let after = self.backoff.delay(tries.snoozes + 1, random);
+                    let reason = std::mem::take(&mut failure.reason);
+                    *how = How::Snooze(Snooze { after, reason: Some(reason) });
+                } else {
+                    failure.is_kept = !self.forget_failed;
+                }
+                return outcome;
+            }
             How::Retry(Retry { reason, after }) => {
                 let most = own.or(self.retries).unwrap_or(RETRIES_ASKED);
                 (most, std::mem::take(reason), *after, Cause::Retries)
             }
             How::Failed(failure) => {
-                let most = match failure.cause {
-                    // A rolling deployment sends before all members know a kind.
-                    Cause::Kind => own.unwrap_or(RETRIES_ASKED),
-                    _ if failure.is_verdict => 0,
-                    _ => self.accidents(own),
-                };
+                let most = if failure.is_verdict { 0 } else { self.accidents(own) };
                 if most == 0 {
                     failure.is_kept = !self.forget_failed;
                     return outcome;
@@ -102,7 +114,7 @@ mod tests {
             backoff: Backoff::DEFAULT,
             timeout: Duration::from_secs(1),
             forget_failed: false,
-            permits: None,
+            limit: None,
         }
     }
 
@@ -157,8 +169,11 @@ mod tests {
     #[test]
     fn a_kind_without_a_handler_waits_for_a_member_that_knows_it() {
         let unknown = || Outcome::failed_by(Cause::Kind, "no handler");
-        assert!(decided(&policy(None), unknown(), 0, None).is_retry());
-        assert_eq!(decided(&policy(None), unknown(), 10, None).cause(), Some(Cause::Kind));
+        // Not a retry: its handler has not seen it, so none is used up.
+        assert!(decided(&policy(Some(1)), unknown(), 1, None).is_snooze());
+        let often = Tries { runs: 11, retries: 0, snoozes: 10 };
+        let over = policy(None).decide(unknown(), often, None, 0.0);
+        assert_eq!(over.cause(), Some(Cause::Kind));
         assert_eq!(decided(&policy(None), unknown(), 0, Some(0)).cause(), Some(Cause::Kind));
     }
 

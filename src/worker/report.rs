@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::notice::{Board, Notice};
-use crate::outcome::{Failure, How, Outcome, Report, Retry};
+use crate::outcome::{Failure, How, Outcome, Report, Retry, Snooze};
 use crate::queue::{Block, Claim};
 
 /// A failure, a retry and a snooze are notices. A done message is logged at the level `debug`. Generated messages and sent
@@ -24,9 +24,9 @@ pub(super) fn report(board: &Board, block: &Block, claim: &Claim, outcome: Outco
             let after = after.unwrap_or_default();
             return board.publish(Notice::Retried { id, kind, attempt, retry, reason, after });
         }
-        How::Snooze(after) => {
+        How::Snooze(Snooze { after, reason }) => {
             let (id, kind) = (id(), kind.map(String::from));
-            return board.publish(Notice::Snoozed { id, kind, attempt, after });
+            return board.publish(Notice::Snoozed { id, kind, attempt, reason, after });
         }
     }
     // An id is made only if somebody reads it.

@@ -193,7 +193,8 @@ impl Worker {
                     self.release = found;
                 }
                 _ = self.mode.changed() => {}
-                _ = self.orders.changed() => {}
+                // Perhaps a lane was resumed.
+                _ = self.orders.changed() => self.hungry = true,
                 () = tokio::time::sleep(look_again) => {}
             }
         }
@@ -337,10 +338,13 @@ impl Worker {
         if mode != Mode::Work || paused || !hungry || self.alone.is_some() || self.alone_runs {
             return 0;
         }
+        // What waits for others of its kind takes no slot. Of those only so many are held.
+        let aside = self.slots.aside();
+        let aside = if aside < self.config.batch_max { aside } else { 0 };
         ask(Load {
             slots: self.config.concurrency,
             stuck: self.slots.stuck(now, AHEAD),
-            inside: self.slots.inside(),
+            inside: self.slots.inside() - aside,
             mean: self.mean,
             batch_max: self.config.batch_max,
         })

@@ -4,19 +4,21 @@
 //! slots are stopped. What a slot has in hand and not started is never stuck behind a slow handler: a slot puts it back
 //! before it waits, and the worker puts it back if a handler blocks its thread. Nor are results that it has not handed in.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::call::handle;
 use super::kinds::{Policies, Routing};
 use super::plan::{GROUP, group};
-use super::policy::Policy;
+use super::policy::{Limit, Policy};
+use super::slot_queue::{
+    Bounded, Finished, Held, Permit, Queued, Results, Shared, SlotState, locked,
+};
 use super::{Handle, unreadable};
 use crate::cause::Cause;
 use crate::membership::Session;
@@ -32,106 +34,14 @@ const BLOCKED: Duration = Duration::from_millis(5);
 /// While a slot works on its group, it asks again after this time whether the session is trusted.
 const TRUST_AGAIN: Duration = Duration::from_millis(1);
 
-/// A handler's result.
-pub(super) struct Finished {
-    pub(super) claim: Claim,
-    pub(super) outcome: Outcome,
-    pub(super) report: Report,
-}
-
-/// What waits for a slot.
-#[derive(Default)]
-struct Queued {
-    /// The oldest first, each with the time at which it was added.
-    waiting: VecDeque<(Instant, Claims)>,
-    /// How many claims that is.
-    count: usize,
-    /// Slots that found nothing and wait.
-    idle: usize,
-}
-
-/// What slots hand in.
-#[derive(Default)]
-struct Results {
-    finished: Vec<Vec<Finished>>,
-    /// Claims whose handler was stopped.
-    lost: Vec<Claim>,
-}
-
-/// What one slot has in hand: the worker can reach it while a handler blocks the slot's thread.
-#[derive(Default)]
-struct Held {
-    /// Claims that it has not started.
-    claims: Option<(Instant, Claims)>,
-    /// Results that it has not handed in.
-    finished: Vec<Finished>,
-}
-
-/// The state of one slot. Each slot has cache lines of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct SlotState {
-    held: Mutex<Held>,
-    /// Since when it is busy with one message, in nanoseconds on the clock of [`Shared`]; 0 if it is not.
-    busy: AtomicU64,
-}
-
-struct Shared {
-    queued: Mutex<Queued>,
-    some_work: Notify,
-    results: Mutex<Results>,
-    some_finished: Notify,
-    /// A handler blocks its thread, and slots may be set aside on that thread.
-    some_blocked: Notify,
-    states: Box<[SlotState]>,
-    began: Instant,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// Puts claims into the queue, behind the others or before them, and wakes idle slots.
-    fn put(&self, claims: impl IntoIterator<Item = (Instant, Claims)>, first: bool) -> usize {
-        let mut queued = locked(&self.queued);
-        let mut added = 0;
-        for claims in claims.into_iter().filter(|(_, claims)| !claims.is_empty()) {
-            added += claims.1.len();
-            match first {
-                true => queued.waiting.push_front(claims),
-                false => queued.waiting.push_back(claims),
-            }
-        }
-        queued.count += added;
-        let wake = added.min(queued.idle);
-        queued.idle -= wake;
-        drop(queued);
-        for _ in 0..wake {
-            self.some_work.notify_one();
-        }
-        added
-    }
-
-    fn hand_in(&self, finished: Vec<Finished>) {
-        if !finished.is_empty() {
-            locked(&self.results).finished.push(finished);
-            self.some_finished.notify_one();
-        }
-    }
-
-    fn nanos(&self, time: Instant) -> u64 {
-        time.saturating_duration_since(self.began).as_nanos() as u64 + 1
-    }
-
-    /// For how long each busy slot has been busy with its message.
-    fn busy(&self, now: Instant) -> impl Iterator<Item = (&SlotState, Duration)> {
-        let now = self.nanos(now);
-        let since = |state: &SlotState| state.busy.load(Ordering::Relaxed);
-        let busy = self.states.iter().map(move |state| (state, since(state)));
-        let busy = busy.filter(|(_, since)| *since > 0);
-        busy.map(move |(state, since)| (state, Duration::from_nanos(now.saturating_sub(since))))
-    }
+/// A message that was handed out.
+struct Next {
+    claim: Claim,
+    message: Result<Message, Bytes>,
+    /// What the clock of Redis showed, and when, if it can expire.
+    redis: Option<(u64, Instant)>,
+    /// Its bound, since when it waits, and room for it, if only so many of its kind may run.
+    bounded: Option<(Limit, Instant, Claims)>,
 }
 
 /// A fixed number of slots, each with a handler.
@@ -144,8 +54,9 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(count: usize, routing: &Routing, session: &Arc<Session>) -> Slots {
+        let kinds = (0..routing.policies.count).map(|_| Bounded::default()).collect();
         let shared = Arc::new(Shared {
-            queued: Mutex::default(),
+            queued: Mutex::new(Queued { kinds, ..Queued::default() }),
             some_work: Notify::new(),
             results: Mutex::default(),
             some_finished: Notify::new(),
@@ -178,6 +89,11 @@ impl Slots {
         self.inside
     }
 
+    /// Claims that wait for others of their kind: no slot can start them now.
+    pub(super) fn aside(&self) -> usize {
+        locked(&self.shared.queued).aside
+    }
+
     /// Handlers that run.
     pub(super) fn running(&self) -> usize {
         self.shared.busy(self.shared.began).count()
@@ -191,7 +107,10 @@ impl Slots {
     /// How long the oldest claim has waited for a slot.
     pub(super) fn waited(&self, now: Instant) -> Option<Duration> {
         let queued = locked(&self.shared.queued);
-        queued.waiting.front().map(|(since, _)| now.saturating_duration_since(*since))
+        let fronts = queued.kinds.iter().filter_map(|kind| kind.aside.front());
+        let oldest =
+            queued.waiting.front().into_iter().chain(fronts).map(|(since, _)| *since).min();
+        oldest.map(|since| now.saturating_duration_since(since))
     }
 
     /// Waits until something is finished.
@@ -219,6 +138,10 @@ impl Slots {
         let mut queued = locked(&self.shared.queued);
         queued.count = 0;
         let mut back: Vec<Claims> = queued.waiting.drain(..).map(|(_, claims)| claims).collect();
+        queued.aside = 0;
+        back.extend(
+            queued.kinds.iter_mut().flat_map(|kind| kind.aside.drain(..)).map(|(_, claims)| claims),
+        );
         drop(queued);
         let states = self.shared.states.iter();
         back.extend(states.filter_map(|state| Some(locked(&state.held).claims.take()?.1)));
@@ -320,7 +243,8 @@ impl Slot {
         let began = Instant::now();
         let (mut now, mut trusted, mut count, mut result) = (began, None, 0u32, None);
         let policies = self.policies.clone();
-        while let Some((claim, message, redis_ms)) = self.exchange(result.take(), now) {
+        while let Some(next) = self.exchange(result.take(), now) {
+            let Next { claim, message, redis, bounded } = next;
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
                 if !self.session.trust.holds() {
@@ -334,12 +258,17 @@ impl Slot {
             }
             let (kind, outcome) = match message {
                 Ok(message) => {
+                    // It ends behind the handler, also if that panics or is stopped.
+                    let (message, _permit) = match bounded {
+                        None => (message, None),
+                        Some(bounded) => match self.permit(bounded, message) {
+                            Some((message, permit)) => (message, Some(permit)),
+                            None => continue,
+                        },
+                    };
                     let policy = policies.of(message.kind());
-                    let permit = self.permit(policy).await;
-                    // It may have waited.
-                    now = if permit.is_some() { Instant::now() } else { now };
                     let kind = message.kind().map(Box::from);
-                    (kind, self.handle(handler, message, policy, now, redis_ms).await)
+                    (kind, self.handle(handler, message, policy, now, redis).await)
                 }
                 Err(_) => (None, unreadable()),
             };
@@ -363,19 +292,38 @@ impl Slot {
 
     /// Keeps a result, and hands out the next message. The slot is busy with it from now on. With a message that can expire
     /// comes what the clock of Redis shows.
-    fn exchange(
-        &self,
-        result: Option<Finished>,
-        now: Instant,
-    ) -> Option<(Claim, Result<Message, Bytes>, Option<u64>)> {
+    fn exchange(&self, result: Option<Finished>, now: Instant) -> Option<Next> {
         let mut held = locked(&self.state().held);
         held.finished.extend(result);
-        let claims = &mut held.claims.as_mut()?.1;
+        let (since, claims) = held.claims.as_mut()?;
         let (claim, message) = claims.hand_out()?;
-        let expires = message.as_ref().is_ok_and(|message| message.expires_ms().is_some());
-        let redis_ms = expires.then(|| claims.now_ms(now));
+        let (mut redis, mut bounded) = (None, None);
+        if let Ok(message) = &message {
+            redis = message.expires_ms().map(|_| (claims.now_ms(now), now));
+            let limit = self.policies.of(message.kind()).limit;
+            bounded = limit.map(|limit| (limit, *since, claims.of_block()));
+        }
         self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
-        Some((claim, message, redis_ms))
+        Some(Next { claim, message, redis, bounded })
+    }
+
+    /// The permission to handle a message of a kind of which only so many may run. If too many of them run, it is set aside.
+    fn permit(
+        &mut self,
+        (limit, since, claims): (Limit, Instant, Claims),
+        message: Message,
+    ) -> Option<(Message, Permit)> {
+        let claim = self.running.take()?;
+        match self.shared.permit(limit) {
+            Some(permit) => {
+                self.running = Some(claim);
+                Some((message, permit))
+            }
+            None => {
+                self.shared.set_aside(limit, (since, claims.with(claim, message)));
+                None
+            }
+        }
     }
 
     /// Handles one message, and decides what follows.
@@ -385,9 +333,11 @@ impl Slot {
         message: Message,
         policy: &Policy,
         now: Instant,
-        redis_ms: Option<u64>,
+        redis: Option<(u64, Instant)>,
     ) -> Outcome {
         let (tries, own) = (message.tries, message.retries_max());
+        let redis_ms =
+            redis.map(|(ms, at)| ms + now.saturating_duration_since(at).as_millis() as u64);
         let expired = message.expires_ms().zip(redis_ms).filter(|(expires, ms)| ms > expires);
         let outcome = match expired {
             Some((expires, ms)) => {
@@ -400,17 +350,6 @@ impl Slot {
             None => outcome,
             Some(_) => policy.decide(outcome, tries, own, rand::random()),
         }
-    }
-
-    /// The permission to handle one more of this kind, if their number is bounded. While it waits, others have what is in
-    /// hand.
-    async fn permit(&self, policy: &Policy) -> Option<OwnedSemaphorePermit> {
-        let permits = policy.permits.clone()?;
-        if let Ok(permit) = permits.clone().try_acquire_owned() {
-            return Some(permit);
-        }
-        self.put_back();
-        permits.acquire_owned().await.ok()
     }
 
     /// Hands in what is done, and puts the rest back into the queue.

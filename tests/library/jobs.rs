@@ -452,4 +452,117 @@ async fn what_is_out_of_range_is_named() {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert!(fleet.crons().set("Bad Name", &Cron::new("@daily")).await.is_err());
+    let second = Duration::from_secs(1);
+    let never = NewMessage::from("x").after(2 * second).expires_in(second);
+    assert!(matches!(fleet.send(never).await, Err(Error::Config { field: "expires", .. })));
+}
+
+/// A lane that is full holds up the entries of that lane, and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_lane_holds_up_only_its_own_entries() {
+    let server = Server::any();
+    let mut config = config();
+    config.backlog_max = Some(2);
+    let member = member(&server).config(config).start().await.expect("joins");
+    let fleet = member.fleet();
+    fleet.pause(Lane::Low).await.expect("answers");
+    fleet.sender().lane(Lane::Low).send_all(&["a".into(), "b".into()]).await.expect("sent");
+    // By its name it comes first.
+    let full = Cron::new("every 1s").lane(Lane::Low).message("full");
+    fleet.crons().set("a-full", &full).await.expect("set");
+    let free = Cron::new("every 1s").lane(Lane::High).message("free");
+    fleet.crons().set("b-free", &free).await.expect("set");
+    until("the other to fire", async || fleet.status().await.expect("answers").lanes.high == 2)
+        .await;
+    assert_eq!(fleet.status().await.expect("answers").lanes.low, 2);
+    stop([member]).await;
+}
+
+/// The list goes on although the last one that was read is gone, and all others have the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_goes_on_behind_one_that_is_gone() {
+    let server = Server::any();
+    let fleet = fleet(&server).await;
+    let at = SystemTime::now() + Duration::from_secs(3600);
+    let mut ids = Vec::new();
+    for n in 0..30 {
+        ids.push(fleet.send(NewMessage::from(n.to_string()).at(at)).await.expect("sent").id);
+    }
+    let (mut cursor, mut listed) = (ScheduleCursor::default(), 0);
+    loop {
+        let page = fleet.schedule().page(&mut cursor, 10).await.expect("answers");
+        let Some(last) = page.last() else { break };
+        listed += page.len();
+        fleet.schedule().cancel(&last.id).await.expect("answers");
+    }
+    assert_eq!(listed, 30);
+}
+
+/// What was put back to work does not expire: somebody wants it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_put_back_does_not_expire() {
+    let server = Server::any();
+    let failing = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let fails = failing.clone();
+    let handler = move |_: Message, _: Context| {
+        let fails = fails.load(Ordering::SeqCst);
+        async move { if fails { Outcome::failed("not now") } else { Outcome::done() } }
+    };
+    let member = member(&server).handle(handler).start().await.expect("joins");
+    let fleet = member.fleet();
+    let message = NewMessage::from("x").with_kind("k").expires_in(Duration::from_millis(1500));
+    fleet.send(message).await.expect("sent");
+    settled(&member, 1).await;
+    let page = fleet.errors().page(&mut artel::Cursor::default(), 10).await;
+    let record = page.expect("answers").remove(0);
+    assert_eq!(record.cause, Cause::Handler);
+    let after = record.generated_at + Duration::from_millis(1600);
+    until("its time to be over", async || fleet.now().await.expect("answers") > after).await;
+    failing.store(false, Ordering::SeqCst);
+    let back = fleet.errors().requeue(None).put_back(&[record]).await.expect("put back");
+    assert_eq!(back.messages, 1);
+    settled(&member, 2).await;
+    let left = errors(&server).await;
+    assert_eq!(fleet.status().await.expect("answers").messages.done, 1, "{left:?}");
+    stop([member]).await;
+}
+
+/// Another program, or a renamed one, that declares the same entry changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_declares_an_entry_is_no_difference() {
+    let server = Server::any();
+    let (fleet, cron) = (fleet(&server).await, Cron::new("@daily").message("x"));
+    fleet.crons().declare("nightly", &cron, "one").await.expect("set");
+    let again = fleet.crons().declare("nightly", &cron, "two").await.expect("set");
+    assert_eq!(again, artel::CronSet::Same);
+    assert_eq!(fleet.crons().list().await.expect("answers")[0].by, "one");
+}
+
+/// The only other worker is drained: a leader that works alone does it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_beside_a_drained_worker_works() {
+    let server = Server::any();
+    let mut config = config();
+    config.leader_works = artel::LeaderWorks::Alone;
+    config.messages_max = Some(0);
+    let leader = member(&server)
+        .config(config)
+        .generate(|_: artel::Tick| async { Vec::<NewMessage>::new() })
+        .handle(|_: Message, _: Context| async {})
+        .start()
+        .await
+        .expect("joins");
+    let fleet = leader.fleet().clone();
+    until("it leads", async || fleet.status().await.expect("answers").generator.is_some()).await;
+    let worker =
+        member(&server).handle(|_: Message, _: Context| async {}).start().await.expect("joins");
+    fleet.drain(&worker.id().expect("joined")).await.expect("answers");
+    until("it is known", async || {
+        let status = fleet.status().await.expect("answers");
+        status.members.iter().any(|it| it.is_drained && !it.works)
+    })
+    .await;
+    fleet.send("x").await.expect("sent");
+    settled(&leader, 1).await;
+    stop([leader, worker]).await;
 }

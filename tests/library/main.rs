@@ -11,6 +11,7 @@ mod hub; // notices on an event hub
 mod inspect; // where a message is, what effects wrote, the end of a fleet
 mod jobs; // retries, delays, periodic entries, follow-ups, orders
 mod kinds; // a handler for each kind, and handlers without Redis
+mod kinds_bounded; // only so many of a kind at once
 mod leading; // who leads and works, and what a successor gets
 mod locks; // one holder, which ends with its session
 mod packs; // batches that travel as one string

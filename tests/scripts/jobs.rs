@@ -262,6 +262,28 @@ fn nothing_follows_an_outcome_whose_effect_failed() {
     });
 }
 
+/// Large messages that are due together are read one by one, not thirty at a time only to leave most of them.
+#[test]
+fn what_is_due_is_read_within_the_bound_of_bytes() {
+    on_each_server(|lab| {
+        lab.join("w");
+        let (scheduled, later) = (lab.key("scheduled"), lab.key("later"));
+        let large = "x".repeat(300_000);
+        for n in 0..12 {
+            let id = format!("sz-{n:02}");
+            let () = lab.redis(&["ZADD", &scheduled, "1", &id]);
+            let payload = if n < 5 { "small" } else { large.as_str() };
+            let () = lab.redis(&["HSET", &later, &id, &format!("1n-|{id}|1|9|{payload}")]);
+        }
+        let mut calls = Vec::new();
+        while lab.redis::<u64>(&["ZCARD", &scheduled]) > 0 {
+            calls.push(lab.promote("w").at(1).to_owned());
+        }
+        // A MiB holds three of the large ones, and one more may begin within it.
+        assert_eq!(calls, ["9", "3"]);
+    });
+}
+
 /// Bad input: nothing is added, and the answer says which one and why.
 #[test]
 fn what_cannot_be_added_is_refused_whole() {
@@ -383,6 +405,14 @@ fn entries_are_bounded() {
         let () = lab.redis(&["HSET", &crons, "e1", "7|"]);
         assert_eq!(lab.send(&more), "ok");
         assert_eq!(lab.redis::<Vec<String>>(&["HKEYS", &crons]).len(), 3);
+        // One that was removed just now makes room, too, and keeps its revision.
+        let rev: String = lab.redis(&["HGET", &crons, "e0"]);
+        let rev = rev.split('|').next().expect("a revision").to_owned();
+        let remove = lab.cron_set_call("e0", "", &rev);
+        assert_eq!(lab.send(&remove), "ok");
+        let again = lab.cron_set_call("again", "{}", "0");
+        assert_eq!(lab.send(&again), "ok");
+        assert_eq!(lab.redis::<Vec<String>>(&["HKEYS", &crons]).len(), 4);
     });
 }
 
@@ -419,5 +449,53 @@ fn a_late_order_is_not_followed() {
         lab.send(&leave);
         let control = lab.key("control");
         assert_eq!(lab.redis::<u64>(&["EXISTS", &control]), 0);
+    });
+}
+
+/// Somebody gave a key another type: nothing of a call happens, and effects are not repeated with it.
+#[test]
+fn a_key_of_another_type_refuses_a_settle_before_its_effects() {
+    on_each_server(|lab| {
+        lab.join("w");
+        for n in 1..=3 {
+            lab.post_one("a", n, &json!({"kind": "k"}), "");
+        }
+        let fetched = lab.fetch("w", 1, 3, NOBODY);
+        let (later, n) = (lab.key("later"), lab.key("data:n"));
+        let () = lab.redis(&["SET", &later, "a text"]);
+        let named = [(0, "r", "0".to_owned()), (1, "d", String::new())];
+        let mut settle = lab.settle_jobs_call("w", 1, fetched.at(1), "-", &named, &[]);
+        settle.keys.push(n.clone());
+        let effects = settle.args.len() - 1;
+        settle.args[effects] = "1".to_owned();
+        settle.args.extend(["1", "INCRBY", "1", "1", ""].map(str::to_owned));
+        for _ in 0..3 {
+            assert!(lab.try_send(&settle).is_err());
+        }
+        assert_eq!(lab.redis::<Option<u64>>(&["GET", &n]), None);
+        let () = lab.redis(&["DEL", &later]);
+        assert_eq!(lab.send(&settle), "ok");
+        assert_eq!(lab.redis::<Option<u64>>(&["GET", &n]), Some(1));
+        let later = (lab.count("claimed"), lab.count("retried"));
+        assert_eq!(later, (1, 1));
+        lab.assert_clean();
+    });
+}
+
+/// A counter that is not a number refuses to cancel, and the message stays.
+#[test]
+fn a_cancellation_that_cannot_be_counted_changes_nothing() {
+    on_each_server(|lab| {
+        lab.join("w");
+        let id = lab.post_one("a", 1, &Json::Null, "+60000");
+        let counts = lab.key("counts");
+        let () = lab.redis(&["HSET", &counts, "forgotten", "many"]);
+        let known = lab.due(&id).expect("it is scheduled");
+        let cancel = lab.alter_call(&id, &known, "cancel");
+        assert_eq!(lab.send(&cancel), "refused");
+        assert!(lab.due(&id).is_some());
+        let () = lab.redis(&["HDEL", &counts, "forgotten"]);
+        assert_eq!(lab.send(&cancel), "ok");
+        lab.assert_clean();
     });
 }

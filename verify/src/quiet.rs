@@ -72,27 +72,7 @@ impl Director<'_> {
                 break;
             }
             if begun.elapsed() > most {
-                let leads = last.as_ref().is_some_and(|now| now.leads.is_some());
-                let what = format!(
-                    "{} s after the last fault, {} of {members} members take part, {} leads and {} flows",
-                    most.as_secs(),
-                    last.as_ref().map_or(0, |now| now.members),
-                    if leads { "one" } else { "nobody" },
-                    if flows { "work" } else { "nothing" },
-                );
-                if self.stage.server.is_none() && self.watch.counts.is_empty() {
-                    return Err(Trouble::NotStarted(what));
-                }
-                let late = last.as_ref().map_or(0, |now| now.overdue_ms);
-                match late >= OVERDUE_MS && leads && flows && here {
-                    true => {
-                        let what =
-                            format!("a message that waits for a time is overdue by {late} ms");
-                        self.watch.checker.blame(Invariant::NotLate, what, Vec::new());
-                    }
-                    false => self.watch.checker.blame(Invariant::Heals, what, Vec::new()),
-                }
-                return Ok(());
+                return self.not_healed(most, last.as_ref(), flows && here);
             }
             tell(&self.progress(doing));
             std::thread::sleep(LOOK);
@@ -109,6 +89,36 @@ impl Director<'_> {
         self.watch.paths.drain_recovered |=
             self.watch.drained && self.stage.books.drains().is_ok_and(|drains| drains == 0);
         self.beat()
+    }
+
+    /// The fleet has not healed in time, or something is overdue. `goes_on`: all members take part, and work flows.
+    fn not_healed(
+        &mut self,
+        most: Duration,
+        last: Option<&Snapshot>,
+        goes_on: bool,
+    ) -> Result<(), Trouble> {
+        let leads = last.is_some_and(|now| now.leads.is_some());
+        let (members, late) = last.map_or((0, 0), |now| (now.members, now.overdue_ms));
+        let what = format!(
+            "{} s after the last fault, {members} of {} members take part, {} leads and {} flows",
+            most.as_secs(),
+            self.options.members,
+            if leads { "one" } else { "nobody" },
+            if goes_on { "work" } else { "nothing, or not everywhere," },
+        );
+        if self.stage.server.is_none() && self.watch.counts.is_empty() {
+            return Err(Trouble::NotStarted(what));
+        }
+        let (broken, what) = match late >= OVERDUE_MS && leads && goes_on {
+            true => {
+                let what = format!("a message that waits for a time is overdue by {late} ms");
+                (Invariant::NotLate, what)
+            }
+            false => (Invariant::Heals, what),
+        };
+        self.watch.checker.blame(broken, what, Vec::new());
+        Ok(())
     }
 
     /// After the first violation it is not worth waiting long for the rest.

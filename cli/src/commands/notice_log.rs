@@ -110,13 +110,28 @@ fn say(notice: Notice, label: &str) {
             "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
                  (docs/operations.md, \"Clocks\")"
         ),
+        Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
+        Notice::Missed { notices } => {
+            tracing::warn!(notices, "too many notices: some are not logged")
+        }
+        other => say_of_jobs(other),
+    }
+}
+
+/// Notices about messages that run again or wait for a time.
+fn say_of_jobs(notice: Notice) {
+    match notice {
         Notice::Retried { id, kind, attempt, retry, reason, after } => {
             let after = times::span(after);
             tracing::info!(%id, kind, attempt, retry, reason, after, "message will be retried");
         }
-        Notice::Snoozed { id, kind, attempt, after } => {
+        Notice::Snoozed { id, kind, attempt, reason: None, after } => {
             let after = times::span(after);
             tracing::debug!(%id, kind, attempt, after, "message is snoozed");
+        }
+        Notice::Snoozed { id, kind, attempt, reason: Some(reason), after } => {
+            let after = times::span(after);
+            tracing::warn!(%id, kind, attempt, reason, after, "message waits for a member that knows its kind");
         }
         Notice::Fired { entry, due } => {
             tracing::info!(entry, due = times::point(due), "periodic entry fired");
@@ -131,10 +146,6 @@ fn say(notice: Notice, label: &str) {
         ),
         Notice::Overdue { late } => {
             tracing::warn!(late = times::span(late), "a scheduled message is overdue");
-        }
-        Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
-        Notice::Missed { notices } => {
-            tracing::warn!(notices, "too many notices: some are not logged")
         }
         other => tracing::info!(?other, "notice"),
     }

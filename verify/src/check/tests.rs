@@ -1,7 +1,8 @@
 //! Every violation is found under its name, and a good history has no violation.
 
 use super::*;
-use crate::life::is_followed;
+use crate::life::{is_followed, retries, snoozes};
+use crate::member::ATTEMPTS_MAX;
 
 /// How the runs of a message are noted.
 #[derive(Clone, Copy)]
