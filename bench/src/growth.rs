@@ -182,13 +182,13 @@ async fn send(fleet: &Fleet, count: usize, bytes: usize) -> Result<()> {
 }
 
 /// Reads which calls Redis was busy with for long.
-struct Calls(MultiplexedConnection);
+pub(crate) struct Calls(MultiplexedConnection);
 
 impl Calls {
     /// Those that take longer than this are noted, in microseconds.
     const NOTED: usize = 100;
 
-    async fn watch(url: &str) -> Result<Calls> {
+    pub(crate) async fn watch(url: &str) -> Result<Calls> {
         let mut connection = connect(url).await?;
         let mut watch = redis::pipe();
         watch.cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(Calls::NOTED);
@@ -198,7 +198,7 @@ impl Calls {
         Ok(Calls(connection))
     }
 
-    async fn longest_ms(mut self) -> Result<f64> {
+    pub(crate) async fn longest_ms(mut self) -> Result<f64> {
         let calls: Vec<Vec<redis::Value>> =
             redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.0).await?;
         // Asking is not one of them: `SLOWLOG RESET` itself takes milliseconds.

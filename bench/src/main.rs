@@ -7,6 +7,7 @@ mod flow;
 mod growth;
 mod handlers;
 mod idle;
+mod jobs;
 mod report;
 mod signals;
 
@@ -23,7 +24,8 @@ use crate::idle::Part;
 use crate::report::{Goal, Series, Table};
 use crate::signals::Signals;
 
-const USAGE: &str = "usage: artel-bench [signals|growth] [--rounds N]   (default 5, at least 1)";
+const USAGE: &str =
+    "usage: artel-bench [signals|growth|jobs] [--rounds N]   (default 5, at least 1)";
 
 /// Push to handler start, a value per round each.
 #[derive(Default)]
@@ -76,6 +78,8 @@ enum What {
     Signals,
     /// The cost of growth.
     Growth,
+    /// Delays and retries.
+    Jobs,
 }
 
 /// How many rounds, and of what?
@@ -84,6 +88,7 @@ fn rounds() -> Option<(usize, What)> {
     let what = match args.first().map(String::as_str) {
         Some("signals") => What::Signals,
         Some("growth") => What::Growth,
+        Some("jobs") => What::Jobs,
         _ => What::Everything,
     };
     if what != What::Everything {
@@ -97,8 +102,10 @@ fn rounds() -> Option<(usize, What)> {
 }
 
 async fn run(rounds: usize, what: What) -> Result<bool> {
-    if what == What::Growth {
-        return growth::run(rounds).await;
+    match what {
+        What::Growth => return growth::run(rounds).await,
+        What::Jobs => return jobs::run(rounds).await,
+        What::Everything | What::Signals => {}
     }
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     let server = Server::with(kind, &["--appendonly", "no"]);

@@ -1,13 +1,15 @@
 //! BullMQ's own Rust port: `add_bulk` of 1,000, concurrency 200, completed jobs are removed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bullmq::options::RedisConnectionOptions;
-use bullmq::types::RemoveOnFinish;
+use bullmq::types::{BackoffStrategy, RemoveOnFinish};
 use bullmq::worker::CancellationToken;
 use bullmq::{BulkJob, Job, Queue, QueueOptions, Worker, WorkerOptions};
 
+use crate::jobs::{BACKOFF, COUNT, DELAY, Noted};
 use crate::load::{Ear, Ran, Result, Tally, slots, texts};
 
 const QUEUE: &str = "peers";
@@ -72,6 +74,56 @@ pub(crate) async fn latency(url: &str) -> Result<Vec<Duration>> {
     worker.close(0).await?;
     queue.close().await;
     latencies
+}
+
+/// All jobs are sent for later. How long sending took, and handling once they were due.
+pub(crate) async fn delayed(url: &str, noted: &Noted) -> Result<Duration> {
+    let (queue, began) = (open(url).await?, Instant::now());
+    for _ in 0..COUNT / BATCH {
+        let jobs = (0..BATCH).map(|_| BulkJob::new(JOB, noted.due()).delay(DELAY)).collect();
+        queue.add_bulk(jobs).await?;
+    }
+    let (sent, own) = (began.elapsed(), noted.clone());
+    let worker = start(url, move |job| {
+        own.begins(job.data().as_str().unwrap_or_default());
+        own.done.fetch_add(1, Ordering::Relaxed);
+    })
+    .await?;
+    tokio::time::sleep(DELAY.saturating_sub(began.elapsed())).await;
+    let took = noted.until_done(COUNT).await?;
+    worker.close(0).await?;
+    queue.close().await;
+    Ok(sent + took)
+}
+
+/// Every job fails once, and is retried after a while.
+pub(crate) async fn retried(url: &str, noted: &Noted) -> Result<Duration> {
+    let queue = open(url).await?;
+    for _ in 0..COUNT / BATCH {
+        let again = || BackoffStrategy::Fixed(BACKOFF.as_millis() as u64);
+        let job = |n: usize| BulkJob::new(JOB, n.to_string()).attempts(2).backoff(again());
+        queue.add_bulk((0..BATCH).map(job).collect()).await?;
+    }
+    let own = noted.clone();
+    let options = WorkerOptions::new()
+        .connection(RedisConnectionOptions::new().url(url))
+        .concurrency(CONCURRENCY)
+        .remove_on_complete(RemoveOnFinish::Bool(true));
+    let handle = move |job: Job, _: CancellationToken| {
+        let first = job.attempts_made() == 0;
+        own.done.fetch_add(usize::from(!first), Ordering::Relaxed);
+        async move {
+            if first {
+                return Err(bullmq::Error::InvalidConfig("once".to_owned()));
+            }
+            Ok(serde_json::Value::Null)
+        }
+    };
+    let worker = Worker::with_options(QUEUE, handle, options).await?;
+    let took = noted.until_done(COUNT).await?;
+    worker.close(0).await?;
+    queue.close().await;
+    Ok(took)
 }
 
 async fn open(url: &str) -> Result<Arc<Queue>> {

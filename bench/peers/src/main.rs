@@ -5,6 +5,7 @@ mod apalis;
 mod artel;
 mod bullmq;
 mod external;
+mod jobs;
 mod load;
 mod peer;
 mod plot;
@@ -26,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// What the step before left behind ends meanwhile: connections that close, tasks that stop.
 const SETTLE: Duration = Duration::from_millis(200);
 
-const USAGE: &str = "usage: artel-queue-peers [--rounds N] [--only name,name] [--plot FILE]";
+const USAGE: &str = "usage: artel-queue-peers [jobs] [--rounds N] [--only name,name] [--plot FILE]";
 
 /// What to do.
 struct Options {
@@ -62,7 +63,12 @@ impl Options {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let options = Options::read(std::env::args().skip(1))?;
+    let mut args = std::env::args().skip(1).peekable();
+    let only_jobs = args.next_if(|arg| arg == "jobs").is_some();
+    let options = Options::read(args)?;
+    if only_jobs {
+        return jobs::run(options.rounds).await;
+    }
     let server = Server::with(Kind::Redis, &["--appendonly", "no"]);
     let url = server.url();
     let mut gauge = Gauge::open(&url)?;
