@@ -166,10 +166,16 @@ impl Books {
 
     /// How many milliseconds the wall clock of Redis is ahead of ours.
     pub(crate) fn clock_off(&mut self) -> RedisResult<i64> {
-        let (seconds, micros): (i64, i64) =
-            self.with(|connection| redis::cmd("TIME").query(connection))?;
+        let theirs = self.time()?;
         let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Ok(seconds * 1000 + micros / 1000 - ours.unwrap_or_default().as_millis() as i64)
+        Ok((theirs / 1000) as i64 - ours.unwrap_or_default().as_millis() as i64)
+    }
+
+    /// What the clock of Redis shows, µs since 1970.
+    pub(crate) fn time(&mut self) -> RedisResult<u64> {
+        let (seconds, micros): (u64, u64) =
+            self.with(|connection| redis::cmd("TIME").query(connection))?;
+        Ok(seconds * 1_000_000 + micros)
     }
 
     /// Removes a key under which nobody sends a message any more.

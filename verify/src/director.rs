@@ -120,9 +120,7 @@ pub fn run(
         watch: Watch::new(lossy),
         missing,
     };
-    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let wall_us = wall.unwrap_or_default().as_micros() as u64;
-    director.watch.checker.set_wall(wall_us.saturating_sub(history::now()));
+    director.read_clock()?;
     director.watch.checker.unledgered = options.keeps(QUIET_EVERY) != Keeps::Always;
     let begun = Instant::now();
     if let Err(trouble) = director.perform(tell).and_then(|()| director.settle(tell)) {

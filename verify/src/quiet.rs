@@ -79,6 +79,7 @@ impl Director<'_> {
         }
         if self.watch.checker.clock_right(history::now()) {
             self.again(Books::bring_forward)?;
+            self.read_clock()?;
         }
         if let Some(last) = self.again(Books::last)? {
             self.watch.checker.accepted(last);
@@ -89,6 +90,13 @@ impl Director<'_> {
         self.watch.paths.drain_recovered |=
             self.watch.drained && self.stage.books.drains().is_ok_and(|drains| drains == 0);
         self.beat()
+    }
+
+    /// Tells the checker what the clock of Redis shows.
+    pub(crate) fn read_clock(&mut self) -> Result<(), Trouble> {
+        let time = self.again(Books::time)?;
+        self.watch.checker.clock_shows(history::now(), time);
+        Ok(())
     }
 
     /// The fleet has not healed in time, or something is overdue. `goes_on`: all members take part, and work flows.

@@ -86,12 +86,16 @@ impl Checker {
                 let cancelled = self.jobs.cancels.contains(&id) && !book.handled.has(id.1);
                 let forgotten = cancelled || (self.jobs.is_noise(id) && is_failed(id));
                 let failed = kept.contains(&id) || forgotten;
+                let last = self.last_started(id);
+                let ended = match last {
+                    1 => book.handled.has(id.1),
+                    again => self.handled_again.contains(&(id, again)),
+                };
                 let attempt = match self.recorded_again.get(&id) {
                     Some(attempt) => *attempt,
                     None if book.recorded.has(id.1) => 1,
-                    // Its last worker died, perhaps before it started.
-                    None if failed && !is_failed(id) => self.last_started(id).max(ATTEMPTS_MAX),
-                    None => self.last_started(id),
+                    None if failed && !(is_failed(id) && ended) => self.given_up_in(id, last),
+                    None => last,
                 };
                 assumed.push(Settled { id, failed, attempt });
             }
@@ -104,6 +108,11 @@ impl Checker {
     fn last_started(&self, id: Id) -> u32 {
         let most = ATTEMPTS_MAX + retries(id) + snoozes(id);
         (2..=most).rev().find(|attempt| self.attempts.contains(&(id, *attempt))).unwrap_or(1)
+    }
+
+    /// The attempt in which a message was given up: its last workers died, perhaps before they started it.
+    fn given_up_in(&self, id: Id, last: u32) -> u32 {
+        last.max(ATTEMPTS_MAX + self.jobs.run_again(id, last))
     }
 
     /// Checks the outcomes of the messages of one term, or of one sender.

@@ -17,6 +17,23 @@ const SLACK_US: u64 = 2_000;
 /// Wall clocks are corrected now and then.
 const WALL_SLACK_US: u64 = 500_000;
 
+/// A time in which the clock of Redis went evenly.
+#[derive(Clone, Copy, Debug)]
+struct Even {
+    since: u64,
+    /// What has to be added to our time, µs, to get the time of Redis since 1970.
+    ahead_us: u64,
+    until: u64,
+}
+
+impl Even {
+    /// Does the clock of Redis show this second in it?
+    fn shows(&self, second: u64) -> bool {
+        let time = second * 1_000_000;
+        self.since + self.ahead_us <= time && time <= self.until.saturating_add(self.ahead_us)
+    }
+}
+
 /// What was seen of messages that run again, wait for a time, or follow others.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
@@ -33,8 +50,8 @@ pub(crate) struct Jobs {
     pub(super) forgotten: i64,
     /// When periodic entries were declared, by number.
     declared: HashMap<u32, u64>,
-    /// What has to be added to our time, µs, to get the time since 1970.
-    wall_us: u64,
+    /// The times in which the clock of Redis went evenly.
+    even: Vec<Even>,
     /// Since when the clock of Redis is wrong, and the times at which it was.
     clock_wrong: Option<u64>,
     clocks: Vec<(u64, u64)>,
@@ -47,6 +64,12 @@ impl Jobs {
         !open && !self.clocks.iter().any(|(begin, end)| *begin <= to && from <= *end)
     }
 
+    /// How often a message was retried and snoozed, if this attempt is the last that began.
+    pub(super) fn run_again(&self, id: Id, attempt: u32) -> u32 {
+        let (retried, snoozed) = self.counted.get(&(id, attempt)).copied().unwrap_or_default();
+        retried + snoozed + u32::from(self.again.contains(&(id, attempt)))
+    }
+
     /// Is this a message whose failure is not kept, if its handler fails it?
     pub(super) fn is_noise(&self, id: Id) -> bool {
         self.noise.contains(&id)
@@ -57,18 +80,22 @@ impl Checker {
     /// The clock of Redis may be wrong from now on.
     pub(crate) fn clock_wrong(&mut self, now: u64) {
         self.jobs.clock_wrong.get_or_insert(now);
+        if let Some(last) = self.jobs.even.last_mut() {
+            last.until = last.until.min(now);
+        }
     }
 
-    /// It is right again. Was it wrong before?
+    /// It goes evenly again, though it may show another time than before. Was it wrong before?
     pub(crate) fn clock_right(&mut self, now: u64) -> bool {
         let since = self.jobs.clock_wrong.take();
         self.jobs.clocks.extend(since.map(|since| (since, now)));
         since.is_some()
     }
 
-    /// What has to be added to our time, µs, to get the time since 1970.
-    pub(crate) fn set_wall(&mut self, wall_us: u64) {
-        self.jobs.wall_us = wall_us;
+    /// At this time of ours, the clock of Redis shows this, µs since 1970.
+    pub(crate) fn clock_shows(&mut self, now: u64, redis_us: u64) {
+        let ahead_us = redis_us.saturating_sub(now);
+        self.jobs.even.push(Even { since: now, ahead_us, until: u64::MAX });
     }
 
     /// A sender is about to declare the periodic entries with this number.
@@ -80,15 +107,14 @@ impl Checker {
     pub(super) fn is_time_for(&mut self, id: Id, time: u64) {
         let Source::Entry(_, number) = id.0 else { return };
         let Some(&declared) = self.jobs.declared.get(&number) else { return };
-        if self.jobs.wall_us == 0 || !self.jobs.clock_is_right(declared, time) {
-            return;
-        }
-        let (due, now) = (id.1 * 1_000_000, time + self.jobs.wall_us);
+        let even = self.jobs.even.iter().find(|it| it.since <= declared && time <= it.until);
+        let Some(&Even { ahead_us, .. }) = even else { return };
+        let (due, now) = (id.1 * 1_000_000, time + ahead_us);
         let name = id_text(id);
         if due > now + WALL_SLACK_US {
             let what = format!("{name} began {} ms before its time", (due - now) / 1000);
             self.blame(Invariant::NotBeforeItsTime, what, vec![name]);
-        } else if due + WALL_SLACK_US < declared + self.jobs.wall_us {
+        } else if due + WALL_SLACK_US < declared + ahead_us {
             let what = format!("{name} is for a time before its entry was declared");
             self.blame(Invariant::EntriesOnce, what, vec![name]);
         }
@@ -260,10 +286,8 @@ impl Checker {
             let all: Vec<u64> = book.known.iter().collect();
             for pair in all.windows(2) {
                 // These are times of Redis. Where its clock was wrong, times may be left out.
-                if pair[1] > pair[0] + 1
-                    && self.jobs.clocks.is_empty()
-                    && self.jobs.clock_wrong.is_none()
-                {
+                let even = |even: &Even| even.shows(pair[0]) && even.shows(pair[1]);
+                if pair[1] > pair[0] + 1 && self.jobs.even.iter().any(even) {
                     let what = format!("{source} did not fire between {} and {}", pair[0], pair[1]);
                     found.push((Invariant::EntriesOnce, what, vec![source.to_string()]));
                 }

@@ -1,7 +1,8 @@
 //! Every violation is found under its name, and a good history has no violation.
 
 use super::*;
-use crate::life::{is_followed, retries, snoozes};
+use crate::history::CatchUp;
+use crate::life::{is_followed, is_refused, retries, snoozes};
 use crate::member::ATTEMPTS_MAX;
 
 /// How the runs of a message are noted.
@@ -245,8 +246,9 @@ fn faults_of_jobs() -> Vec<(Invariant, Spoil)> {
             );
         }),
         (Invariant::EntriesOnce, |checker| {
+            checker.clock_shows(0, 0);
             for second in [7, 8, 10] {
-                let id = (Source::Entry(crate::history::CatchUp::All, 1), second);
+                let id = (Source::Entry(CatchUp::All, 1), second);
                 checker.settled(&Settled { id, failed: is_failed(id), attempt: 1 });
             }
         }),
@@ -267,6 +269,33 @@ fn times_are_not_judged_while_the_clock_of_redis_is_wrong() {
         checker.clock_right(1_300_000);
         assert_eq!(checker.violations.len(), blamed);
     }
+}
+
+/// The clock of Redis may be set to another time for good. Then its time counts, not ours.
+#[test]
+fn times_of_entries_are_times_of_redis() {
+    let entry = Source::Entry(CatchUp::All, 1);
+    let violations = |seconds: &[u64]| {
+        let mut checker = Checker::default();
+        checker.clock_shows(0, 900_000_000);
+        checker.clock_wrong(1_000_000);
+        checker.clock_right(3_000_000);
+        checker.clock_shows(3_000_000, 503_000_000);
+        checker.history("sender.1", 5_000_000, &Entry::Declares(1));
+        for second in seconds {
+            let maker = "cron:all-1".to_owned();
+            let id = (entry, *second);
+            let start = Entry::Start { id, attempt: 1, again: (0, 0), maker, made: 0 };
+            checker.history("m4.1", (*second - 500) * 1_000_000 + 1000, &start);
+        }
+        let mut found = Vec::new();
+        checker.finish_jobs(&mut found);
+        let found = found.into_iter().map(|(invariant, ..)| invariant);
+        checker.violations.iter().map(|one| one.invariant).chain(found).collect::<Vec<_>>()
+    };
+    assert_eq!(violations(&[506, 507, 508]), []);
+    assert_eq!(violations(&[504, 505, 506]), [Invariant::EntriesOnce], "before it was declared");
+    assert_eq!(violations(&[506, 508]), [Invariant::EntriesOnce], "one is missing");
 }
 
 #[test]
@@ -355,5 +384,36 @@ fn without_a_ledger_effects_and_counters_judge() {
             checker.violations.iter().map(|violation| violation.invariant).collect();
         assert_eq!(found, expected, "case {number}: {:?}", checker.violations);
         assert!(checker.seen.settled_without_ledger > 200);
+    }
+}
+
+/// Workers may die before they start a message: then no attempt of theirs was seen.
+#[test]
+fn without_a_ledger_a_retried_message_may_be_given_up() {
+    for (fails, seen) in [false, true].into_iter().flat_map(|fails| (0..3).map(move |n| (fails, n)))
+    {
+        let term = (1..).find(|term| {
+            let id = in_term(*term, 1);
+            retries(id) == 1 && snoozes(id) == 0 && is_failed(id) == fails && !is_refused(id)
+        });
+        let (term, again) = (term.expect("one"), (0, 0));
+        let (id, maker) = (in_term(term, 1), "m1.1".to_owned());
+        let second = Entry::Start { id, attempt: 2, again: (1, 0), maker: maker.clone(), made: 0 };
+        let mut checker = Checker { unledgered: true, ..Checker::default() };
+        checker.history("m1.1", 0, &Entry::Make { term, seq: 1, many: 1 });
+        checker.history("m9.1", 10, &Entry::Start { id, attempt: 1, again, maker, made: 0 });
+        checker.history("m9.1", 20, &Entry::Asks { id, attempt: 1, again });
+        if seen > 0 {
+            checker.history("m9.1", 30, &Entry::Again { id, attempt: 1 });
+        }
+        if seen > 1 {
+            checker.history("m9.1", 200_000, &second);
+        }
+        checker.history("taker.1", 9_000_000, &Entry::Took(id));
+        checker.accepted((term, 1));
+        let counts = ["generated", "failed", "taken"].map(|name| (name.to_owned(), 1));
+        let now = Snapshot { counts: counts.into(), state: 1, ..Snapshot::default() };
+        checker.finish(&now);
+        assert!(checker.violations.is_empty(), "{fails} {seen}: {:?}", checker.violations);
     }
 }
