@@ -112,7 +112,7 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
     let hint = match field {
         "fleet" => "try `--fleet orders`",
         "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
-        "dedup" | "kind" | "lane" | "due" | "message" => {
+        "dedup" | "kind" | "lane" | "due" | "message" | "retries" | "expires" => {
             "`artel send --help` shows what is allowed"
         }
         "cron" | "entry" => "`artel cron set --help` shows what is allowed",

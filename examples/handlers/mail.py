@@ -5,7 +5,9 @@ import json, sys
 for line in sys.stdin:
     message = json.loads(line)
     answer = {"id": message["id"]}
-    if "@" not in message["payload"]:
+    if message.get("kind") == "log":
+        print(message["payload"], file=sys.stderr)  # a command gets the messages of all kinds
+    elif "@" not in message["payload"]:
         answer.update(error="no address", failed=True)  # a verdict: never retried
     elif message["retry"] < 2:
         answer.update(error="the server is busy", retry=1)  # again after a second; true: after the back-off

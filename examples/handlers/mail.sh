@@ -1,5 +1,6 @@
 #!/bin/sh
 # Exit code 75: try again later. 65: failed, and never again. Anything else but 0: retried if --retries allows it.
+[ "$ARTEL_MESSAGE_KIND" = log ] && exec cat # a command gets the messages of all kinds
 read -r to
 echo "mail to $to, retry $ARTEL_RETRY"
 case "$to" in

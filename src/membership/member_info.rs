@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rand::seq::SliceRandom;
 
+use super::Orders;
 use crate::id::MemberId;
 use crate::store::{Call, Keys, Link, Reply, StoreError};
 
@@ -81,12 +82,11 @@ pub(crate) async fn another_handles(
     // Another sample each time: a member that was overlooked once is found soon.
     others.shuffle(&mut rand::rng());
     for id in others.into_iter().take(SAMPLE as usize) {
+        let call = Call::plain("HGET").arg(keys.member(id)).arg("handles");
+        let handles = link.call(&call, timeout).await?.into_text().is_ok_and(|it| it != "0");
         // A member that is drained has a handler and does not work.
-        let call = Call::plain("HMGET").arg(keys.member(id)).arg("handles").arg("works");
-        let fields = link.call(&call.reading(Reply::into_list), timeout).await?;
-        let mut fields = fields.into_iter().map(|field| field.into_text().ok());
-        let (handles, works) = (fields.next().flatten(), fields.next().flatten());
-        if handles.is_some_and(|handles| handles != "0") && works.as_deref() != Some("0") {
+        let call = Call::plain("HEXISTS").arg(keys.control()).arg(Orders::drain_field(id));
+        if handles && link.call(&call, timeout).await?.into_number()? == 0 {
             return Ok(true);
         }
     }

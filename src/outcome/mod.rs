@@ -170,8 +170,8 @@ impl Outcome {
     }
 
     /// Sends a message to the lane `normal`, exactly once, together with this outcome, or not at all. So a chain of
-    /// steps never loses or doubles a step. An outcome has at most 100 of them, with 1 MiB. A message that runs again
-    /// cannot be followed by others.
+    /// steps never loses or doubles a step. An outcome has at most 100 of them, with 1 MiB. While a message runs again
+    /// nothing follows; when it ends, also because its retries are used up, all of it does.
     pub fn then(self, message: impl Into<NewMessage>) -> Outcome {
         self.then_in(Lane::Normal, message)
     }
@@ -207,9 +207,6 @@ impl Outcome {
         if follow_ups.is_empty() {
             return Ok(());
         }
-        if matches!(self.how(), Some(How::Retry(_) | How::Snooze(_))) {
-            return Err("a message that runs again cannot be followed by others".to_owned());
-        }
         let (count, bytes) = (follow_ups.len(), self.follow_up_bytes());
         if count > FOLLOW_UPS_MAX {
             return Err(format!("{count} messages that follow are more than {FOLLOW_UPS_MAX}"));
@@ -222,6 +219,14 @@ impl Outcome {
             checked.map_err(|error| format!("a message that follows: {error}"))?;
         }
         Ok(())
+    }
+
+    /// The same, and nothing follows.
+    pub(crate) fn without_follow_ups(mut self) -> Outcome {
+        if let Some(details) = &mut self.details {
+            details.follow_ups.clear();
+        }
+        self
     }
 
     /// Is it done, and nothing belongs to it?

@@ -65,7 +65,8 @@ impl Policy {
     ) -> Outcome {
         let Some(how) = outcome.how_mut() else { return outcome };
         let (most, reason, asked, cause) = match how {
-            How::Done | How::Snooze(_) => return outcome,
+            How::Done => return outcome,
+            How::Snooze(_) => return outcome.without_follow_ups(),
             // A rolling deployment sends before all members know a kind. That is no retry: its handler has not seen it.
             How::Failed(failure) if failure.cause == Cause::Kind && own != Some(0) => {
                 if tries.snoozes < KIND_WAITS {
@@ -100,7 +101,11 @@ impl Policy {
             let (is_verdict, is_kept) = (true, !self.forget_failed);
             How::Failed(Failure { cause, reason, is_verdict, is_kept })
         };
-        outcome
+        // What follows belongs to the end: while the message runs again, nothing follows.
+        match outcome.is_retry() {
+            true => outcome.without_follow_ups(),
+            false => outcome,
+        }
     }
 }
 
@@ -187,6 +192,18 @@ mod tests {
         assert_eq!(after(decided(&policy(None), asked, 4, None)), Some(Duration::from_secs(77)));
         let third = decided(&policy(None), Outcome::retry("busy"), 2, None);
         assert_eq!(after(third), Some(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn nothing_follows_while_a_message_runs_again_and_all_of_it_when_it_ends() {
+        let accident = || Outcome::accident(Cause::Handler, "oh").then("next");
+        assert_eq!(decided(&policy(Some(1)), accident(), 0, None).messages().count(), 0);
+        assert_eq!(decided(&policy(Some(1)), accident(), 1, None).messages().count(), 1);
+        let asks = || Outcome::retry("busy").then("next");
+        assert_eq!(decided(&policy(Some(1)), asks(), 0, None).messages().count(), 0);
+        assert_eq!(decided(&policy(Some(1)), asks(), 1, None).messages().count(), 1);
+        let snooze = Outcome::snooze(Duration::from_secs(9)).then("next");
+        assert_eq!(decided(&policy(None), snooze, 0, None).messages().count(), 0);
     }
 
     #[test]

@@ -216,7 +216,7 @@ async fn an_outcome_that_cannot_be_recorded_fails_its_message() {
             "many" => (0..101).fold(Outcome::done(), |outcome, _| outcome.then("x")),
             "large" => Outcome::done().then("x".repeat(2 << 20)),
             "lane" => Outcome::done().then_in(Lane::Generated, "x"),
-            _ => Outcome::retry("again").then("x"),
+            _ => Outcome::failed("no").then("y".repeat(700_000)).then("z".repeat(700_000)),
         }
     };
     let member = member(&server).handle(handler).start().await.expect("joins");
@@ -225,7 +225,7 @@ async fn an_outcome_that_cannot_be_recorded_fails_its_message() {
     }
     settled(&member, 4).await;
     let reasons: Vec<String> = errors(&server).await.into_iter().map(|it| it.reason).collect();
-    for part in ["101 messages", "2097152 bytes", "generated", "runs again"] {
+    for part in ["101 messages", "2097152 bytes", "generated", "1400000 bytes"] {
         let found = reasons.iter().filter(|reason| reason.contains(part)).count();
         assert_eq!(found, 1, "{part}: {reasons:?}");
     }

@@ -86,6 +86,8 @@ async fn what_waits_for_its_own_kind_is_not_started() {
     fleet.sender().send_all(&of_kind("narrow", 6)).await.expect("sent");
     until("one of them to run", async || running.load(Ordering::SeqCst) == 1).await;
     first.stop();
+    let waiting = async || fleet.status().await.expect("answers").messages.waiting;
+    until("the others to be given back", async || waiting().await == 5).await;
     gate.add_permits(1);
     first.stopped().await;
     let status = fleet.status().await.expect("answers");

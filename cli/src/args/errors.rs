@@ -18,7 +18,8 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) since: Option<Duration>,
 
-    /// Only messages that failed for this cause: handler, attempts, decode, timeout or unread
+    /// Only messages that failed for this cause: handler, attempts,
+    /// decode, timeout, unread, kind, retries or expired
     #[arg(long, value_name = "CAUSE")]
     pub(crate) cause: Option<artel::Cause>,
 

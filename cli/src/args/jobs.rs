@@ -143,8 +143,7 @@ pub(crate) struct CronSetArgs {
     /// `every 90s`
     pub(crate) spec: String,
 
-    /// Its message [default: empty]
-    #[arg(default_value = "", hide_default_value = true)]
+    /// Its message
     pub(crate) message: String,
 
     /// Time zone of its times, such as Europe/Berlin
@@ -168,7 +167,7 @@ pub(crate) struct CronSetArgs {
     pub(crate) kind: Option<String>,
 
     /// How often its message is retried, instead of what the handler says
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) retries: Option<u32>,
 
     /// A message that nobody has started after this time fails

@@ -124,7 +124,7 @@ pub(crate) struct MemberArgs {
 
     /// How often a message is retried whose handler failed, crashed or ran too long [default: never;
     /// 10 times if the handler asks for it]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) retries: Option<u32>,
 
     /// How long a message waits before it is retried: the first and the longest delay, doubled each

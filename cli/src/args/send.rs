@@ -79,7 +79,8 @@ pub(crate) struct SendArgs {
     pub(crate) kind: Option<String>,
 
     /// Have the messages wait for this time before they start
-    #[arg(long = "in", value_name = "TIME", value_parser = values::time, conflicts_with = "at")]
+    #[arg(long = "in", value_name = "TIME", value_parser = values::time, conflicts_with = "at",
+          allow_hyphen_values = true)]
     pub(crate) delay: Option<Duration>,
 
     /// Have the messages wait until this time, such as 2026-12-24T18:00:00Z
@@ -91,7 +92,7 @@ pub(crate) struct SendArgs {
     pub(crate) expires: Option<Duration>,
 
     /// How often a message is retried, instead of what its handler says
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) retries: Option<u32>,
 
     /// Messages may be any bytes, also empty; by default only UTF-8 text is sent

@@ -42,8 +42,13 @@ pub(crate) async fn cron(place: &Place, command: &CronCommand) -> Result<u8, Fai
             };
             let entries = crons.list().await?;
             let next = entries.iter().find(|entry| entry.name == args.name);
-            let next = next.and_then(|entry| entry.next_at).map(times::point);
-            let next = next.map_or_else(String::new, |next| format!("; its next time is {next}"));
+            let next = match next {
+                Some(entry) if entry.is_paused => "; it is still paused".to_owned(),
+                Some(CronEntry { next_at: Some(next), .. }) => {
+                    format!("; its next time is {}", times::point(*next))
+                }
+                _ => String::new(),
+            };
             printer::remark(&format!("entry {} is {said}{next}", args.name));
         }
         CronCommand::Remove { names } => {

@@ -22,22 +22,22 @@ pub(crate) async fn pause(place: &Place, args: &PauseArgs) -> Result<u8, Failure
 
 pub(crate) async fn resume(place: &Place, args: &ResumeArgs) -> Result<u8, Failure> {
     let fleet = place.open()?;
-    let (what, is_new) = match (args.lane, &args.member) {
+    let (what, was, is_new) = match (args.lane, &args.member) {
         (Some(lane), _) => {
             let lane = lane.into();
-            (format!("lane {lane}"), fleet.resume(lane).await?)
+            (format!("lane {lane}"), "paused", fleet.resume(lane).await?)
         }
         (None, Some(member)) => {
             let member = find(&fleet, member).await?;
-            (format!("member {}", member.label), fleet.end_drain(&member.id).await?)
+            (format!("member {}", member.label), "drained", fleet.end_drain(&member.id).await?)
         }
-        (None, None) => ("everything".to_owned(), fleet.resume_all().await?),
+        (None, None) => ("everything".to_owned(), "paused", fleet.resume_all().await?),
     };
     match is_new {
         true => printer::remark(&format!("{what} goes on")),
         false => {
-            return Err(Failure::new(NOT_FOUND, format!("{what} is not paused"))
-                .hint("`artel status` shows what is paused"));
+            return Err(Failure::new(NOT_FOUND, format!("{what} is not {was}"))
+                .hint("`artel status` shows what is paused and who is drained"));
         }
     }
     Ok(OK)

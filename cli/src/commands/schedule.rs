@@ -25,11 +25,13 @@ pub(crate) async fn schedule(place: &Place, command: &ScheduleCommand) -> Result
         ScheduleCommand::Cancel { ids } => {
             for id in ids {
                 done(id, schedule.cancel(&message_id(id)?).await?)?;
+                printer::remark(&format!("message {id} is cancelled"));
             }
         }
         ScheduleCommand::Run { ids } => {
             for id in ids {
                 done(id, schedule.run_now(&message_id(id)?).await?)?;
+                printer::remark(&format!("message {id} may start now"));
             }
         }
         ScheduleCommand::Move { id, delay, at } => {
@@ -39,6 +41,9 @@ pub(crate) async fn schedule(place: &Place, command: &ScheduleCommand) -> Result
                 (None, at) => schedule.move_to(&own, at.unwrap_or_else(SystemTime::now)).await?,
             };
             done(id, moved)?;
+            let due = schedule.get(&own).await?.map(|one| times::point(one.due));
+            let due = due.map_or_else(String::new, |due| format!(": it is due at {due}"));
+            printer::remark(&format!("message {id} is moved{due}"));
         }
     }
     Ok(OK)

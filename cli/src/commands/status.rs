@@ -70,14 +70,22 @@ pub(crate) fn books(status: &Status) -> Vec<String> {
 }
 
 /// What is wrong, and what to try.
-fn words(trouble: Trouble, was_joined: bool) -> [&'static str; 2] {
+fn words(trouble: Trouble, was_joined: bool, is_drained: bool) -> [&'static str; 2] {
     match trouble {
         Trouble::NoMember if !was_joined => {
             ["nobody ever joined this fleet", "`artel fleets` shows those there are"]
         }
-        Trouble::NoMember => ["no member is here", "start one: `artel run` or `artel work`"],
+        Trouble::NoMember => ["no member is here", "start one: `artel work --handler CMD`"],
+        Trouble::NoLeader if is_drained => {
+            ["nobody has led for longer than a lease", "`artel resume MEMBER` ends a drain"]
+        }
         Trouble::NoLeader => ["nobody has led for longer than a lease", "a member could lead"],
-        Trouble::NoWorker => ["messages wait and nobody works", "start one: `artel work`"],
+        Trouble::NoWorker if is_drained => {
+            ["messages wait and nobody works", "`artel resume MEMBER` ends a drain"]
+        }
+        Trouble::NoWorker => {
+            ["messages wait and nobody works", "start one: `artel work --handler CMD`"]
+        }
         _ => ["a number in Redis cannot grow any more", ""],
     }
 }
@@ -103,7 +111,8 @@ fn page(status: &Status, screen: Screen) -> String {
     }));
     if let Some(trouble) = status.trouble() {
         // A fleet has a lease as soon as a member has joined it.
-        let [what, hint] = words(trouble, !status.lease.is_zero());
+        let is_drained = status.members.iter().any(|member| member.is_drained);
+        let [what, hint] = words(trouble, !status.lease.is_zero(), is_drained);
         let trouble = screen.flow(&[format!("trouble: {what}"), hint.to_owned()]);
         let _ = writeln!(text, "{}", screen.trouble(trouble.trim_end()));
     }

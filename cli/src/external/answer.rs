@@ -18,8 +18,10 @@ use artel::{IntoOutcome, Lane, NewMessage, Outcome};
 use base64::Engine;
 use serde_json::{Map, Value};
 
-/// Fields of a message that this version does not know how to keep.
-const NOT_SUPPORTED: [&str; 5] = ["key", "unique", "parent", "children", "result"];
+/// The fields of a message that follows. Any other one is refused: a misspelt time would be no time at all.
+const FIELDS: [&str; 5] = ["payload", "payload_b64", "kind", "lane", "in"];
+/// The longest time that can be asked for.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// A failure that is retried if that is allowed.
 pub(super) fn accident(reason: impl Into<String>) -> Outcome {
@@ -64,12 +66,16 @@ fn flag(answer: &Map<String, Value>, name: &str) -> Result<bool, String> {
 }
 
 fn seconds(answer: &Map<String, Value>, name: &str) -> Result<Option<Duration>, String> {
-    let wrong = |value: &Value| format!("{name:?} must be a number of seconds, not {value}");
+    let or_true = if name == "retry" { "true or " } else { "" };
+    let wrong = |value: &Value| {
+        format!("{name:?} must be {or_true}a number of seconds, at most 366 days, not {value}")
+    };
     match answer.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {
             let seconds = value.as_f64().ok_or_else(|| wrong(value))?;
-            Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| wrong(value))
+            let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST);
+            time.map(Some).ok_or_else(|| wrong(value))
         }
     }
 }
@@ -101,8 +107,8 @@ fn follow_ups(mut outcome: Outcome, then: Option<&Value>) -> Result<Outcome, Str
 
 fn follow_up(one: &Value) -> Result<(Lane, NewMessage), String> {
     let Value::Object(fields) = one else { return Err("it must be an object".to_owned()) };
-    if let Some(name) = NOT_SUPPORTED.into_iter().find(|name| fields.contains_key(*name)) {
-        return Err(format!("{name:?} is not supported"));
+    if let Some(name) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        return Err(format!("{name:?} is not supported, only {}", FIELDS.join(", ")));
     }
     let payload = match (text(fields, "payload")?, text(fields, "payload_b64")?) {
         (Some(text), None) => text.as_bytes().to_vec(),
@@ -119,7 +125,10 @@ fn follow_up(one: &Value) -> Result<(Lane, NewMessage), String> {
         message = message.after(delay);
     }
     let lane = match text(fields, "lane")? {
-        Some(name) => name.parse::<Lane>().map_err(|error| error.to_string())?,
+        Some(name) => match name.parse::<Lane>() {
+            Ok(lane) if lane != Lane::Generated => lane,
+            _ => return Err(format!("\"lane\" must be high, normal or low, not {name:?}")),
+        },
         None => Lane::Normal,
     };
     Ok((lane, message))
@@ -167,6 +176,9 @@ mod tests {
             (r#"{"then":[{"payload":7}]}"#, "payload"),
             (r#"{"then":[{"payload":"x","lane":"fast"}]}"#, "lane"),
             (r#"{"then":[{"payload":"x","key":"customer/7"}]}"#, "not supported"),
+            (r#"{"then":[{"payload":"x","at":"2026-12-24T18:00:00Z"}]}"#, "not supported"),
+            (r#"{"then":[{"payload":"x","lane":"generated"}]}"#, "high, normal or low"),
+            (r#"{"snooze":40000000}"#, "366 days"),
             (r#"{"result":7}"#, "not supported"),
         ] {
             let error = read(text).expect_err("wrong");

@@ -96,13 +96,15 @@ fn outcome(code: Option<i32>, answer: &[u8], reason: impl Fn() -> String) -> Out
             _ => accident(reason()),
         };
     }
+    // As with a line: whoever does not speak our language may have crashed, and may do better next time.
+    let nonsense = |why: String| accident(format!("the handler's answer is wrong: {why}"));
     if answer.len() > ANSWER_BYTES_MAX {
-        return wrong(format!("it has more than {ANSWER_BYTES_MAX} bytes"));
+        return nonsense(format!("it has more than {ANSWER_BYTES_MAX} bytes"));
     }
     let mut fields = match serde_json::from_slice::<Value>(answer) {
         Ok(Value::Object(fields)) => fields,
-        Ok(_) => return wrong("it is not an object".to_owned()),
-        Err(error) => return wrong(format!("it is not JSON ({error})")),
+        Ok(_) => return nonsense("it is not an object".to_owned()),
+        Err(error) => return nonsense(format!("it is not JSON ({error})")),
     };
     // The exit code still counts: a process that crashed after its answer is not done.
     match code {
@@ -114,7 +116,13 @@ fn outcome(code: Option<i32>, answer: &[u8], reason: impl Fn() -> String) -> Out
         Some(EX_DATAERR) => {
             fields.insert("failed".to_owned(), true.into());
         }
-        _ => return accident(reason()),
+        // An accident, whatever it said of itself; what follows, follows when it finally fails.
+        _ => {
+            for field in ["failed", "retry", "snooze"] {
+                fields.remove(field);
+            }
+            fields.insert("error".to_owned(), reason().into());
+        }
     }
     if code != Some(0) && !fields.contains_key("error") {
         fields.insert("error".to_owned(), reason().into());
@@ -167,7 +175,8 @@ mod tests {
         let after = std::time::Duration::from_secs(9);
         assert_eq!(meant(Some(75), r#"{"retry":9}"#), Outcome::retry("why").after(after));
         assert_eq!(meant(Some(65), r#"{"error":"bad"}"#), Outcome::failed("bad"));
-        assert_eq!(meant(Some(1), r#"{"then":[{"payload":"x"}]}"#), accident("why"));
+        let crashed = meant(Some(1), r#"{"snooze":9,"then":[{"payload":"x"}]}"#);
+        assert_eq!(crashed, accident("why").then("x"));
         for wrong in ["nonsense", "[]", r#"{"snooze":"x"}"#] {
             assert_eq!(meant(Some(0), wrong).cause(), Some(artel::Cause::Handler), "{wrong}");
         }
