@@ -17,7 +17,8 @@ use crate::Error;
 /// assert_eq!("low".parse::<Lane>().ok(), Some(Lane::Low));
 /// assert_eq!(Lane::High.name(), "high");
 /// ```
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Lane {
     /// Sent by anyone, urgent.

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cause::Cause;
 use crate::id::MemberId;
 use crate::id::MessageId;
+use crate::lane::Lane;
 use crate::term::Term;
 
 /// How many notices a slow listener may be behind before it misses some.
@@ -158,6 +159,15 @@ pub enum Notice {
         /// How it was declared before, as JSON.
         before: String,
     },
+    /// An operator paused lanes, or drained this process. What it holds is handled, and nothing new is fetched.
+    Paused {
+        /// Nothing is fetched from these lanes.
+        lanes: Vec<Lane>,
+        /// This process fetches nothing and does not lead.
+        drained: bool,
+    },
+    /// Nothing is paused any more, and this process is not drained.
+    Resumed,
     /// A scheduled message should have started long ago.
     Overdue {
         /// How late it is.

@@ -5,6 +5,9 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
 /// A span of time, in its two largest units.
 pub(crate) fn span(time: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
@@ -34,6 +37,17 @@ pub(crate) fn point(time: SystemTime) -> String {
     match write!(text, "{}", humantime::format_rfc3339_seconds(time)) {
         Ok(()) => text.replace('T', " ").replace('Z', " UTC"),
         Err(_) => "after the year 9999".to_owned(),
+    }
+}
+
+/// A point in time, to the second, as the clocks of this zone show it.
+pub(crate) fn point_in(time: SystemTime, zone: &str) -> String {
+    let there = Timestamp::try_from(time).ok().zip(TimeZone::get(zone).ok());
+    match there {
+        Some((time, zone)) if zone != TimeZone::UTC => {
+            time.to_zoned(zone).strftime("%F %T %:z").to_string()
+        }
+        _ => point(time),
     }
 }
 
@@ -74,5 +88,10 @@ mod tests {
         assert_eq!(point(at(1_794_711_600_999)), "2026-11-15 03:00:00 UTC");
         assert_eq!(point_ago(at(1000), at(3500)), "1970-01-01 00:00:01 UTC (2.5 s ago)");
         assert_eq!(point(at(u64::MAX)), "after the year 9999");
+        assert_eq!(point_in(at(1_794_711_600_999), "Europe/Berlin"), "2026-11-15 04:00:00 +01:00");
+        for zone in ["UTC", "Mars/Base"] {
+            assert_eq!(point_in(at(1_794_711_600_999), zone), "2026-11-15 03:00:00 UTC");
+        }
+        assert_eq!(point_in(at(u64::MAX), "Europe/Berlin"), "after the year 9999");
     }
 }

@@ -364,7 +364,9 @@ impl Beats<'_> {
             LeaseUse::Leading(term, over) if ends(term) => Some((term, over)),
             _ => None,
         };
-        session.orders.update(told.orders);
+        if let Some(notice) = session.orders.update(told.orders) {
+            session.board.publish(notice);
+        }
         if let Some((term, over)) = ended {
             tracing::info!(%term, "this generator was asked to step down, so it resigns");
             self.resign(term).await;

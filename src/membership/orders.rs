@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::id::MemberId;
 use crate::lane::Lane;
+use crate::notice::Notice;
 use crate::store::{Reply, StoreError};
 use crate::term::Term;
 
@@ -63,6 +64,26 @@ impl Orders {
         Ok(orders)
     }
 
+    /// The lanes from which nothing is fetched, by everybody.
+    fn paused(&self) -> Vec<Lane> {
+        match self.all_paused {
+            true => Lane::ALL.to_vec(),
+            false => self.lanes_paused.clone(),
+        }
+    }
+
+    /// What to tell a member whose orders were other ones.
+    fn differ_from(&self, before: &Orders) -> Option<Notice> {
+        let (lanes, drained) = (self.paused(), self.is_drained);
+        if (&lanes, drained) == (&before.paused(), before.is_drained) {
+            return None;
+        }
+        match lanes.is_empty() && !drained {
+            true => Some(Notice::Resumed),
+            false => Some(Notice::Paused { lanes, drained }),
+        }
+    }
+
     /// Must the holder of this lease give it up?
     pub(crate) fn ends(&self, me: &MemberId, term: Term) -> bool {
         let named = |(member, other): &(MemberId, Term)| member == me && *other == term;
@@ -86,11 +107,43 @@ impl OrderBook {
         self.present.subscribe()
     }
 
-    pub(super) fn update(&self, orders: Orders) {
+    /// Replaces the orders. Returns what to tell if something was paused or resumed.
+    pub(super) fn update(&self, orders: Orders) -> Option<Notice> {
+        let mut notice = None;
         self.present.send_if_modified(|present| {
             let changed = *present != orders;
+            notice = orders.differ_from(present);
             *present = orders;
             changed
         });
+        notice
+    }
+
+    /// What to tell a member that has just joined.
+    pub(super) fn first_notice(&self) -> Option<Notice> {
+        self.present.borrow().differ_from(&Orders::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_told_what_was_paused_and_when_all_of_it_goes_on() {
+        let low = || Orders { lanes_paused: vec![Lane::Low], ..Orders::default() };
+        let book = OrderBook::default();
+        assert!(book.first_notice().is_none());
+        let told = book.update(low());
+        assert!(
+            matches!(told, Some(Notice::Paused { lanes, drained: false }) if lanes == [Lane::Low])
+        );
+        assert!(book.first_notice().is_some(), "whoever joins now is told, too");
+        assert!(book.update(Orders { crons: 7, ..low() }).is_none());
+        let told = book.update(Orders { all_paused: true, is_drained: true, ..low() });
+        assert!(
+            matches!(told, Some(Notice::Paused { lanes, drained: true }) if lanes == Lane::ALL)
+        );
+        assert!(matches!(book.update(Orders::default()), Some(Notice::Resumed)));
     }
 }

@@ -196,6 +196,9 @@ impl SessionTask {
                 }
             };
             self.board.publish(Notice::Joined { member: session.id.clone() });
+            if let Some(notice) = session.orders.first_notice() {
+                self.board.publish(notice);
+            }
             self.publish.send_replace(Some(session.clone()));
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Ok(()));

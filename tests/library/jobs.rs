@@ -359,18 +359,18 @@ async fn an_entry_that_must_not_overlap_skips_its_times() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_lane_waits_until_it_is_resumed() {
     let server = Server::any();
-    let member =
+    let mut member =
         member(&server).handle(|_: Message, _: Context| async {}).start().await.expect("joins");
+    let mut notices = member.notices();
     let fleet = member.fleet();
     assert!(fleet.pause(Lane::Low).await.expect("answers"));
     assert!(!fleet.pause(Lane::Low).await.expect("answers"), "it is paused already");
     let joined = self::member(&server).handle(|_: Message, _: Context| async {}).start().await;
-    let joined = joined.expect("joins");
-    soon(async {
-        // The hint is quick, but a message may come before it.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    })
-    .await;
+    let mut joined = joined.expect("joins");
+    let mut its = joined.notices();
+    let low = |it: &Notice| matches!(it, Notice::Paused { lanes, .. } if *lanes == [Lane::Low]);
+    soon(notice(&mut notices, low)).await;
+    soon(notice(&mut its, low)).await;
     let low = fleet.sender().lane(Lane::Low);
     low.send("1").await.expect("sent");
     low.send(NewMessage::from("2").after(Duration::from_millis(200))).await.expect("sent");
@@ -382,11 +382,14 @@ async fn a_paused_lane_waits_until_it_is_resumed() {
     })
     .await;
     assert!(fleet.pause_all().await.expect("answers"));
+    let all = |it: &Notice| matches!(it, Notice::Paused { lanes, .. } if lanes.len() == 4);
+    soon(notice(&mut notices, all)).await;
+    soon(notice(&mut its, all)).await;
     assert!(fleet.resume(Lane::Low).await.expect("answers"));
-    tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(fleet.status().await.expect("answers").paused, ["all"]);
     assert_eq!(fleet.status().await.expect("answers").messages.done, 1);
     assert!(fleet.resume_all().await.expect("answers"));
+    soon(notice(&mut notices, |it| matches!(it, Notice::Resumed))).await;
     settled(&member, 3).await;
     stop([member, joined]).await;
 }

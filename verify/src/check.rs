@@ -241,7 +241,6 @@ impl Checker {
             book.sum += seq as i64;
         }
         if settled.failed && self.jobs.cancels.contains(&settled.id) {
-            self.jobs.forgotten += 1;
             return;
         }
         // Its last worker died while it held it.
@@ -249,11 +248,6 @@ impl Checker {
         let given_up = settled.failed && may && !is_failed(settled.id);
         if given_up {
             self.check_given_up(settled.id, settled.attempt);
-        }
-        if settled.failed && !given_up && self.jobs.is_noise(settled.id) {
-            self.jobs.forgotten += 1;
-        }
-        if given_up {
             self.given_up.insert(settled.id);
         } else if settled.failed != is_failed(settled.id) {
             let what = format!("{name} has another outcome than its handler returned");
@@ -320,8 +314,7 @@ impl Checker {
         self.compare("requeued", now.count("requeued"), again);
         self.compare("done", now.count("done"), settled - failed);
         self.compare("failed", now.count("failed"), failed);
-        let forgotten = now.count("forgotten");
-        let kept = failed - forgotten;
+        let kept = failed - now.count("forgotten");
         self.compare("taken", now.count("taken"), kept - again - now.errors.len() as i64);
         self.compare("followed", now.count("followed"), self.seen.followed as i64);
         self.compare("fired", now.count("fired"), self.seen.fired as i64);

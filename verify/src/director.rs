@@ -284,6 +284,9 @@ impl Director<'_> {
         if self.stop.is_now() {
             return Err(Trouble::Ended);
         }
+        // Whoever settles a message has written into its history why. So the histories, read later, explain the ledger.
+        let hurt = self.stage.redis_hurt;
+        let entries = if hurt { None } else { self.stage.books.ledger().ok() };
         for at in 0..self.stage.processes.len() {
             self.revive(at)?;
             for (who, time, entry) in self.stage.processes[at].read() {
@@ -291,9 +294,7 @@ impl Director<'_> {
             }
         }
         self.watch_over_waits();
-        if !self.stage.redis_hurt
-            && let Ok(entries) = self.stage.books.ledger()
-        {
+        if let Some(entries) = entries {
             self.watch.read = entries.len();
             entries.iter().for_each(|entry| self.watch.checker.settled(entry));
         }

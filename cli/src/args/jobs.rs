@@ -70,7 +70,7 @@ pub(crate) enum ScheduleCommand {
             conflicts_with = "at"
         )]
         delay: Option<Duration>,
-        /// At this time, such as 2026-12-24T18:00:00Z
+        /// At this time, such as 2026-12-24T18:00:00+01:00; UTC without a zone
         #[arg(long, value_name = "TIME", value_parser = values::point)]
         at: Option<SystemTime>,
     },

@@ -83,7 +83,7 @@ pub(crate) struct SendArgs {
           allow_hyphen_values = true)]
     pub(crate) delay: Option<Duration>,
 
-    /// Have the messages wait until this time, such as 2026-12-24T18:00:00Z
+    /// Have the messages wait until this time, such as 2026-12-24T18:00:00+01:00; UTC without a zone
     #[arg(long, value_name = "TIME", value_parser = values::point)]
     pub(crate) at: Option<SystemTime>,
 

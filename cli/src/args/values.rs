@@ -3,6 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use artel::{Backoff, LaneWeights, Ledger};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 
 /// A time such as `500ms`. A bare `0` is a time, too; an option that needs more than zero refuses
 /// it later.
@@ -19,29 +22,14 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// A point in time such as `2026-12-24T18:00:00Z`, or with an offset such as `+01:00`.
+/// A point in time such as `2026-12-24T18:00:00+01:00`. Without a zone it is UTC.
 pub(super) fn point(text: &str) -> Result<SystemTime, String> {
-    let wrong = |why: &dyn std::fmt::Display| {
-        format!("not a time ({why}): try `2026-12-24T18:00:00Z`, or `--in 10m` for a span")
-    };
-    // The offset stands behind the time of day.
-    let at = text.rfind(['+', '-']).filter(|at| *at > 15);
-    let Some(at) = at else {
-        return humantime::parse_rfc3339_weak(text).map_err(|error| wrong(&error));
-    };
-    let (local, offset) = text.split_at(at);
-    let local = humantime::parse_rfc3339_weak(local).map_err(|error| wrong(&error))?;
-    let minutes = offset[1..].split_once(':').and_then(|(hours, minutes)| {
-        let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
-        (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
-    });
-    let minutes = minutes.ok_or_else(|| wrong(&"its offset is not like +01:00"))?;
-    let offset_time = Duration::from_secs(minutes * 60);
-    let time = match offset.starts_with('-') {
-        true => local.checked_add(offset_time),
-        false => local.checked_sub(offset_time),
-    };
-    time.ok_or_else(|| wrong(&"it is out of range"))
+    let zoned = text.parse::<Zoned>().map(|time| time.timestamp());
+    let time = zoned.or_else(|_| text.parse::<Timestamp>());
+    let time = time.or_else(|_| text.parse::<DateTime>()?.to_zoned(TimeZone::UTC).map(Into::into));
+    time.map(SystemTime::from).map_err(|error| {
+        format!("not a time ({error}): try `2026-12-24T18:00:00Z`, or `--in 10m` for a span")
+    })
 }
 
 /// A back-off such as `5s..1h`, or one time for a fixed one.
@@ -117,14 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn a_point_in_time_may_have_an_offset() {
+    fn a_point_in_time_may_have_an_offset_or_a_zone() {
         let utc = point("2026-12-24T17:00:00Z").expect("a time");
-        for same in
-            ["2026-12-24T18:00:00+01:00", "2026-12-24T11:30:00-05:30", "2026-12-24 17:00:00"]
-        {
+        for same in [
+            "2026-12-24T18:00:00+01:00",
+            "2026-12-24T11:30:00-05:30",
+            "2026-12-24 17:00:00",
+            "2026-12-24 17:00Z",
+            "2026-12-24T18:00[Europe/Berlin]",
+        ] {
             assert_eq!(point(same), Ok(utc), "{same}");
         }
-        for wrong in ["", "tomorrow", "2026-12-24T18:00:00+1", "2026-12-24T18:00:00+25:00"] {
+        for wrong in ["", "tomorrow", "18:00", "2026-12-24T18:00:00+1x", "2026-12-24T25:00:00Z"] {
             assert!(point(wrong).is_err(), "{wrong}");
         }
     }

@@ -44,8 +44,8 @@ pub(crate) async fn cron(place: &Place, command: &CronCommand) -> Result<u8, Fai
             let next = entries.iter().find(|entry| entry.name == args.name);
             let next = match next {
                 Some(entry) if entry.is_paused => "; it is still paused".to_owned(),
-                Some(CronEntry { next_at: Some(next), .. }) => {
-                    format!("; its next time is {}", times::point(*next))
+                Some(CronEntry { next_at: Some(next), tz, .. }) => {
+                    format!("; its next time is {}", times::point_in(*next, tz))
                 }
                 _ => String::new(),
             };
@@ -103,7 +103,7 @@ fn rows(entries: &[CronEntry], now: std::time::SystemTime) -> String {
     let rows = entries.iter().map(|entry| {
         let next = match entry.next_at {
             _ if entry.is_paused => "paused".to_owned(),
-            Some(next) => times::point(next),
+            Some(next) => times::point_in(next, &entry.tz),
             None => "never".to_owned(),
         };
         [

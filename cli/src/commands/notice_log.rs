@@ -144,6 +144,14 @@ fn say_of_jobs(notice: Notice) {
             before,
             "this periodic entry was declared differently before: this declaration counts now"
         ),
+        Notice::Paused { lanes, drained: false } => {
+            let lanes: Vec<&str> = lanes.iter().map(|lane| lane.name()).collect();
+            tracing::info!(lanes = lanes.join(","), "paused: nothing is fetched from these lanes");
+        }
+        Notice::Paused { .. } => {
+            tracing::info!("drained: this member fetches nothing and does not lead");
+        }
+        Notice::Resumed => tracing::info!("resumed: nothing is paused any more"),
         Notice::Overdue { late } => {
             tracing::warn!(late = times::span(late), "a scheduled message is overdue");
         }

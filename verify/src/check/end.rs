@@ -79,18 +79,22 @@ impl Checker {
         let again: HashSet<Id> = self.sendings.origins().collect();
         let kept: HashSet<Id> =
             self.taken.keys().chain(&now.errors).chain(&again).copied().collect();
+        // All workers that held it may have died before they started it. Terms know their numbers anyway.
+        for (source, seq) in kept.iter().filter(|(source, _)| !matches!(source, Source::Term(_))) {
+            self.all.entry(*source).or_default().know(*seq);
+        }
         let mut assumed = Vec::new();
         for (source, book) in self.all.iter().filter(|(source, _)| !self.forgot(**source)) {
             let upto = book.accepted.max(book.highest);
             for id in book.missing(*source, upto).map(|seq| (*source, seq)) {
-                let cancelled = self.jobs.cancels.contains(&id) && !book.handled.has(id.1);
-                let forgotten = cancelled || (self.jobs.is_noise(id) && is_failed(id));
-                let failed = kept.contains(&id) || forgotten;
                 let last = self.last_started(id);
                 let ended = match last {
                     1 => book.handled.has(id.1),
                     again => self.handled_again.contains(&(id, again)),
                 };
+                let cancelled = self.jobs.cancels.contains(&id) && !ended;
+                let forgotten = cancelled || (self.jobs.is_noise(id) && is_failed(id));
+                let failed = kept.contains(&id) || forgotten;
                 let attempt = match self.recorded_again.get(&id) {
                     Some(attempt) => *attempt,
                     None if book.recorded.has(id.1) => 1,

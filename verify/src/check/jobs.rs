@@ -45,9 +45,8 @@ pub(crate) struct Jobs {
     counted: HashMap<(Id, u32), (u32, u32)>,
     /// Messages that a sender wanted to cancel.
     pub(super) cancels: HashSet<Id>,
-    /// Messages whose failures are not kept, and how many of them failed.
+    /// Messages whose failures are not kept.
     noise: HashSet<Id>,
-    pub(super) forgotten: i64,
     /// When periodic entries were declared, by number.
     declared: HashMap<u32, u64>,
     /// The times in which the clock of Redis went evenly.

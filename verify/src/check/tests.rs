@@ -417,3 +417,22 @@ fn without_a_ledger_a_retried_message_may_be_given_up() {
         assert!(checker.violations.is_empty(), "{fails} {seen}: {:?}", checker.violations);
     }
 }
+
+#[test]
+fn without_a_ledger_a_message_may_be_given_up_that_nobody_started() {
+    for source in [Source::Outcome(7), Source::Entry(CatchUp::All, 1), Source::Sender(7)] {
+        let id = (source, 1);
+        let mut checker = Checker { unledgered: true, ..Checker::default() };
+        checker.history("taker.1", 10, &Entry::Took(id));
+        checker.history("taker.1", 20, &Entry::Removed(id));
+        let mut counts = vec!["sent", "failed", "taken"];
+        counts.extend(match source {
+            Source::Outcome(_) => Some("followed"),
+            Source::Entry(..) => Some("fired"),
+            _ => None,
+        });
+        let counts = counts.into_iter().map(|name| (name.to_owned(), 1)).collect();
+        checker.finish(&Snapshot { counts, ..Snapshot::default() });
+        assert!(checker.violations.is_empty(), "{source}: {:?}", checker.violations);
+    }
+}
