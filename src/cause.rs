@@ -30,7 +30,7 @@ pub enum Cause {
     Kind,
     /// Its handler asked for a retry once more than allowed.
     Retries,
-    /// No handler had started it when it expired.
+    /// It expired before its next run started.
     Expired,
 }
 

@@ -90,7 +90,8 @@ impl fmt::Display for MemberId {
 }
 
 /// The id of a message: `<term>-<seq>` if it was generated, with `seq` dense within a term;
-/// `s<sender>-<seq>` if it was sent. It stays the same over all attempts, so it serves as an
+/// `s<sender>-<seq>` if it was sent, `f…` if it follows an outcome, `c<entry>-<due>` if a periodic
+/// entry sent it. It stays the same over all attempts, so it serves as an
 /// idempotency key for effects outside Redis.
 ///
 /// ```

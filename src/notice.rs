@@ -156,7 +156,7 @@ pub enum Notice {
     CronReplaced {
         /// The entry.
         entry: String,
-        /// How it was declared before, as JSON.
+        /// How it was declared before, as JSON without the payload.
         before: String,
     },
     /// An operator paused lanes, or drained this process. What it holds is handled, and nothing new is fetched.

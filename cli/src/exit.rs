@@ -112,9 +112,11 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
     let hint = match field {
         "fleet" => "try `--fleet orders`",
         "tls_ca" => "it should have a line `-----BEGIN CERTIFICATE-----`",
-        "dedup" | "kind" | "lane" | "due" | "message" | "retries" | "expires" => {
+        "dedup" | "kind" | "lane" | "message" | "expires" => {
             "`artel send --help` shows what is allowed"
         }
+        "retries" => "try `--retries 5`; at most 1000",
+        "due" => "try `--in 10m`; at most 366 days ahead",
         "cron" | "entry" => "`artel cron set --help` shows what is allowed",
         "member" => "`artel status` shows the members",
         "backoff" => "try `--backoff 5s..1h`",

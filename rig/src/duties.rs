@@ -15,7 +15,7 @@ pub struct Open {
     pub place: String,
     /// `-`, `h`, `j`, `k` or `s`.
     pub flag: char,
-    /// Runs, retries and snoozes.
+    /// Runs, retries, and snoozes with waits for a member that knows its kind.
     pub tries: (u64, u64, u64),
     /// Its headers, if it has any.
     pub headers: Json,
@@ -37,6 +37,7 @@ impl Open {
         let tries = match numbers[..] {
             [runs] => (runs, 0, 0),
             [runs, retries, snoozes] => (runs, retries, snoozes),
+            [runs, retries, snoozes, waits] => (runs, retries, snoozes + waits),
             _ => return None,
         };
         let headers = match flag {

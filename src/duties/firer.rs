@@ -106,7 +106,7 @@ impl Firer {
         let Some(now_ms) = now() else { return RETRY };
         // An entry that cannot fire now must not hold up the others.
         let (mut held_up, mut pause) = (HashSet::new(), LOOK_EVERY);
-        for firing in known.entries.due(now_ms) {
+        for firing in known.entries.due(now_ms).await {
             if held_up.contains(&firing.entry) {
                 continue;
             }

@@ -41,7 +41,7 @@ pub(super) fn acts_first(session: &Session, view: &FleetView) -> bool {
     }
 }
 
-/// After how long this member promotes what is due in so many ms.
+/// After how long this member promotes what is due in `left_ms`.
 fn promotes_in(first: bool, left_ms: i64) -> Duration {
     let extra = if first { 0 } else { OTHERS_AFTER.as_millis() as i64 };
     Duration::from_millis(left_ms.saturating_add(extra).max(0) as u64)

@@ -120,7 +120,8 @@ pub enum MessageState {
         /// When, Redis time.
         at: SystemTime,
     },
-    /// It failed, according to the ledger, and is no longer stored: it was taken, put back or dropped.
+    /// It failed, according to the ledger, and is no longer stored: it was taken, put back, dropped or cancelled, or
+    /// its kind does not keep failures.
     FailedAndGone {
         /// When it failed, Redis time.
         at: SystemTime,
@@ -132,9 +133,9 @@ pub enum MessageState {
     },
     /// Its number was used, but it is neither waiting, claimed nor stored as failed.
     Ended {
-        /// It is certainly done: no failed message of this fleet was ever taken, put back or dropped,
-        /// and no sent message was a duplicate. Otherwise it may be one of those. Only a ledger would
-        /// show that.
+        /// It is certainly done: no failed message of this fleet was ever taken, put back, dropped, cancelled
+        /// or not kept, and no sent message was a duplicate. Otherwise it may be one of those. Only a ledger
+        /// would show that.
         is_done: bool,
     },
     /// Nothing is known about it.

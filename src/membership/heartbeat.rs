@@ -142,7 +142,11 @@ impl Beats<'_> {
                 let deadline = Moment::now() + self.session.trust.lease();
                 views.update(|view| view.lease = Some(Holder { member, term, deadline }));
             }
-            Control::Joined(id) if id < me => views.update(|view| view.rank += 1),
+            Control::Joined(id) if id < me => {
+                views.update(|view| view.rank += 1);
+                // A look that was on its way may have counted it, too: until the next look the rank is a guess.
+                self.ranked = -1;
+            }
             Control::Joined(_) => {}
             Control::Dead(ref id) | Control::Left(ref id) => {
                 let is_dead = matches!(control, Control::Dead(_));
@@ -155,11 +159,12 @@ impl Beats<'_> {
                     view.orphans |= is_dead;
                     view.rank = view.rank.saturating_sub(usize::from(*id < me));
                 });
+                if *id < me {
+                    self.ranked = -1;
+                }
             }
         }
-        if self.next_look.is_none() && self.watches() {
-            self.next_look = Some(Instant::now() + judge::LOOK_EVERY);
-        }
+        self.plan_look();
     }
 
     /// A lock is free, but nobody here waits for it any longer: notify the next waiter.

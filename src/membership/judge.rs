@@ -41,6 +41,17 @@ pub(super) fn watches(leads: bool, rank: usize) -> bool {
     leads || rank < WATCHERS
 }
 
+/// Within which time this member looks: one that watches soon; one that only guesses its rank the later, the higher its rank
+/// seems to be, because counting costs Redis the more, the more members there are. Others do not look.
+pub(super) fn looks_within(watches: bool, rank: usize, is_ranked: bool) -> Option<Duration> {
+    let seconds = 1.0 + rank as f64 / 16.0;
+    match (watches, is_ranked) {
+        (true, _) => Some(LOOK_EVERY),
+        (false, false) => Some(Duration::from_secs_f64(seconds.min(60.0))),
+        (false, true) => None,
+    }
+}
+
 /// Is a look overdue, so that this member must look?
 pub(super) fn look_overdue(looked_age: Duration, lease: Duration) -> bool {
     looked_age > LOOK_OVERDUE.min(lease / 4)
@@ -83,6 +94,15 @@ mod tests {
         assert!(!look_overdue(Duration::from_millis(300), lease));
         assert!(look_overdue(Duration::from_millis(301), lease));
         assert!(look_overdue(Duration::from_millis(251), lease / 3));
+    }
+
+    #[test]
+    fn whoever_guesses_its_rank_looks() {
+        let s = Duration::from_secs;
+        assert_eq!(looks_within(true, 0, false), Some(LOOK_EVERY));
+        assert_eq!(looks_within(false, 16, false), Some(s(2)));
+        assert_eq!(looks_within(false, usize::MAX, false), Some(s(60)));
+        assert_eq!(looks_within(false, 16, true), None);
     }
 
     #[test]

@@ -46,6 +46,15 @@ impl Beats<'_> {
         judge::watches(leads, self.session.views.follow().borrow().rank)
     }
 
+    /// Sees to it that this member looks, if it has to.
+    pub(super) fn plan_look(&mut self) {
+        let rank = self.session.views.follow().borrow().rank;
+        let within = judge::looks_within(self.watches(), rank, self.ranked >= 0);
+        if let (None, Some(within)) = (self.next_look, within) {
+            self.next_look = Some(Instant::now() + within);
+        }
+    }
+
     pub(super) async fn look(&mut self) {
         self.next_look = None;
         if self.session.trust.holds()

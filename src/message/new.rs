@@ -20,7 +20,7 @@ pub(crate) const AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// When a new message is due. Redis's clock decides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Due {
-    /// So long after Redis got it.
+    /// This long after Redis got it.
     After(Duration),
     At(SystemTime),
 }
@@ -84,7 +84,7 @@ impl NewMessage {
         self
     }
 
-    /// If no handler has started it this long after it was sent, it fails with the cause `expired`.
+    /// No run starts later than this after it was sent, not even a retry: then it fails with the cause `expired`.
     pub fn expires_in(mut self, time: Duration) -> NewMessage {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.headers.get_or_insert_default().expires = Some(ms);

@@ -10,9 +10,10 @@
 local field, wanted = ARGV[1], ARGV[2]
 local now = clock()
 local value = redis.call('HGET', KEYS[1], field) or ''
-if now > tonumber(ARGV[4]) then return 'late' end
+local is_so = wanted == value or (wanted == 'now' and value ~= '')
+if not is_so and now > tonumber(ARGV[4]) then return 'late' end
 if ARGV[5] ~= '' and not deadline_of(KEYS[2], ARGV[5]) then return 'absent' end
-if wanted == value or (wanted == 'now' and value ~= '') then return {'same', value} end
+if is_so then return {'same', value} end
 if value ~= ARGV[3] then return {'moved', value} end
 if wanted == 'now' then wanted = whole(now) end
 if wanted == '' then redis.call('HDEL', KEYS[1], field) else redis.call('HSET', KEYS[1], field, wanted) end

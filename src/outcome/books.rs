@@ -118,8 +118,9 @@ impl Books {
 
     /// What is paused: `all`, or lanes.
     pub(super) fn paused(&self) -> Vec<String> {
-        let lane = |field: &String| field.strip_prefix("lane:").map(str::to_owned);
-        let mut all: Vec<String> = self.control.keys().filter_map(lane).collect();
+        let lane = |field: &String| field.strip_prefix("lane:")?.parse::<Lane>().ok();
+        let lanes = self.control.keys().filter_map(lane);
+        let mut all: Vec<String> = lanes.map(|lane| lane.name().to_owned()).collect();
         all.sort();
         if self.control.contains_key(Orders::ALL) {
             all.insert(0, Orders::ALL.to_owned());

@@ -104,7 +104,7 @@ impl Cursor {
 pub struct Requeued {
     /// New messages, one for each record that was removed.
     pub messages: u64,
-    /// Records without a message of this version; they stay.
+    /// Records that stay: this version cannot read them, or another message of their periodic entry is not over.
     pub unreadable: u64,
 }
 

@@ -170,8 +170,9 @@ impl Outcome {
     }
 
     /// Sends a message to the lane `normal`, exactly once, together with this outcome, or not at all. So a chain of
-    /// steps never loses or doubles a step. An outcome has at most 100 of them, with 1 MiB. While a message runs again
-    /// nothing follows; when it ends, also because its retries are used up, all of it does.
+    /// steps never loses or doubles a step. An outcome has at most 100 of them, with 1 MiB. Only those of the last run
+    /// are sent, also if it failed; those of a run that is retried or snoozed are dropped. Effects happen once in every
+    /// run that returns them.
     pub fn then(self, message: impl Into<NewMessage>) -> Outcome {
         self.then_in(Lane::Normal, message)
     }

@@ -10,8 +10,8 @@
 --         k, then k times: position, word, info, and for a message out of a pack that is not done: the offset of its
 --         `<length>:` in the pack, and the length (else '' and ''); then the number of effects, and for each: position, op,
 --         index of its key from KEYS[10], two arguments; in the form `jobs` then parts: position, 'value' or 'then', a, b
---         word: `d` done, `f` failed and kept (info: JSON); in the form `jobs` also `x` failed and not kept, `r` retry and
---         `z` snooze (info: after how many ms)
+--         word: `d` done, `f` failed and kept (info: JSON); in the form `jobs` also `x` failed and not kept, and `r` retry,
+--         `z` snooze and `w` wait for a member that knows its kind (info: after how many ms)
 --         value: a is kept as its result; then: a is the envelope of a message that follows, b its due time as for post
 -- Returns {'ok', lost positions …}, 'already' (the block is closed), 'gone',
 --         'gap' (number, stamp or rest do not fit: Redis lost data), {'effect', position, why it cannot be applied}
@@ -59,6 +59,8 @@ local function in_pack(at, word, offset, length)
   return head .. whole(seq + at) .. tail .. string.sub(text, #length + 2)
 end
 
+-- Words after which a message runs again.
+local AGAIN = {r = true, z = true, w = true}
 -- Check everything before the first write: Lua has no rollback.
 local reply, named, named_at, settled = {'ok'}, {}, {}, 0
 -- Many positions are cheaper to read at once.
@@ -75,7 +77,7 @@ for i = 8, 7 + 5 * k, 5 do
     reply[#reply + 1] = ARGV[i]
   elseif message ~= '' and not named[ARGV[i]] then
     local word = ARGV[i + 1]
-    local again_or_forgotten = word == 'r' or word == 'z' or word == 'x'
+    local again_or_forgotten = AGAIN[word] or word == 'x'
     if word ~= 'd' and word ~= 'f' and not (jobs and again_or_forgotten and read(message)) then
       return {'effect', ARGV[i], 'it cannot be run again'}
     end
@@ -140,7 +142,7 @@ for i = parts, #ARGV, 4 do
     values[at] = e
   elseif it then
     local new, why = check_new(e, ARGV[i + 3], #follow, room)
-    if it[2] == 'r' or it[2] == 'z' then why = 'it is not over, so nothing can follow' end
+    if AGAIN[it[2]] then why = 'it is not over, so nothing can follow' end
     if why then return {'effect', at, 'a message that follows: ' .. why} end
     new.of = it
     follow[#follow + 1] = new
@@ -185,12 +187,12 @@ if closing and keep ~= '0' then
     if message ~= '' and message ~= '-' and not named[tostring(i - 1)] then ledger(message, 'done') end
   end
 end
-local count = {d = 0, f = 0, x = 0, r = 0, z = 0}
+local count = {d = 0, f = 0, x = 0, r = 0, z = 0, w = 0}
 for _, at in ipairs(named_at) do
   local it = named[at]
   local message, word = it[1], it[2]
   count[word] = count[word] + 1
-  if word == 'r' or word == 'z' then
+  if AGAIN[word] then
     again(message, word, tonumber(it[3]) or 0)
   else
     local outcome = word == 'd' and 'done' or 'failed'
@@ -228,13 +230,13 @@ elseif settled > 0 then
 end
 if settled > 0 then
   local failed = count.f + count.x
-  local done = settled - failed - count.r - count.z
+  local done = settled - failed - count.r - count.z - count.w
   redis.call('HINCRBY', KEYS[2], 'claimed', whole(-settled))
   if done > 0 then redis.call('HINCRBY', KEYS[2], 'done', done) end
   if failed > 0 then redis.call('HINCRBY', KEYS[2], 'failed', failed) end
 end
 if jobs then
-  for name, more in pairs({forgotten = count.x, retried = count.r, snoozed = count.z, sent = followed, followed = followed,
+  for name, more in pairs({forgotten = count.x, retried = count.r, snoozed = count.z + count.w, sent = followed, followed = followed,
       skipped = skipped}) do
     if more > 0 then redis.call('HINCRBY', KEYS[2], name, more) end
   end

@@ -76,6 +76,8 @@ impl Ended {
             }
             Some(How::Failed(_)) => ("x", String::new()),
             Some(How::Retry(retry)) => ("r", ms(retry.after.unwrap_or(DELAY_MIN))),
+            // Only a wait for a member that knows its kind has a reason.
+            Some(How::Snooze(snooze)) if snooze.reason.is_some() => ("w", ms(snooze.after)),
             Some(How::Snooze(snooze)) => ("z", ms(snooze.after)),
         }
     }

@@ -39,7 +39,7 @@ pub struct MessageCounts {
     pub sent: u64,
     /// In a lane.
     pub waiting: u64,
-    /// To be added later.
+    /// Waiting for a time: sent for later, or to be retried or snoozed.
     pub scheduled: u64,
     /// With a worker.
     pub claimed: u64,
@@ -222,7 +222,7 @@ pub struct RedisStatus {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ErrorsStatus {
-    /// Stored, including those that are being taken. `failed = stored + taken + requeued + dropped`.
+    /// Stored, including those that are being taken. `failed = stored + taken + requeued + dropped + forgotten`.
     pub stored: u64,
     /// Taken, over the life of the fleet.
     pub taken: u64,
@@ -284,7 +284,7 @@ pub struct Status {
     /// How long until the first scheduled message is due; negative if it is overdue.
     #[serde(rename = "next_due_ms")]
     pub next_due: Option<TimeLeft>,
-    /// What is paused: `all`, or lanes.
+    /// What is paused: `all`, and lanes by name.
     pub paused: Vec<String>,
     /// How many periodic entries there are.
     pub crons: u64,

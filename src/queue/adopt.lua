@@ -34,14 +34,14 @@ for i = 25, #KEYS, 2 do
   while message and moved < tonumber(ARGV[3]) and (moved == 0 or bytes + #message <= tonumber(ARGV[4])) do
     if message ~= '' and message ~= '-' then
       -- Only runs that ended with the death of a worker count: a message that was retried five times is not poison.
-      local lane, _, id, a, r, s, at, died = read(message)
+      local lane, _, id, a, r, s, at, died, w = read(message)
       if not lane then
         fail(message, 'unreadable', '1', 'decode', 'not a message of this version')
       elseif died + 1 >= tonumber(attempts_max) then
-        fail(message, id, whole(a), 'attempts', string.format(r + s == 0 and 'its worker died in attempt %.0f of %s'
+        fail(message, id, whole(a), 'attempts', string.format(died + 1 == a and 'its worker died in attempt %.0f of %s'
           or 'its worker died in attempt %.0f: %s workers died over it', a, attempts_max))
       else
-        redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at))
+        redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at, w))
         returned = returned + 1
       end
     end

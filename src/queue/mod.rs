@@ -1,6 +1,7 @@
 //! Stage 3: where messages wait. Takes: `&Lease` and [`NewMessage`]s. Hands on: [`Claim`]s.
 //!
-//! **Invariant:** a message is in exactly one place: a lane, a block, or counted as done or failed.
+//! **Invariant:** a message is in exactly one place: a lane, a block, `scheduled`, or counted as done or
+//! failed.
 //! Scripts move it whole, so nothing falls between two steps.
 //!
 //! ```text

@@ -30,6 +30,9 @@ if what == 'cancel' then
 end
 if redis.call('HEXISTS', JOINS, id) == 1 then return {'moved', due} end
 if what == 'now' then
+  local refusal = denied({{'ZREM', SCHEDULED, ''}, {'HDEL', LATER, ''}, {'RPUSH', KEYS[7], ''}})
+  if refusal then return refusal end
+  for i = 4, 8 do redis.call('LLEN', KEYS[i]) end
   start(e, id)
   return {'ok', due}
 end

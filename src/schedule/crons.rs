@@ -3,16 +3,17 @@
 //! **Invariant:** whoever changes an entry names the state it knows. A call that comes too late changes nothing, and does not
 //! bring back an entry that was removed. Of two who declare an entry differently the last one wins.
 
-use std::time::SystemTime;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
-use super::entry::{Cron, Stored, check_name};
+use super::entry::{BYTES_MAX, Cron, Stored, check_name};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 use crate::message::NewMessage;
 use crate::queue::Sent;
-use crate::store::{Call, Reply, Script, StoreError};
+use crate::store::{Call, Link, ONCE_TIMEOUT, Reply, Script, Store, StoreError};
 
 static CRON_SET: Script = Script::new("cron_set", include_str!("cron_set.lua"));
 
@@ -20,6 +21,8 @@ static CRON_SET: Script = Script::new("cron_set", include_str!("cron_set.lua"));
 const ENTRIES_MAX: usize = 1000;
 /// How often a change is tried if another one comes first.
 const TRIES: usize = 10;
+/// Entries that are read at once.
+const PIECE: usize = 4;
 
 /// A periodic entry. Made by [`Crons::list`].
 ///
@@ -93,7 +96,7 @@ pub enum CronSet {
     New,
     /// It was declared like this before.
     Same,
-    /// It was declared differently before, as this JSON.
+    /// It was declared differently before, as this JSON. Its payload is left out.
     Replaced(String),
 }
 
@@ -141,6 +144,52 @@ impl Known {
     }
 }
 
+/// An entry as it is in Redis, with the times for which it fired.
+#[derive(Debug)]
+pub(super) struct Declared {
+    pub(super) name: String,
+    pub(super) rev: String,
+    pub(super) json: String,
+    /// The last time, as text.
+    pub(super) fired: Option<String>,
+    /// The last time with a message, as text.
+    sent: Option<String>,
+}
+
+/// All entries, in pieces: one large answer would hold up what else uses this connection.
+pub(super) async fn read_all(
+    store: &Store,
+    link: &Link,
+    timeout: Duration,
+) -> Result<Vec<Declared>, StoreError> {
+    let keys = &store.keys;
+    let names = Call::plain("HKEYS").arg(keys.crons()).reading(Reply::into_texts);
+    let names = link.call(&names, timeout).await?;
+    let times = Call::plain("HGETALL").arg(keys.fired()).reading(Reply::into_pairs);
+    let times = link.call(&times, timeout).await?.into_iter();
+    let times: Result<BTreeMap<String, String>, StoreError> =
+        times.map(|(name, ms)| Ok((name, ms.into_text()?))).collect();
+    let (mut times, mut all) = (times?, Vec::new());
+    for piece in names.chunks(PIECE) {
+        let mut call = Call::plain("HMGET").arg(keys.crons());
+        for name in piece {
+            call = call.arg(name);
+        }
+        let call = call.answering(PIECE * BYTES_MAX).reading(Reply::into_list);
+        for (name, text) in piece.iter().zip(link.call(&call, timeout).await?) {
+            // It was removed meanwhile, or before.
+            let text = if text.is_nil() { String::new() } else { text.into_text()? };
+            let Known { rev, json } = Known::read(&text);
+            if json.is_empty() {
+                continue;
+            }
+            let (fired, sent) = (times.remove(name), times.remove(&format!("{name}!")));
+            all.push(Declared { name: name.clone(), rev, json, fired, sent });
+        }
+    }
+    Ok(all)
+}
+
 /// What Redis answered to a change.
 enum Answer {
     Done,
@@ -173,26 +222,19 @@ impl Crons {
     /// Safe: it only reads.
     pub async fn list(&self) -> Result<Vec<CronEntry>, Error> {
         let store = &self.fleet.store;
-        let hash = |key| Call::plain("HGETALL").arg(key).reading(Reply::into_pairs);
-        let crons = store.once(&hash(store.keys.crons())).await?;
-        let fired = store.once(&hash(store.keys.fired())).await?;
+        let declared = read_all(store, &store.work, ONCE_TIMEOUT).await;
         let mut all = Vec::new();
-        for (name, text) in crons {
-            let text = text.into_text().map_err(|error| store.explain(error))?;
-            let Known { rev, json } = Known::read(&text);
-            let Some(stored) = Stored::read(&json) else { continue };
-            let time = |field: &str| {
-                let ms = fired.iter().find(|(other, _)| other == field)?.1.clone();
-                ms.into_number().ok().map(|ms| ms as u64)
-            };
-            let last = time(&name);
-            let changed_ms = rev.parse::<u64>().unwrap_or(0) / 1000;
-            let fired_at = time(&format!("{name}!")).map(at_ms);
+        for entry in declared.map_err(|error| store.explain(error))? {
+            let Some(stored) = Stored::read(&entry.json) else { continue };
+            let ms = |text: Option<String>| text?.parse::<u64>().ok();
+            let last = ms(entry.fired);
+            let changed_ms = entry.rev.parse::<u64>().unwrap_or(0) / 1000;
+            let fired_at = ms(entry.sent).map(at_ms);
             let times = stored.times().ok();
             let next_at =
                 times.and_then(|times| times.after(last.unwrap_or(changed_ms))).map(at_ms);
             all.push(CronEntry {
-                name,
+                name: entry.name,
                 catch_up: stored.catch_up.name(),
                 overlap: stored.overlap,
                 is_paused: stored.paused,
@@ -256,7 +298,11 @@ impl Crons {
         Ok(match before.unwrap_or_default() {
             _ if !answer => CronSet::Same,
             json if json.is_empty() => CronSet::New,
-            json => CronSet::Replaced(json),
+            // It goes to logs: no payloads there.
+            json => CronSet::Replaced(Stored::read(&json).map_or_else(
+                || "an entry of another version".to_owned(),
+                |before| Stored { payload: None, payload_b64: None, ..before }.text(),
+            )),
         })
     }
 
@@ -362,13 +408,13 @@ impl Crons {
                 Answer::Same => return Ok(true),
                 Answer::Moved(now) => known = now,
                 Answer::Full => {
-                    let reason = format!("{ENTRIES_MAX} periodic entries exist already");
-                    return Err(Error::Full { reason });
+                    let problem = format!("cannot be added: {ENTRIES_MAX} exist; remove one first");
+                    return Err(Error::Config { field: "cron", problem });
                 }
             }
         }
-        let reason = format!("the entry {name} is changed again and again by others");
-        Err(Error::Full { reason })
+        let reason = format!("others keep changing the entry {name}; try again");
+        Err(Error::Refused { reason })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::lane::Lane;
 use crate::message::NewMessage;
 
 /// The longest text of an entry in Redis.
-const BYTES_MAX: usize = 64 << 10;
+pub(super) const BYTES_MAX: usize = 64 << 10;
 
 /// What happens to times at which nobody was there to fire.
 ///
@@ -33,7 +33,7 @@ pub enum CatchUp {
     Once,
     /// None is made up for.
     Skip,
-    /// Each is made up for, the oldest first, at most 1,000 at once.
+    /// Each is made up for, the oldest first, but only the latest 1,000.
     All,
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::crons::{Declared, read_all};
 use super::entry::{CatchUp, Stored};
 use super::times::Times;
 use crate::membership::Session;
@@ -98,26 +99,14 @@ impl Entries {
         link: &Link,
         session: &Session,
     ) -> Result<Entries, StoreError> {
-        let timeout = session.trust.call_timeout();
-        let hash = |key| Call::plain("HGETALL").arg(key).reading(Reply::into_pairs);
-        let crons = link.call(&hash(store.keys.crons()), timeout).await?;
-        let fired = link.call(&hash(store.keys.fired()), timeout).await?;
-        let mut times = BTreeMap::new();
-        for (name, ms) in fired {
-            times.insert(name, ms.into_text()?);
-        }
         let mut all = BTreeMap::new();
-        for (name, text) in crons {
-            let text = text.into_text()?;
-            let Some((rev, json)) = text.split_once('|').filter(|(_, json)| !json.is_empty())
-            else {
-                continue;
-            };
+        for declared in read_all(store, link, session.trust.call_timeout()).await? {
+            let Declared { name, rev, json, fired, .. } = declared;
             let stored =
-                Stored::read(json).ok_or_else(|| "not an entry of this version".to_owned());
+                Stored::read(&json).ok_or_else(|| "not an entry of this version".to_owned());
             match stored.and_then(|stored| Ok((stored.times()?, stored))) {
-                Ok((parsed, stored)) => {
-                    let fired = times.get(&name).map_or("0", String::as_str);
+                Ok((times, stored)) => {
+                    let fired = fired.as_deref().unwrap_or("0");
                     let Ok(fired) = fired.parse() else {
                         tracing::warn!(
                             entry = name,
@@ -126,8 +115,7 @@ impl Entries {
                         );
                         continue;
                     };
-                    let rev = rev.to_owned();
-                    all.insert(name, Entry { rev, stored, times: parsed, fired });
+                    all.insert(name, Entry { rev, stored, times, fired });
                 }
                 Err(why) => tracing::warn!(entry = name, why, "a periodic entry cannot be fired"),
             }
@@ -135,10 +123,12 @@ impl Entries {
         Ok(Entries { all })
     }
 
-    /// What is due now, by Redis's clock, in the order of the times.
-    pub(crate) fn due(&self, now: u64) -> Vec<Firing> {
+    /// What is due now, by Redis's clock, in the order of the times. After each entry others may run: a thousand entries
+    /// with a thousand missed times each take seconds.
+    pub(crate) async fn due(&self, now: u64) -> Vec<Firing> {
         let mut all = Vec::new();
         for (name, entry) in &self.all {
+            tokio::task::yield_now().await;
             let how = (entry.stored.catch_up, entry.stored.paused);
             let (times, left_out) = due_now(&entry.times, how, entry.fired, now);
             all.extend(times.into_iter().enumerate().map(|(number, (due, sends))| Firing {

@@ -14,15 +14,16 @@ local LANES = {h = KEYS[5], g = KEYS[6], n = KEYS[7], l = KEYS[8]}
 local NOW, NOW_US = clock()
 
 -- Splits an envelope: the letter of its lane, its flag, its id, how often it was run, retried and snoozed, where its time
--- begins, and how many workers died over it. Nothing if it is not an envelope of ours.
+-- begins, how many workers died over it, and how often it waited for a member that knows its kind. Nothing if it is not an
+-- envelope of ours.
 local function read(e)
   local lane, flag, id, tries, at = string.match(e, '^1(.)(.)|([^|]+)|([%d.]+)|()')
   if not lane or not LANES[lane] then return nil end
-  local a, r, s = string.match(tries, '^(%d+)%.(%d+)%.(%d+)$')
+  local a, r, s, w = string.match(tries, '^(%d+)%.(%d+)%.(%d+)%.?(%d*)$')
   if not a then a, r, s = string.match(tries, '^%d+$'), 0, 0 end
   if not a then return nil end
-  a, r, s = tonumber(a), tonumber(r), tonumber(s)
-  return lane, flag, id, a, r, s, at, a - 1 - r - s
+  a, r, s, w = tonumber(a), tonumber(r), tonumber(s), tonumber(w or 0) or 0
+  return lane, flag, id, a, r, s, at, a - 1 - r - s - w, w
 end
 
 -- A blank text would be taken for a settled message: nobody could read it, or end it.
@@ -43,8 +44,8 @@ end
 
 local function with_flag(e, flag) return string.sub(e, 1, 2) .. flag .. string.sub(e, 4) end
 
-local function with_tries(e, id, a, r, s, at)
-  local tries = r + s == 0 and whole(a) or string.format('%.0f.%.0f.%.0f', a, r, s)
+local function with_tries(e, id, a, r, s, at, w)
+  local tries = r + s + w == 0 and whole(a) or string.format(w == 0 and '%.0f.%.0f.%.0f' or '%.0f.%.0f.%.0f.%.0f', a, r, s, w)
   return string.sub(e, 1, 3) .. '|' .. id .. '|' .. tries .. '|' .. string.sub(e, at)
 end
 
@@ -277,13 +278,13 @@ local function finish(e, outcome, value)
   return e
 end
 
--- Runs a message again after a while: it leaves its block for `scheduled`. word: `r` retry, `z` snooze. The caller calls
--- flush at the end.
+-- Runs a message again after a while: it leaves its block for `scheduled`. word: `r` retry, `z` snooze, `w` wait for a member
+-- that knows its kind. The caller calls flush at the end.
 local function again(e, word, delay)
-  local _, flag, id, a, r, s, at = read(e)
-  if word == 'r' then r = r + 1 else s = s + 1 end
+  local _, flag, id, a, r, s, at, _, w = read(e)
+  if word == 'r' then r = r + 1 elseif word == 'z' then s = s + 1 else w = w + 1 end
   local key = flag == 's' and duties(e, flag, at).key
-  e = with_tries(e, id, a + 1, r, s, at)
+  e = with_tries(e, id, a + 1, r, s, at, w)
   if key then
     local _, _, hold = rule(key)
     if not hold then

@@ -42,7 +42,7 @@
 //! | `artel:{f}:later` | hash | message id → envelope, of all in `scheduled` and `parked` |
 //! | `artel:{f}:crons` | hash | periodic entry → `rev\|JSON`; an empty JSON: it was removed |
 //! | `artel:{f}:fired` | hash | periodic entry → the due time for which it fired last, or which passed; `<entry>!`: the last one with a message, for people |
-//! | `artel:{f}:control` | hash | `all`, `lane:<name>`: paused since, ms; `step-down`: `member\|term`; `drain:<member>`: since, ms |
+//! | `artel:{f}:control` | hash | `all`, `lane:<name>`: paused since, ms; `step-down`: `member\|term`; `drain:<member>`: since, ms; `crons`: the latest revision of an entry |
 //! | `artel:{f}:unique` | hash | unique name → id of the open message; used by periodic entries that must not overlap |
 //! | `artel:{f}:parked`, `…:slots`, `…:limits`, `…:resting`, `…:joins` | zset, hash, hash, zset, hash | messages in line for a key, and parents of others: nothing uses them yet |
 //! | `artel:{f}:data:<name>` | any | what effects write (see [`Context`](crate::Context)) |

@@ -52,11 +52,11 @@ local function denied(commands)
   end
 end
 
--- How many workers died over a message with these tries: `runs` or `runs.retries.snoozes`, the run that begins now
--- included.
+-- How many workers died over a message with these tries: `runs`, `runs.retries.snoozes` or `runs.retries.snoozes.waits`,
+-- the run that begins now included.
 local function deaths(tries)
-  local a, r, s = string.match(tries, '^(%d+)%.(%d+)%.(%d+)$')
-  return a and a - 1 - r - s or (tonumber(tries) or 1) - 1
+  local a, r, s, w = string.match(tries, '^(%d+)%.(%d+)%.(%d+)%.?(%d*)$')
+  return a and a - 1 - r - s - (tonumber(w) or 0) or (tonumber(tries) or 1) - 1
 end
 
 -- The field of control that says that this member must drain.

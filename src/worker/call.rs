@@ -1,6 +1,6 @@
 //! One call of a handler.
 //!
-//! **Invariant:** whatever the user's code does, it ends in an outcome: a panic or a time-out is a failed message, never a
+//! **Invariant:** whatever the user's code does, it ends in an outcome: a panic or a time-out is an accident, never a
 //! dead worker.
 
 use std::any::Any;

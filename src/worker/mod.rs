@@ -1,8 +1,8 @@
 //! Stage 4: handling messages. Takes: claims. Hands on: [`Outcome`]s.
 //!
 //! **Invariant:** a handler is started only while this process trusts its session, and its outcome
-//! is recorded only if the claim is still its own. A panic or a time-out is a failed message, never
-//! a dead worker.
+//! is recorded only if the claim is still its own. A panic or a time-out is an accident, retried
+//! or failed, never a dead worker.
 
 mod call;
 mod exchange;
@@ -91,8 +91,8 @@ pub struct Context {
 /// });
 /// ```
 pub trait Handle: Send + Sync + 'static {
-    /// Handles one message. It may be called again for the same message if a process died or was cut
-    /// off, but only one [`Outcome`] is recorded.
+    /// Handles one message. It is called again if the message is retried or snoozed, or if a process died or
+    /// was cut off. Only one final [`Outcome`] is recorded.
     fn handle(&self, message: Message, context: Context) -> impl Future<Output = Outcome> + Send;
 }
 

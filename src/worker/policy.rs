@@ -69,8 +69,8 @@ impl Policy {
             How::Snooze(_) => return outcome.without_follow_ups(),
             // A rolling deployment sends before all members know a kind. That is no retry: its handler has not seen it.
             How::Failed(failure) if failure.cause == Cause::Kind && own != Some(0) => {
-                if tries.snoozes < KIND_WAITS {
-                    let after = self.backoff.delay(tries.snoozes + 1, random);
+                if tries.waits < KIND_WAITS {
+                    let after = self.backoff.delay(tries.waits + 1, random);
                     let reason = std::mem::take(&mut failure.reason);
                     *how = How::Snooze(Snooze { after, reason: Some(reason) });
                 } else {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn tries(retries: u32) -> Tries {
-        Tries { runs: retries + 4, retries, snoozes: 2 }
+        Tries { runs: retries + 4, retries, snoozes: 2, waits: 0 }
     }
 
     fn decided(policy: &Policy, outcome: Outcome, retries: u32, own: Option<u32>) -> Outcome {
@@ -176,9 +176,15 @@ mod tests {
         let unknown = || Outcome::failed_by(Cause::Kind, "no handler");
         // Not a retry: its handler has not seen it, so none is used up.
         assert!(decided(&policy(Some(1)), unknown(), 1, None).is_snooze());
-        let often = Tries { runs: 11, retries: 0, snoozes: 10 };
+        let often = Tries { runs: 11, waits: 10, ..Tries::FIRST };
         let over = policy(None).decide(unknown(), often, None, 0.0);
         assert_eq!(over.cause(), Some(Cause::Kind));
+        // What its handler asked for does not count, and does not make it wait longer.
+        let polled = Tries { runs: 99, snoozes: 98, ..Tries::FIRST };
+        match policy(None).decide(unknown(), polled, None, 0.0).into_how() {
+            How::Snooze(snooze) => assert_eq!(snooze.after, Duration::from_secs(5)),
+            other => panic!("{other:?}"),
+        }
         assert_eq!(decided(&policy(None), unknown(), 0, Some(0)).cause(), Some(Cause::Kind));
     }
 

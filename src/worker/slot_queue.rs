@@ -1,7 +1,7 @@
 //! What slots share: the claims that wait for them, what they have in hand, and what they hand in.
 //!
 //! **Invariant:** every claim is in one place: it waits, is set aside for others of its kind, is in a slot's hand, or was handed
-//! in. A place among a kind of which only so many may run ends with its handler, however that ends.
+//! in. A place in a kind with a limit ends with its handler, however that ends.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct Queued {
     pub(super) aside: usize,
 }
 
-/// A kind of which only so many may run at the same time.
+/// A kind of which a limited number may run at the same time.
 #[derive(Default)]
 pub(super) struct Bounded {
     pub(super) running: usize,

@@ -40,7 +40,7 @@ struct Next {
     message: Result<Message, Bytes>,
     /// What the clock of Redis showed, and when, if it can expire.
     redis: Option<(u64, Instant)>,
-    /// Its bound, since when it waits, and room for it, if only so many of its kind may run.
+    /// Its bound, since when it waits, and room for it, if its kind has a limit.
     bounded: Option<(Limit, Instant, Claims)>,
 }
 
@@ -307,7 +307,7 @@ impl Slot {
         Some(Next { claim, message, redis, bounded })
     }
 
-    /// The permission to handle a message of a kind of which only so many may run. If too many of them run, it is set aside.
+    /// The permission to handle a message of a kind with a limit. If too many of them run, it is set aside.
     fn permit(
         &mut self,
         (limit, since, claims): (Limit, Instant, Claims),

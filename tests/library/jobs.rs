@@ -530,6 +530,68 @@ async fn a_message_that_is_put_back_does_not_expire() {
     stop([member]).await;
 }
 
+/// Nobody leads, and a member has counted one that joined twice: once in a look, and once because it was told. Its rank is
+/// too high only until it looks again, or nobody would fire.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_counted_twice_stops_no_entry() {
+    let server = Server::any();
+    let member =
+        member(&server).handle(|_: Message, _: Context| async {}).start().await.expect("joins");
+    let fleet = member.fleet();
+    fleet.crons().set("tick", &Cron::new("every 1s").message("x")).await.expect("set");
+    settled(&member, 1).await;
+    // It knows its rank. Now the hint of a member with a lower id comes, which is in no look or was in the one before it.
+    for _ in 0..3 {
+        let ctl = format!("artel:{{{NAME}}}:@0:ctl");
+        let told =
+            redis::cmd("SPUBLISH").arg(ctl).arg("joined|0-0").query::<u64>(&mut server.connect());
+        assert_eq!(told.expect("answers"), 1);
+    }
+    settled(&member, 4).await;
+    fleet.crons().remove("tick").await.expect("answers");
+    stop([member]).await;
+}
+
+/// What an entry sent before is nobody's business in a log.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_is_replaced_does_not_show_its_payload() {
+    let server = Server::any();
+    let fleet = fleet(&server).await;
+    fleet.crons().set("nightly", &Cron::new("@daily").message("a secret")).await.expect("set");
+    let replaced = fleet.crons().set("nightly", &Cron::new("@hourly").message("x")).await;
+    match replaced.expect("set") {
+        artel::CronSet::Replaced(before) => {
+            assert!(before.contains("@daily") && !before.contains("secret"), "{before}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// More entries than are read at once, and large ones: all of them are listed, and all of them fire.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_entries_are_read_however_many_there_are() {
+    let server = Server::any();
+    let seen = Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+    let tell = seen.clone();
+    let handler = move |message: Message, _: Context| {
+        tell.lock().expect("ours").insert(message.payload()[..2].to_vec());
+        async {}
+    };
+    let member = member(&server).handle(handler).start().await.expect("joins");
+    let fleet = member.fleet();
+    for n in 10..40 {
+        let large = format!("{n}{}", "x".repeat(60_000));
+        let cron = Cron::new("every 1s").message(large);
+        fleet.crons().set(&format!("e{n}"), &cron).await.expect("set");
+    }
+    assert_eq!(fleet.crons().list().await.expect("answers").len(), 30);
+    until("all of them have fired", async || seen.lock().expect("ours").len() == 30).await;
+    for n in 10..40 {
+        fleet.crons().remove(&format!("e{n}")).await.expect("answers");
+    }
+    stop([member]).await;
+}
+
 /// Another program, or a renamed one, that declares the same entry changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_declares_an_entry_is_no_difference() {

@@ -9,7 +9,8 @@ impl World<'_> {
         let answer = self.lab.send(&call);
         self.history.push(call);
         self.note(&format!("take {}", answer.tag()));
-        if answer == "ok" || answer == "same" {
+        // A taker that does not come to confirm what it has read keeps it in hand.
+        if (answer == "ok" || answer == "same") && self.pick(2) == 0 {
             let drain = self.lab.key(&format!("drain:{token}"));
             let page: Vec<(String, Vec<String>)> =
                 self.lab.redis(&["XRANGE", &drain, "-", "+", "COUNT", "2"]);

@@ -17,8 +17,8 @@ const FAULTS: [(&str, &str, &str, &str); 28] = [
     (
         "a retry does not count the attempt",
         "jobs",
-        "e = with_tries(e, id, a + 1, r, s, at)",
-        "e = with_tries(e, id, a, r, s, at)",
+        "e = with_tries(e, id, a + 1, r, s, at, w)",
+        "e = with_tries(e, id, a, r, s, at, w)",
     ),
     (
         "a retried message stays in its block",

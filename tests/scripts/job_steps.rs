@@ -255,7 +255,8 @@ impl World<'_> {
         let again = envelope.split('|').nth(2).is_some_and(|tries| tries.len() > 6);
         match self.pick(100) {
             0..=21 if !again => ("r", self.pick(6).to_string()),
-            22..=28 if !again => ("z", self.pick(4).to_string()),
+            22..=26 if !again => ("z", self.pick(4).to_string()),
+            27..=28 if !again => ("w", self.pick(4).to_string()),
             29..=38 => ("f", "{}".to_owned()),
             39..=43 => ("x", String::new()),
             _ => ("d", String::new()),

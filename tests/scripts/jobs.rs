@@ -32,6 +32,30 @@ fn run_all(lab: &mut Lab, n: u64, word: &str) -> Vec<String> {
     ids
 }
 
+/// Waits for a member that knows its kind are counted apart, and no run of them counts as a dead worker.
+#[test]
+fn waits_snoozes_retries_and_deaths_are_counted_apart() {
+    on_each_server(|lab| {
+        lab.join("w");
+        lab.join("gen");
+        lab.post_one("a", 1, &json!({"kind": "k"}), "");
+        let mut tries = Vec::new();
+        for (n, word) in (1..).zip(["w", "z", "r", "w"]) {
+            assert_eq!(run_all(lab, n, word).len(), 1);
+            wait_ms(lab, 2);
+            lab.promote("w");
+            tries.push(lab.lane("normal")[0].split('|').nth(2).expect("its tries").to_owned());
+        }
+        assert_eq!(tries, ["2.0.0.1", "3.0.1.1", "4.1.1.1", "5.1.1.2"]);
+        assert_eq!((lab.count("retried"), lab.count("snoozed")), (1, 3));
+        assert_eq!(lab.fetch("w", 5, 1, NOBODY), "ok");
+        lab.reap("w");
+        let adopt = lab.adopt_call("gen", "w", 5, 100);
+        assert_eq!(lab.send(&adopt).at(3), "1");
+        assert!(lab.lane("returned")[0].contains("|6.1.1.2|"), "{:?}", lab.lane("returned"));
+    });
+}
+
 /// ⚑ The limit is 0, A is parked; it becomes 1; B comes before anybody let A in.
 #[test]
 fn who_comes_joins_the_line_even_if_a_slot_is_free() {
@@ -440,6 +464,12 @@ fn a_late_order_is_not_followed() {
         assert_eq!((lab.send(&resume).tag(), lab.send(&resume).tag()), ("ok", "same"));
         let late = order(lab, "all", "now", "", "7", "");
         assert_eq!(lab.send(&late), "late");
+        // A late copy of what was done says so: its caller must not believe that nothing happened.
+        assert_eq!(lab.send(&pause), "ok");
+        assert_eq!(lab.send(&late), "same");
+        let since = lab.redis::<String>(&["HGET", &lab.key("control"), "all"]);
+        let resume = order(lab, "all", "", &since, &until, "");
+        assert_eq!(lab.send(&resume), "ok");
         let drain = order(lab, "drain:w", "now", "", &until, "w");
         assert_eq!(lab.send(&drain), "ok");
         let nobody = order(lab, "drain:x", "now", "", &until, "x");

@@ -10,6 +10,7 @@ mod errors; // taken once, never lost
 mod held; // blocks that a process of the random schedule holds
 mod job_calls; // calls of the scripts that know times and duties
 mod job_faults; // each rule about them is needed
+mod job_rights; // what may not be done is not half done
 mod job_steps; // what the random schedule does with them
 mod jobs; // messages that wait for a time or for others
 mod lab; // the bench on which all of this is done

@@ -61,7 +61,7 @@ pub(crate) enum ScheduleCommand {
     Move {
         /// Id of the message
         id: String,
-        /// So long from now on
+        /// This long from now
         #[arg(
             long = "in",
             value_name = "TIME",
@@ -83,7 +83,7 @@ pub(crate) enum CatchUp {
     Once,
     /// None is made up for.
     Skip,
-    /// Each is made up for, at most 1,000 at once.
+    /// Each is made up for, but only the latest 1,000.
     All,
 }
 
@@ -166,11 +166,11 @@ pub(crate) struct CronSetArgs {
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<String>,
 
-    /// How often its message is retried, instead of what the handler says
+    /// How often its message is retried, in place of the number of its kind or of its worker
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) retries: Option<u32>,
 
-    /// A message that nobody has started after this time fails
+    /// After this time no run of its message starts, not even a retry: it fails
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) expires: Option<Duration>,
 }
@@ -200,7 +200,7 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_enum)]
     pub(crate) lane: Option<AnyLane>,
 
-    /// A member that was drained: its id, the beginning of its id, or its label
+    /// A member that was drained: its id, the first 4 or more characters of its id, or its label
     #[arg(value_name = "MEMBER")]
     pub(crate) member: Option<String>,
 }

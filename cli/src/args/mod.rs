@@ -230,14 +230,15 @@ enum Command {
     Cron(CronCommand),
     /// Pause a lane or everything: no member fetches from it; nothing is lost
     Pause(PauseArgs),
-    /// Resume a lane, everything, or a member that was drained
+    /// Resume a lane, everything, or a drained member; exit code 5 if it is not paused or drained
     Resume(ResumeArgs),
-    /// Have a member finish what it has started, fetch nothing and not lead; `resume` ends it
+    /// Have a member finish what it has started, fetch nothing and not lead, until `resume`; exit code 5
+    /// if there is no such member
     Drain {
-        /// Its id, the beginning of its id, or its label
+        /// Its id, the first 4 or more characters of its id, or its label
         member: String,
     },
-    /// Have the generator give up its lease, so that another member leads
+    /// Have the generator give up its lease, so that another member leads; exit code 5 if nobody leads
     #[command(name = "step-down")]
     StepDown,
     /// Show where a message is: waiting, scheduled, claimed, failed or done; exit code 5 if it is

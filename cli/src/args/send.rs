@@ -87,11 +87,11 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "TIME", value_parser = values::point)]
     pub(crate) at: Option<SystemTime>,
 
-    /// A message that nobody has started after this time fails
+    /// After this time no run of a message starts, not even a retry: it fails
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) expires: Option<Duration>,
 
-    /// How often a message is retried, instead of what its handler says
+    /// How often a message is retried, in place of the number of its kind or of its worker
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) retries: Option<u32>,
 

@@ -314,7 +314,10 @@ async fn requeue(place: &Place, args: &RequeueArgs) -> Result<u8, Failure> {
     printer::data(&format!("{done}\n"))?;
     let gone = count.saturating_sub(done + unreadable);
     if unreadable > 0 {
-        printer::remark(&format!("note: {unreadable} stay: this version cannot read them"));
+        printer::remark(&format!(
+            "note: {unreadable} stay: this version cannot read them, or another message of the same periodic entry is \
+             not over"
+        ));
     }
     if gone > 0 {
         printer::remark(&format!("note: {gone} were taken or put back by somebody else meanwhile"));

@@ -50,6 +50,7 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
                 here.to_string(),
                 leader.map_or("-".to_owned(), |leader| leader.label.clone()),
                 status.messages.waiting.to_string(),
+                status.messages.scheduled.to_string(),
                 status.messages.claimed.to_string(),
                 status.messages.done.to_string(),
                 status.errors.stored.to_string(),
@@ -63,12 +64,14 @@ pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
                 _ => "cannot be read",
             };
             let blank = String::new;
-            [name.clone(), blank(), problem.to_owned(), blank(), blank(), blank(), blank()]
+            [name.clone(), blank(), problem.to_owned(), blank(), blank(), blank(), blank(), blank()]
         }
     });
-    let head = ["FLEET", "MEMBERS", "GENERATOR", "WAITING", "CLAIMED", "DONE", "ERRORS"];
-    let text = printer::screen()
-        .columns(head, rows, &["CLAIMED", "DONE"], |row| row[1] == "0" && row[3] != "0");
+    let head =
+        ["FLEET", "MEMBERS", "GENERATOR", "WAITING", "SCHEDULED", "CLAIMED", "DONE", "ERRORS"];
+    let text = printer::screen().columns(head, rows, &["CLAIMED", "DONE", "SCHEDULED"], |row| {
+        row[1] == "0" && row[3] != "0"
+    });
     printer::shown(&text)?;
     Ok(OK)
 }
@@ -85,8 +88,13 @@ pub(crate) async fn fleet(place: &Place, command: &FleetCommand) -> Result<u8, F
             return Err(in_use(name, status.members.len() as u64));
         }
         Ok(status) => {
-            let waiting = status.messages.waiting + status.messages.claimed;
-            format!("not done: {waiting}, failed and stored: {}", status.errors.stored)
+            let m = &status.messages;
+            let (open, stored) = (m.waiting + m.scheduled + m.claimed, status.errors.stored);
+            let entries = match status.crons {
+                0 => String::new(),
+                entries => format!(", periodic entries: {entries}"),
+            };
+            format!("not done: {open}, failed and stored: {stored}{entries}")
         }
         // A removal that was interrupted can be finished. A fleet of another version can be
         // removed, too.

@@ -242,6 +242,7 @@ async fn snapshot(fleet: &Fleet) {
                 generated = m.generated,
                 sent = m.sent,
                 waiting = m.waiting,
+                scheduled = m.scheduled,
                 claimed = m.claimed,
                 done = m.done,
                 failed = m.failed,

@@ -44,7 +44,9 @@ fn words(state: &MessageState, now: SystemTime) -> String {
         ]),
         MessageState::Scheduled { due, attempt, retry, since } => screen.flow(&[
             match due.duration_since(now) {
-                Ok(left) => format!("waits until {} (in {})", times::point(*due), times::span(left)),
+                Ok(left) => {
+                    format!("waits until {} (in {})", times::point(*due), times::span(left))
+                }
                 Err(_) => format!("was due {}", ago(due)),
             },
             if *retry > 0 { format!("retried {}", counted(*retry)) } else { String::new() },
@@ -74,14 +76,16 @@ fn words(state: &MessageState, now: SystemTime) -> String {
             attempts(*attempt),
         ]),
         MessageState::FailedAndGone { at } => {
-            let what = "and was taken, put back, dropped or cancelled since".to_owned();
+            let what =
+                "and is no longer stored: it was taken, put back, dropped, cancelled or not kept"
+                    .to_owned();
             screen.flow(&[format!("failed {}", ago(at)), what])
         }
         MessageState::Duplicate { of } => {
             format!("not added: message {of} was sent with the same key before\n")
         }
         MessageState::Ended { is_done: true } => "done\n".to_owned(),
-        _ => "it has ended: it is done; or it failed and was taken, put back, dropped or cancelled since; or it was a \
+        _ => "it has ended: it is done; or it failed and is no longer stored; or it was a \
               duplicate (a ledger would show which: `artel run --ledger 100000`)\n"
             .to_owned(),
     }

@@ -5,7 +5,7 @@
 //! {"id":"…","error":"no answer"}                an accident: retried if `--retries` allows it
 //! {"id":"…","error":"no customer","failed":true} a verdict: failed, and never retried
 //! {"id":"…","retry":true,"error":"busy"}        retried; a number is after how many seconds
-//! {"id":"…","snooze":30}                        run again after so many seconds; not an error
+//! {"id":"…","snooze":30}                        run again after 30 seconds; not an error
 //! {"id":"…","then":[{"payload":"next","kind":"mail","lane":"low","in":60}]}   what follows
 //! ```
 //!

@@ -43,7 +43,6 @@ impl Exec {
         let mut running = self.command.start(Stdio::inherit, &env, until, Some(&third)).await?;
         drop(third);
         let said = pipe::Receiver::from_owned_fd(OwnedFd::from(said))?;
-        let mut said = said.take(ANSWER_BYTES_MAX as u64 + 1);
         let mut answer = Vec::new();
         let stdin = running.child.stdin.take();
         let stderr = running.child.stderr.take();
@@ -56,13 +55,13 @@ impl Exec {
         let mut feed = std::pin::pin!(feed);
         let (mut fed, mut tail, mut stderr) = (false, Tail::default(), stderr);
         let status = {
-            let mut hear = std::pin::pin!(said.read_to_end(&mut answer));
+            let mut hear = std::pin::pin!(hear(said, &mut answer));
             let (mut heard, mut wait) = (false, std::pin::pin!(running.wait()));
             let status = loop {
                 tokio::select! {
                     status = &mut wait => break status,
                     () = &mut feed, if !fed => fed = true,
-                    _ = &mut hear, if !heard => heard = true,
+                    () = &mut hear, if !heard => heard = true,
                     more = read(&mut tail, &mut stderr), if stderr.is_some() => {
                         if !more {
                             stderr = None;
@@ -83,6 +82,14 @@ impl Exec {
         }
         Ok(outcome(code, &answer, || reason(&status, &tail.text())))
     }
+}
+
+/// Reads what a process says. What is too much is read on and thrown away: a process that waits for its reader would run into
+/// its time-out.
+async fn hear(mut said: pipe::Receiver, answer: &mut Vec<u8>) {
+    let most = ANSWER_BYTES_MAX as u64 + 1;
+    let _ = (&mut said).take(most).read_to_end(answer).await;
+    let _ = tokio::io::copy(&mut said, &mut tokio::io::sink()).await;
 }
 
 /// What a process meant by its exit code and by what it wrote to descriptor 3.
@@ -109,11 +116,15 @@ fn outcome(code: Option<i32>, answer: &[u8], reason: impl Fn() -> String) -> Out
     // The exit code still counts: a process that crashed after its answer is not done.
     match code {
         Some(0) => {}
-        Some(EX_TEMPFAIL) if !fields.contains_key("retry") => {
-            fields.insert("retry".to_owned(), true.into());
+        Some(EX_TEMPFAIL) => {
+            if let None | Some(Value::Null | Value::Bool(false)) = fields.get("retry") {
+                fields.insert("retry".to_owned(), true.into());
+            }
         }
-        Some(EX_TEMPFAIL) => {}
         Some(EX_DATAERR) => {
+            for field in ["retry", "snooze"] {
+                fields.remove(field);
+            }
             fields.insert("failed".to_owned(), true.into());
         }
         // An accident, whatever it said of itself; what follows, follows when it finally fails.
@@ -175,6 +186,9 @@ mod tests {
         let after = std::time::Duration::from_secs(9);
         assert_eq!(meant(Some(75), r#"{"retry":9}"#), Outcome::retry("why").after(after));
         assert_eq!(meant(Some(65), r#"{"error":"bad"}"#), Outcome::failed("bad"));
+        assert_eq!(meant(Some(65), r#"{"snooze":9}"#), Outcome::failed("why"));
+        assert_eq!(meant(Some(65), r#"{"retry":true}"#), Outcome::failed("why"));
+        assert_eq!(meant(Some(75), r#"{"retry":false}"#), Outcome::retry("why"));
         let crashed = meant(Some(1), r#"{"snooze":9,"then":[{"payload":"x"}]}"#);
         assert_eq!(crashed, accident("why").then("x"));
         for wrong in ["nonsense", "[]", r#"{"snooze":"x"}"#] {

@@ -61,6 +61,29 @@ fn evil_fleet() -> Server {
         EVIL.to_owned(),
     ] {
         set(&["XADD", &key("errors"), "*", "m", &envelope, "e", &text.to_string()]);
+        set(&["ZADD", &key("scheduled"), &deadline.to_string(), &envelope]);
+        set(&["HSET", &key("later"), &envelope, &envelope]);
+    }
+    let waits = format!("1nh|s5-1|1.0.0.9|1794710083950|{}:{headers}{EVIL}", headers.len());
+    set(&["ZADD", &key("scheduled"), &deadline.to_string(), "s5-1"]);
+    set(&["HSET", &key("later"), "s5-1", &waits]);
+    set(&[
+        "HSET",
+        &key("control"),
+        &format!("lane:{EVIL}"),
+        "1",
+        "lane:low",
+        "1",
+        &format!("drain:{EVIL}"),
+        "1",
+    ]);
+    let entry = |spec: &str| {
+        serde_json::json!({ "v": 1, "spec": spec, "tz": EVIL, "catch_up": "once", "overlap": true,
+                            "lane": EVIL, "kind": EVIL, "payload": EVIL, "by": EVIL })
+    };
+    for (name, spec) in [("fine", "@daily"), (EVIL, EVIL), ("odd", EVIL)] {
+        set(&["HSET", &key("crons"), name, &format!("7|{}", entry(spec))]);
+        set(&["HSET", &key("fired"), name, EVIL]);
     }
     server
 }
@@ -78,6 +101,11 @@ fn what_stands_in_redis_is_harmless_on_a_screen() {
         &["event", "list"],
         &["event", "status", "fine"],
         &["errors", "list"],
+        &["schedule", "list"],
+        &["schedule", "list", "--json"],
+        &["cron", "list"],
+        &["cron", "list", "--json"],
+        &["show", "s5-1"],
         &["status", "--json"],
         &["stats", "--json"],
         &["lock", "list", "--json"],

@@ -145,14 +145,15 @@ fn a_command_says_how_it_went_on() {
         snooze) [ \"$ARTEL_ATTEMPT\" -gt 1 ] || printf '{\"snooze\":0.2}' >&3 ;;\n\
         chain) printf '{\"then\":[{\"payload\":\"next\",\"kind\":\"step\",\"in\":0.2,\"lane\":\"low\"}]}' >&3 ;;\n\
         wrong) printf '{\"then\":[{\"payload\":\"x\",\"unique\":\"y\"}]}' >&3 ;;\n\
+        much) head -c 2000000 /dev/zero >&3 ;;\n\
         *) ;;\nesac\n";
     let path = handler(&dir, text).display().to_string();
     let options = ["--handler", &path, "--backoff", "100ms"];
     let mut fleet = TestFleet::on(artel_rig::Server::any(), 1, &options);
-    told(&fleet, &["send", "busy", "bad", "crash", "snooze", "chain", "wrong"]);
-    fleet.settled(7);
+    told(&fleet, &["send", "busy", "bad", "crash", "snooze", "chain", "wrong", "much"]);
+    fleet.settled(8);
     let counts = ["done", "failed", "retried", "snoozed", "followed"].map(|name| fleet.count(name));
-    assert_eq!(counts, [4, 3, 2, 1, 1]);
+    assert_eq!(counts, [4, 4, 2, 1, 1]);
     let errors = told(&fleet, &["errors", "export"]);
     let reason = |payload: &str| {
         let mut records = errors
@@ -164,6 +165,8 @@ fn a_command_says_how_it_went_on() {
     assert_eq!(reason("bad"), "exit code 65: no such customer");
     assert_eq!(reason("crash"), "exit code 3");
     assert!(reason("wrong").contains("\"unique\" is not supported"), "{}", reason("wrong"));
+    // What is too much is read all the same: the handler does not hang until its time-out.
+    assert!(reason("much").contains("more than 1048576 bytes"), "{}", reason("much"));
     fleet.audit();
 }
 

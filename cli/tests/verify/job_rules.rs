@@ -8,8 +8,8 @@ pub(crate) const JOB_MUTANTS: [Mutant; 10] = [
         rules: &[],
         edits: &[(
             "jobs",
-            "e = with_tries(e, id, a + 1, r, s, at)",
-            "e = with_tries(e, id, a, r, s, at)",
+            "e = with_tries(e, id, a + 1, r, s, at, w)",
+            "e = with_tries(e, id, a, r, s, at, w)",
         )],
         faults: "kill-worker",
         seeds: [1, 2, 3],

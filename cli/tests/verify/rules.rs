@@ -133,7 +133,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "adopt",
-            "redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at))",
+            "redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at, w))",
             "redis.call('XADD', KEYS[22], '*', 'id', id, 'outcome', 'done', 'member', dead, 'attempt', a) \
              redis.call('HINCRBY', KEYS[2], 'done', 1)",
         )],
@@ -297,7 +297,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         rules: &[],
         edits: &[(
             "adopt",
-            "redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at))",
+            "redis.call('LPUSH', KEYS[4], with_tries(message, id, a + 1, r, s, at, w))",
             "",
         )],
         faults: "kill-worker",
@@ -308,7 +308,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "what a dead member held is put back without counting the attempt",
         rules: &[],
-        edits: &[("adopt", "(message, id, a + 1, r, s, at)", "(message, id, a, r, s, at)")],
+        edits: &[("adopt", "(message, id, a + 1, r, s, at, w)", "(message, id, a, r, s, at, w)")],
         faults: "kill-worker",
         seeds: [1, 2, 3],
         time: "8s",

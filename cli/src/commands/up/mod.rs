@@ -328,8 +328,12 @@ fn since(before: &Status, now: &Status) -> String {
     let (b, n) = (&before.messages, &now.messages);
     let sent = n.sent.saturating_sub(b.sent);
     let sent = if sent > 0 { format!(" · sent {sent}") } else { String::new() };
+    let scheduled = match n.scheduled {
+        0 => String::new(),
+        scheduled => format!(" · scheduled {scheduled}"),
+    };
     format!(
-        "generated {}{sent} · done {} · failed {} · waiting {} · claimed {} · balance {}",
+        "generated {}{sent} · done {} · failed {} · waiting {}{scheduled} · claimed {} · balance {}",
         n.generated.saturating_sub(b.generated),
         n.done.saturating_sub(b.done),
         n.failed.saturating_sub(b.failed),
