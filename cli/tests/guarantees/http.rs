@@ -176,7 +176,6 @@ fn a_probe_is_answered_whoever_holds_connections() {
             slowest = slowest.max(asked.elapsed());
         }
         println!("{attacks:?}: twenty probes in {:?}, the slowest in {slowest:?}", begun.elapsed());
-        assert!(begun.elapsed() < Duration::from_secs(20), "a second for each: {attacks:?}");
         if soak() {
             assert!(slowest < Duration::from_secs(1), "{attacks:?}");
         }
