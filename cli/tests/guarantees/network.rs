@@ -71,10 +71,14 @@ on_each_server! {
         eventually("its session to be over", || !fleet.sessions().contains(&dead));
         fleet.add_at(&url);
         eventually("a fleet again", || fleet.sessions().len() >= 3);
+        let mut resigned = 0;
         lose("resign", script_hash("resign"), &mut || {
             let (_, leader) = fleet.leader();
             fleet.members[leader].terminate();
+            resigned = leader;
         });
+        // Taken for a worker, it would be told to stop a second time, and would not leave then.
+        eventually("it to be gone", || !fleet.members[resigned].is_alive());
         fleet.add_at(&url);
         fleet.leader();
         lose("leave", script_hash("leave"), &mut || {
