@@ -27,10 +27,12 @@ struct Even {
 }
 
 impl Even {
-    /// Does the clock of Redis show this second in it?
-    fn shows(&self, second: u64) -> bool {
+    /// Does the clock of Redis show this second in it, and did the message of this second begin in it?
+    fn shows(&self, second: u64, began: Option<&u64>) -> bool {
         let time = second * 1_000_000;
-        self.since + self.ahead_us <= time && time <= self.until.saturating_add(self.ahead_us)
+        self.since + self.ahead_us <= time
+            && time <= self.until.saturating_add(self.ahead_us)
+            && began.is_none_or(|began| self.since <= *began && *began <= self.until)
     }
 }
 
@@ -49,6 +51,8 @@ pub(crate) struct Jobs {
     noise: HashSet<Id>,
     /// When periodic entries were declared, by number.
     declared: HashMap<u32, u64>,
+    /// When messages of periodic entries began.
+    began: HashMap<Id, u64>,
     /// The times in which the clock of Redis went evenly.
     even: Vec<Even>,
     /// Since when the clock of Redis is wrong, and the times at which it was.
@@ -105,6 +109,7 @@ impl Checker {
     /// A message of a periodic entry begins: its time has come, and is not from before the entry was there.
     pub(super) fn is_time_for(&mut self, id: Id, time: u64) {
         let Source::Entry(_, number) = id.0 else { return };
+        self.jobs.began.entry(id).or_insert(time);
         let Some(&declared) = self.jobs.declared.get(&number) else { return };
         let even = self.jobs.even.iter().find(|it| it.since <= declared && time <= it.until);
         let Some(&Even { ahead_us, .. }) = even else { return };
@@ -285,7 +290,10 @@ impl Checker {
             let all: Vec<u64> = book.known.iter().collect();
             for pair in all.windows(2) {
                 // These are times of Redis. Where its clock was wrong, times may be left out.
-                let even = |even: &Even| even.shows(pair[0]) && even.shows(pair[1]);
+                let shows = |even: &Even, second| {
+                    even.shows(second, self.jobs.began.get(&(*source, second)))
+                };
+                let even = |even: &Even| shows(even, pair[0]) && shows(even, pair[1]);
                 if pair[1] > pair[0] + 1 && self.jobs.even.iter().any(even) {
                     let what = format!("{source} did not fire between {} and {}", pair[0], pair[1]);
                     found.push((Invariant::EntriesOnce, what, vec![source.to_string()]));

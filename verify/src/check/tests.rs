@@ -298,6 +298,27 @@ fn times_of_entries_are_times_of_redis() {
     assert_eq!(violations(&[506, 508]), [Invariant::EntriesOnce], "one is missing");
 }
 
+/// The clock of Redis goes hours ahead, and back: an entry that fired then leaves out what is too much to make up for.
+#[test]
+fn a_gap_from_a_time_of_wrong_clocks_is_none() {
+    let entry = Source::Entry(CatchUp::All, 1);
+    let mut checker = Checker::default();
+    checker.clock_shows(0, 500_000_000);
+    checker.history("sender.1", 1_000_000, &Entry::Declares(1));
+    checker.clock_wrong(2_000_000);
+    for (second, time) in [(4_000, 3_000_000), (9_000, 4_000_000)] {
+        let id = (entry, second);
+        let maker = "cron:all-1".to_owned();
+        let start = Entry::Start { id, attempt: 1, again: (0, 0), maker, made: 0 };
+        checker.history("m4.1", time, &start);
+    }
+    checker.clock_right(5_000_000);
+    checker.clock_shows(5_000_000, 505_000_000);
+    let mut found = Vec::new();
+    checker.finish_jobs(&mut found);
+    assert!(found.is_empty(), "{found:?}");
+}
+
 #[test]
 fn every_fault_of_the_books_has_its_name() {
     let faults = faults_of_generators().into_iter().chain(faults_of_handlers());
