@@ -148,7 +148,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
         if began.elapsed() > PATIENCE {
             return Err("it takes too long".into());
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }

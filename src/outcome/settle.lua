@@ -49,12 +49,19 @@ elseif k > 0 and redis.call('EXISTS', PACK) == 1 then
   if not head or string.sub(head, 5) .. seq ~= ARGV[6] then return 'gap' end
 end
 local function is_count(text) return #text < 10 and string.find(text, '^%d+$') end
+-- Many positions are cheaper to read at once.
+local many, pack = k > 8 and k * 4 > left
+local function piece(from, upto)
+  if not many then return redis.call('GETRANGE', PACK, from, whole(upto)) end
+  pack = pack or redis.call('GETRANGE', PACK, 0, -1)
+  return string.sub(pack, from + 1, upto + 1)
+end
 -- The message at this position of the pack. Of one that is done, its place is enough.
 local function in_pack(at, word, offset, length)
   if not is_count(at) or tonumber(at) >= left then return false end
   if word == 'd' then return head end
   if not is_count(offset) or not is_count(length) then return false end
-  local text = redis.call('GETRANGE', PACK, offset, whole(offset + #length + length))
+  local text = piece(offset, offset + #length + length)
   if #text ~= #length + 1 + length or string.sub(text, 1, #length + 1) ~= length .. ':' then return false end
   return head .. whole(seq + at) .. tail .. string.sub(text, #length + 2)
 end
@@ -63,8 +70,7 @@ end
 local AGAIN = {r = true, z = true, w = true}
 -- Check everything before the first write: Lua has no rollback.
 local reply, named, named_at, settled = {'ok'}, {}, {}, 0
--- Many positions are cheaper to read at once.
-local all = not head and k > 8 and k * 4 > left and redis.call('LRANGE', BLOCK, 0, -1)
+local all = not head and many and redis.call('LRANGE', BLOCK, 0, -1)
 for i = 8, 7 + 5 * k, 5 do
   local message
   if head then

@@ -34,10 +34,10 @@ for i = 1, n do
   if new and new[5].unique and n > 1 then why = 'a unique message is sent alone' end
   if why then return {'refused', i, why} end
   all[i] = new
-  local lane, flag, h, due = new[2], new[3], new[5], new[6]
+  local h = new[5]
   taken = taken or h.unique and redis.call('HGET', UNIQUE, h.unique)
-  local target = (due or h.children) and SCHEDULED or flag == 'k' and PARKED or LANES[lane]
-  local is_lane = target == LANES[lane]
+  local target = (new[6] or h.children) and SCHEDULED or new[3] == 'k' and PARKED or LANES[new[2]]
+  local is_lane = target == LANES[new[2]]
   more[target] = (more[target] or (is_lane and waiting(target, KEYS[2])) or redis.call('ZCARD', target)) + 1
   if not taken and more[target] > tonumber(backlog_max) then
     return {'full', is_lane and 'backlog' or 'scheduled', backlog_max}
@@ -55,7 +55,9 @@ redis.call('HLEN', LATER)
 local refusal = denied({{'RPUSH', KEYS[7], ''}, {'ZADD', SCHEDULED, '0', ''}, {'HSET', LATER, '', ''}, {'SET', KEYS[19], ''},
   {'HSET', KEYS[2], 'sent', '1'}}) or KEYS[22] and denied({{'SET', KEYS[22], ''}})
 if refusal then return refusal end
-for _, message in ipairs(all) do place(unpack(message, 1, 6)) end
+for _, new in ipairs(all) do
+  if new[6] and new[5] == NO_DUTIES then schedule(new[4], new[1], new[6]) else place(unpack(new, 1, 6)) end
+end
 flush()
 redis.call('SET', KEYS[19], upto, 'PX', SENT_MS)
 if KEYS[22] then redis.call('SET', KEYS[22], 's' .. ARGV[1] .. '-' .. upto, 'PX', ARGV[4]) end

@@ -19,10 +19,13 @@ local NOW, NOW_US = clock()
 local function read(e)
   local lane, flag, id, tries, at = string.match(e, '^1(.)(.)|([^|]+)|([%d.]+)|()')
   if not lane or not LANES[lane] then return nil end
+  if not string.find(tries, '.', 1, true) then
+    local a = tonumber(tries)
+    return lane, flag, id, a, 0, 0, at, a - 1, 0
+  end
   local a, r, s, w = string.match(tries, '^(%d+)%.(%d+)%.(%d+)%.?(%d*)$')
-  if not a then a, r, s = string.match(tries, '^%d+$'), 0, 0 end
   if not a then return nil end
-  a, r, s, w = tonumber(a), tonumber(r), tonumber(s), tonumber(w or 0) or 0
+  a, r, s, w = tonumber(a), tonumber(r), tonumber(s), tonumber(w) or 0
   return lane, flag, id, a, r, s, at, a - 1 - r - s - w, w
 end
 
@@ -31,11 +34,13 @@ local function legible(e) return (e == '' or e == '-') and '?' or e end
 
 -- The duties of a message, from its headers. Flags `-` and `h` say that it has none. What is not of the right type is
 -- not there.
+local NO_DUTIES = {}
 local function duties(e, flag, at)
+  if flag == '-' or flag == 'h' then return NO_DUTIES end
   local length, from = string.match(e, '^%d+|(%d+):()', at)
-  if flag == '-' or flag == 'h' or not length then return {} end
+  if not length then return NO_DUTIES end
   local ok, h = pcall(cjson.decode, string.sub(e, from, from + length - 1))
-  if not ok or type(h) ~= 'table' then return {} end
+  if not ok or type(h) ~= 'table' then return NO_DUTIES end
   local function text(it) return type(it) == 'string' and it ~= '' and not string.find(it, '%z') and it or nil end
   local function count(it) return type(it) == 'number' and it >= 1 and it < 2 ^ 53 and math.floor(it) or nil end
   return {key = text(h.key), unique = text(h.unique), parent = text(h.parent), children = count(h.children),
@@ -178,6 +183,7 @@ end
 -- Reads a new message: what `place` needs, or nil and what is wrong with it. due is '' (now), `+ms` from now or ms. Which
 -- of a batch it is, from 0, keeps the order: entries of equal time would be sorted by their ids. `room` has for each
 -- parent how many children it still waits for.
+local last_due, last_ms
 local function check_new(e, due, number, room)
   local lane, flag, id, _, _, _, at = read(e)
   if not lane or lane == 'g' then return nil, 'it is not an envelope that can be added' end
@@ -190,7 +196,11 @@ local function check_new(e, due, number, room)
     if room[h.parent] < 0 then return nil, 'its parent waits for no more children' end
   end
   if h.children then room[id] = h.children end
-  local ms = string.sub(due, 1, 1) == '+' and NOW + string.sub(due, 2) or tonumber(due)
+  -- Those of a batch have mostly the same time.
+  if due ~= last_due then
+    last_due, last_ms = due, string.sub(due, 1, 1) == '+' and NOW + string.sub(due, 2) or tonumber(due)
+  end
+  local ms = last_ms
   if ms and ms > NOW + 366 * 86400000 then return nil, 'its time is more than 366 days ahead' end
   return {e, lane, flag, id, h, ms and ms > NOW and string.format('%.3f', ms + number / 1000) or nil}
 end

@@ -40,8 +40,9 @@ struct Next {
     message: Result<Message, Bytes>,
     /// What the clock of Redis showed, and when, if it can expire.
     redis: Option<(u64, Instant)>,
-    /// Its bound, since when it waits, and room for it, if its kind has a limit.
-    bounded: Option<(Limit, Instant, Claims)>,
+    /// Its bound, since when it waits, and room for it, if its kind has a limit. In a box: few have one, and this is moved
+    /// often.
+    bounded: Option<Box<(Limit, Instant, Claims)>>,
 }
 
 /// A fixed number of slots, each with a handler.
@@ -259,10 +260,14 @@ impl Slot {
             let (kind, outcome) = match message {
                 Ok(message) => {
                     // It ends behind the handler, also if that panics or is stopped.
-                    let (message, _permit) = match bounded {
-                        None => (message, None),
-                        Some(bounded) => match self.permit(bounded, message) {
-                            Some((message, permit)) => (message, Some(permit)),
+                    let _permit;
+                    let message = match bounded {
+                        None => message,
+                        Some(bounded) => match self.permit(*bounded, message) {
+                            Some((message, permit)) => {
+                                _permit = permit;
+                                message
+                            }
                             None => continue,
                         },
                     };
@@ -301,7 +306,7 @@ impl Slot {
         if let Ok(message) = &message {
             redis = message.expires_ms().map(|_| (claims.now_ms(now), now));
             let limit = self.policies.of(message.kind()).limit;
-            bounded = limit.map(|limit| (limit, *since, claims.of_block()));
+            bounded = limit.map(|limit| Box::new((limit, *since, claims.of_block())));
         }
         self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
         Some(Next { claim, message, redis, bounded })
