@@ -45,8 +45,10 @@ pub(crate) const ATTEMPTS_MAX: u32 = 2;
 /// put back, and taken alone.
 const BLOCK_BYTES: usize = 16 << 10;
 pub(crate) const LARGE_BYTES: usize = 32 << 10;
-/// One tick of these makes this many messages: a batch that travels as a pack and is cut.
+/// One tick of these makes this many messages: a batch that travels as a pack and is cut. Without a ledger packs are what
+/// is looked at.
 const BURST_EVERY: u64 = 64;
+const BURST_EVERY_WITHOUT_LEDGER: u64 = 8;
 const BURST: u64 = 100;
 
 /// The order to leave.
@@ -177,7 +179,9 @@ fn config_of(part: &Part) -> Config {
 /// ticks are made up for, several in one push.
 fn make(part: &Part, book: &Book, tick: &Tick) -> Batch {
     // Now and then a batch is large enough to travel as a pack.
-    let burst = if tick.count % BURST_EVERY == 1 { BURST } else { 0 };
+    let without_ledger = part.dir.join(NO_CHOICE).exists();
+    let every = if without_ledger { BURST_EVERY_WITHOUT_LEDGER } else { BURST_EVERY };
+    let burst = if tick.count % every == 1 { BURST } else { 0 };
     let many = if part.dir.join(REST).exists() { 0 } else { part.batch.max(burst) };
     book.put(&match many {
         0 => Entry::Rests,
