@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_guesses_its_rank_looks() {
+    fn a_member_that_guesses_its_rank_looks() {
         let s = Duration::from_secs;
         assert_eq!(looks_within(true, 0, false), Some(LOOK_EVERY));
         assert_eq!(looks_within(false, 16, false), Some(s(2)));

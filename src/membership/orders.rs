@@ -138,7 +138,7 @@ mod tests {
         assert!(
             matches!(told, Some(Notice::Paused { lanes, drained: false }) if lanes == [Lane::Low])
         );
-        assert!(book.first_notice().is_some(), "whoever joins now is told, too");
+        assert!(book.first_notice().is_some(), "a member that joins now is told, too");
         assert!(book.update(Orders { crons: 7, ..low() }).is_none());
         let told = book.update(Orders { all_paused: true, is_drained: true, ..low() });
         assert!(

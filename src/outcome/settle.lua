@@ -242,8 +242,8 @@ if settled > 0 then
   if failed > 0 then redis.call('HINCRBY', KEYS[2], 'failed', failed) end
 end
 if jobs then
-  for name, more in pairs({forgotten = count.x, retried = count.r, snoozed = count.z + count.w, sent = followed, followed = followed,
-      skipped = skipped}) do
+  for name, more in pairs({forgotten = count.x, retried = count.r, snoozed = count.z + count.w, sent = followed,
+      followed = followed, skipped = skipped}) do
     if more > 0 then redis.call('HINCRBY', KEYS[2], name, more) end
   end
 end

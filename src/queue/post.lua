@@ -55,9 +55,7 @@ redis.call('HLEN', LATER)
 local refusal = denied({{'RPUSH', KEYS[7], ''}, {'ZADD', SCHEDULED, '0', ''}, {'HSET', LATER, '', ''}, {'SET', KEYS[19], ''},
   {'HSET', KEYS[2], 'sent', '1'}}) or KEYS[22] and denied({{'SET', KEYS[22], ''}})
 if refusal then return refusal end
-for _, new in ipairs(all) do
-  if new[6] and new[5] == NO_DUTIES then schedule(new[4], new[1], new[6]) else place(unpack(new, 1, 6)) end
-end
+for _, message in ipairs(all) do place(unpack(message, 1, 6)) end
 flush()
 redis.call('SET', KEYS[19], upto, 'PX', SENT_MS)
 if KEYS[22] then redis.call('SET', KEYS[22], 's' .. ARGV[1] .. '-' .. upto, 'PX', ARGV[4]) end

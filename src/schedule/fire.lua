@@ -9,7 +9,7 @@
 -- Returns 'ok', 'skipped' (the message of an earlier time is still open), 'already' (it fired for this time or a later
 --         one), 'early' (not yet due by the clock of Redis), 'changed' (the entry is another one, or removed), 'gone',
 --         'fenced', {'full', backlog_max}, {'protocol', theirs}
--- Uses    deadline_of, denied, jobs, refresh, waiting
+-- Uses    deadline_of, denied, jobs, refresh, waiting, whole
 local me, entry, due = ARGV[1], ARGV[3], tonumber(ARGV[6])
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local config = redis.call('HMGET', KEYS[22], 'protocol', 'backlog_max')
@@ -34,7 +34,7 @@ local is_open = unique and redis.call('HEXISTS', UNIQUE, unique) == 1
 local refusal = denied({{'HSET', KEYS[21], '', ''}, {'HSET', UNIQUE, '', ''}, {'RPUSH', KEYS[7], ''},
   {'HINCRBY', KEYS[2], 'sent', '1'}})
 if refusal then return refusal end
-for _, count in ipairs({'sent', 'fired', 'skipped'}) do redis.call('HINCRBY', KEYS[2], count, 0) end
+for _, count in ipairs(redis.call('HMGET', KEYS[2], 'sent', 'fired', 'skipped')) do whole((count or 0) + 1) end
 if not is_open and waiting(LANES[new[2]], KEYS[2]) >= tonumber(config[2] or '1000000') then return {'full', config[2]} end
 redis.call('HSET', KEYS[21], entry, ARGV[6])
 if is_open then

@@ -33,9 +33,9 @@ while from <= #ids and bytes < bytes_max do
   for i = from, upto do
     local id, e = ids[i], legible(all[i - from + 1])
     -- Most have no duties and were never run: their lane is all that matters.
-    local lane, dead = e and string.match(e, '^1([hgnl])[-h]|[^|]+|1|'), 0
+    local lane, dead = e and string.match(e, '^1(.)[-h]|[^|]+|1|'), 0
     local flag, unsent, open, failed, _
-    if e and not lane then lane, flag, _, _, _, _, _, dead = read(e) end
+    if e and not LANES[lane] then lane, flag, _, _, _, _, _, dead = read(e) end
     if flag == 'j' or flag == 'k' then unsent, open, failed = join_of(id) end
     moved, bytes = moved + 1, bytes + #(e or '')
     if unsent then

@@ -32,9 +32,9 @@ end
 -- A blank text would be taken for a settled message: nobody could read it, or end it.
 local function legible(e) return (e == '' or e == '-') and '?' or e end
 
+local NO_DUTIES = {}
 -- The duties of a message, from its headers. Flags `-` and `h` say that it has none. What is not of the right type is
 -- not there.
-local NO_DUTIES = {}
 local function duties(e, flag, at)
   if flag == '-' or flag == 'h' then return NO_DUTIES end
   local length, from = string.match(e, '^%d+|(%d+):()', at)
@@ -180,10 +180,10 @@ local function join_of(parent)
   return string.match(redis.call('HGET', JOINS, parent) or '', '^(%d+):(%d+):(%d+)$')
 end
 
+local last_due, last_ms
 -- Reads a new message: what `place` needs, or nil and what is wrong with it. due is '' (now), `+ms` from now or ms. Which
 -- of a batch it is, from 0, keeps the order: entries of equal time would be sorted by their ids. `room` has for each
 -- parent how many children it still waits for.
-local last_due, last_ms
 local function check_new(e, due, number, room)
   local lane, flag, id, _, _, _, at = read(e)
   if not lane or lane == 'g' then return nil, 'it is not an envelope that can be added' end

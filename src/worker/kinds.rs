@@ -1,7 +1,7 @@
 //! A handler and a policy for each kind of message.
 //!
 //! **Invariant:** a message goes to the handler of its kind, or else to the handler for the rest. If
-//! there is neither, it ends with the cause `kind`, and the policy snoozes it ten times before it fails.
+//! there is neither, it ends with the cause `kind`, and the policy has it wait ten times before it fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -284,7 +284,7 @@ impl Director<'_> {
         if self.stop.is_now() {
             return Err(Trouble::Ended);
         }
-        // Whoever settles a message has written into its history why. So the histories, read later, explain the ledger.
+        // A process that settles a message has written into its history why. So the histories, read later, explain the ledger.
         let hurt = self.stage.redis_hurt;
         let entries = if hurt { None } else { self.stage.books.ledger().ok() };
         for at in 0..self.stage.processes.len() {

@@ -103,7 +103,7 @@ fn outcome(code: Option<i32>, answer: &[u8], reason: impl Fn() -> String) -> Out
             _ => accident(reason()),
         };
     }
-    // As with a line: whoever does not speak our language may have crashed, and may do better next time.
+    // As with a line: a process that does not speak our language may have crashed, and may do better next time.
     let nonsense = |why: String| accident(format!("the handler's answer is wrong: {why}"));
     if answer.len() > ANSWER_BYTES_MAX {
         return nonsense(format!("it has more than {ANSWER_BYTES_MAX} bytes"));
