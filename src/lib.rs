@@ -107,7 +107,7 @@ pub use error::{BadAddress, Denial, Error, Unfit, Unreached};
 pub use fleet::{Fleet, FleetInfo};
 pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
 pub use id::{MemberId, MessageId};
-pub use inspect::{Data, MessageState, WaitingIn};
+pub use inspect::{Data, Finding, Level, MessageState, WaitingIn};
 pub use json_time::TimeLeft;
 pub use lane::Lane;
 pub use member::{Member, MemberBuilder, Readiness};

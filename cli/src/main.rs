@@ -79,6 +79,9 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Action::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
         Action::Status(options) => commands::status::status(&look()?, &options).await,
         Action::Stats { json } => commands::stats::stats(&look()?, json).await,
+        Action::Doctor { json } => {
+            commands::doctor::doctor(&look()?, &settings::private(&global)?, json).await
+        }
         Action::Event(command) => commands::event::event(&look()?, &command).await,
         Action::Lock(command) => commands::lock::lock(&look()?, &command).await,
         Action::Verify(options) => commands::verify::verify(&global, &options, words).await,

@@ -63,6 +63,28 @@ impl Screen {
         text
     }
 
+    /// A text on as many lines as needed, the first of which begins behind `indent` columns. The others are indented.
+    pub(crate) fn wrapped(&self, indent: usize, text: &str) -> String {
+        let width =
+            self.width.map_or(usize::MAX, |width| width.max(NARROWEST)).saturating_sub(indent);
+        let (mut all, mut column) = (String::new(), 0);
+        for word in text.split(' ') {
+            let length = word.chars().count();
+            if column > 0 && column + 1 + length > width {
+                all.push('\n');
+                all.extend(std::iter::repeat_n(' ', indent));
+                column = 0;
+            } else if column > 0 {
+                all.push(' ');
+                column += 1;
+            }
+            all.push_str(word);
+            column += length;
+        }
+        all.push('\n');
+        all
+    }
+
     /// Rows under a head, each column as wide as its widest cell. If they do not fit, columns are
     /// left out in the order of `dispensable`; then the longest cells are cut. Rows for which `bad`
     /// is true are marked.

@@ -35,27 +35,19 @@ impl Store {
     pub(crate) async fn check(&self) -> Result<Server, Error> {
         let server = self.server().await?;
         let unfit = |why| Error::Unfit { redis: self.address().to_owned(), why };
-        let major: u32 = server.version.split('.').next().and_then(|x| x.parse().ok()).unwrap_or(0);
-        if major < 7 {
+        if is_too_old(&server.version) {
             return Err(unfit(Unfit::TooOld { version: server.version }));
         }
         let memory = self.info("memory").await?;
-        // The records of senders have a time to live. They must not be evicted before it ends.
-        let bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");
-        if let Some(policy) = field(&memory, "maxmemory_policy")
-            && (policy.starts_with("allkeys") || (policy.starts_with("volatile") && bounded))
-        {
+        if let Some(policy) = evicts(&memory) {
             return Err(unfit(Unfit::Evicts { policy: policy.to_owned() }));
         }
-        for (key, expected) in self.keys.typed() {
-            let found = Call::plain("TYPE").arg(&key).reading(Reply::into_text);
-            let found = self.once(&found).await?;
-            if found != "none" && found != expected {
-                return Err(unfit(Unfit::WrongType { key, found, expected }));
-            }
+        if let Some(WrongType { key, found, expected }) =
+            self.wrong_types().await?.into_iter().next()
+        {
+            return Err(unfit(Unfit::WrongType { key, found, expected }));
         }
-        let keys = [self.keys.counts(), self.keys.ctl()];
-        let missing = self.once(&PERMISSIONS.call(&keys).reading(Reply::into_texts)).await?;
+        let missing = self.missing_rights().await?;
         if !missing.is_empty() {
             return Err(Error::Denied {
                 redis: self.address().to_owned(),
@@ -64,6 +56,25 @@ impl Store {
             });
         }
         Ok(server)
+    }
+
+    /// The keys of the fleet that hold something else.
+    pub(crate) async fn wrong_types(&self) -> Result<Vec<WrongType>, Error> {
+        let mut wrong = Vec::new();
+        for (key, expected) in self.keys.typed() {
+            let found = Call::plain("TYPE").arg(&key).reading(Reply::into_text);
+            let found = self.once(&found).await?;
+            if found != "none" && found != expected {
+                wrong.push(WrongType { key, found, expected });
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// The commands that this user may not run.
+    pub(crate) async fn missing_rights(&self) -> Result<Vec<String>, Error> {
+        let keys = [self.keys.counts(), self.keys.ctl()];
+        self.once(&PERMISSIONS.call(&keys).reading(Reply::into_texts)).await
     }
 
     /// Compares the protocol of the fleet with ours, for a client that is not a member.
@@ -89,37 +100,62 @@ impl Store {
     /// Does the server keep its data when its process dies?
     pub(crate) async fn is_persistent(&self) -> Result<bool, Error> {
         let info = self.info("persistence").await?;
-        Ok(field(&info, "aof_enabled") != Some("0"))
+        Ok(info_field(&info, "aof_enabled") != Some("0"))
     }
 
-    async fn info(&self, section: &str) -> Result<String, Error> {
+    /// A section of what the server says about itself.
+    pub(crate) async fn info(&self, section: &str) -> Result<String, Error> {
         self.once(&Call::plain("INFO").arg(section).reading(Reply::into_text)).await
     }
 
     /// Version and round-trip time of the server.
     pub(crate) async fn server(&self) -> Result<Server, Error> {
         let info = self.info("server").await?;
-        let valkey = field(&info, "valkey_version");
+        let valkey = info_field(&info, "valkey_version");
         let name = if valkey.is_some() { "Valkey" } else { "Redis" };
-        let version = valkey.or_else(|| field(&info, "redis_version")).unwrap_or("0").to_owned();
+        let version =
+            valkey.or_else(|| info_field(&info, "redis_version")).unwrap_or("0").to_owned();
         let sent = Instant::now();
         self.once(&Call::plain("PING")).await?;
         Ok(Server { name, version, rtt: sent.elapsed() })
     }
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+/// A key of the fleet that holds something else.
+#[derive(Clone, Debug)]
+pub(crate) struct WrongType {
+    pub(crate) key: String,
+    pub(crate) found: String,
+    pub(crate) expected: &'static str,
+}
+
+/// Does this version lack what the scripts need?
+pub(crate) fn is_too_old(version: &str) -> bool {
+    version.split('.').next().and_then(|major| major.parse::<u32>().ok()).unwrap_or(0) < 7
+}
+
+/// The policy by which this server evicts data, if it does.
+pub(crate) fn evicts(memory: &str) -> Option<&str> {
+    // The records of senders have a time to live. They must not be evicted before it ends.
+    let bounded = info_field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
+    info_field(memory, "maxmemory_policy").filter(|policy| {
+        policy.starts_with("allkeys") || (policy.starts_with("volatile") && bounded)
+    })
+}
+
+/// A field of an answer to `INFO`.
+pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::field;
+    use super::info_field;
 
     #[test]
     fn a_field_of_info_is_found_by_its_whole_name() {
         let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n";
-        assert_eq!(field(info, "redis_version"), Some("7.0.15"));
-        assert_eq!(field(info, "redis"), None);
+        assert_eq!(info_field(info, "redis_version"), Some("7.0.15"));
+        assert_eq!(info_field(info, "redis"), None);
     }
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use address::Address;
-pub(crate) use check::Opened;
+pub(crate) use check::{Opened, WrongType, evicts, info_field, is_too_old};
 pub(crate) use control::Control;
 pub(crate) use keys::{Keys, Signal};
 pub(crate) use link::{CALLS, Link};

@@ -271,6 +271,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Look for what endangers the promise: the server, its settings, rights, keys, members, books;
+    /// exit code 6 if something does
+    Doctor {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
     /// Events across the fleet: set, clear, show and wait for a named event
     #[command(subcommand)]
     Event(EventCommand),
@@ -410,6 +417,7 @@ pub(crate) enum Action {
     Fleet(FleetCommand),
     Status(StatusArgs),
     Stats { json: bool },
+    Doctor { json: bool },
     Event(EventCommand),
     Lock(LockCommand),
     Verify(VerifyArgs),
@@ -465,6 +473,7 @@ impl Args {
             Some(Command::Fleet(command)) => Action::Fleet(command),
             Some(Command::Status(options)) => Action::Status(options),
             Some(Command::Stats { json }) => Action::Stats { json },
+            Some(Command::Doctor { json }) => Action::Doctor { json },
             Some(Command::Event(command)) => Action::Event(command),
             Some(Command::Lock(command)) => Action::Lock(command),
             Some(Command::Verify(options)) => Action::Verify(options),

@@ -5,6 +5,7 @@ pub(crate) mod clean;
 pub(crate) mod config;
 pub(crate) mod cron;
 pub(crate) mod data;
+pub(crate) mod doctor;
 pub(crate) mod embedded;
 pub(crate) mod errors;
 pub(crate) mod event;

@@ -97,6 +97,10 @@ impl Embedded {
         said::before(&self.dir, remark)
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        &self.dir
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join(folder::SOCKET)
     }
