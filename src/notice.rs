@@ -52,6 +52,8 @@ pub enum Notice {
     BecameGenerator {
         /// Under this term.
         term: Term,
+        /// For how long nobody led before. `None` if nobody ever did, or if it is not known.
+        gap: Option<Duration>,
     },
     /// This process no longer generates.
     LeaseLost {

@@ -135,7 +135,8 @@ impl Stages {
             // Until it is known which members work, the number of members counts.
             check.follow(session.views.follow().borrow().members > 1);
             self.role.send_replace(Role::Generator);
-            self.board.publish(Notice::BecameGenerator { term: lease.term });
+            let (term, gap) = (lease.term, lease.gap);
+            self.board.publish(Notice::BecameGenerator { term, gap });
             let ending = tokio::select! {
                 ending = runner.lead(&lease, &self.stop.token) => ending,
                 // A runner that waits for an answer must not hold up a stop for ever.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Which rooms of the library each room may import. Every room is listed.
-const ROOMS: [(&str, &[&str]); 22] = [
+const ROOMS: [(&str, &[&str]); 23] = [
     ("store", &[]),
     ("watch", &["store"]),
     ("fleet", &["store", "watch"]),
@@ -22,7 +22,11 @@ const ROOMS: [(&str, &[&str]); 22] = [
     ("inspect", &["store", "fleet", "membership", "queue", "outcome", "schedule"]),
     ("schedule", &["store", "fleet", "membership", "queue"]),
     ("orders", &["store", "fleet", "membership"]),
-    ("duties", &["store", "watch", "membership", "tenure", "queue", "schedule", "stats"]),
+    (
+        "duties",
+        &["store", "watch", "membership", "tenure", "queue", "schedule", "stats", "history"],
+    ),
+    ("history", &["store", "fleet", "membership"]),
     ("shutdown", &[]),
     (
         "stages",
@@ -59,7 +63,7 @@ const ROOMS: [(&str, &[&str]); 22] = [
     ("lib", &[]),
 ];
 /// What belongs to no stage and may be imported from anywhere.
-const COMMON: [&str; 15] = [
+const COMMON: [&str; 16] = [
     "backoff",
     "cause",
     "clock",
@@ -72,6 +76,7 @@ const COMMON: [&str; 15] = [
     "mutant",
     "notice",
     "panic",
+    "process",
     "role",
     "term",
     "timings",

@@ -22,7 +22,7 @@ mod variables;
 
 use std::ffi::OsString;
 
-use args::{Action, Args};
+use args::{Args, Command};
 use commands::run::Start;
 use exit::Failure;
 use settings::{Need, place};
@@ -51,8 +51,8 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let look = || place(&global, Need::Nothing).map(|(place, _)| place);
     let action = args.action()?;
     // A process of `verify` or `bench` has no log.
-    if !matches!(action, Action::VerifyPart(_) | Action::BenchPart(_)) {
-        let of_up = matches!(&action, Action::Run(run) if run.tethered);
+    if !matches!(action, Command::VerifyPart(_) | Command::BenchPart(_)) {
+        let of_up = matches!(&action, Command::Run(run) if run.tethered);
         printer::start_log(&global, of_up);
         let (file, variables) = layers::remarks();
         if let Some(file) = file {
@@ -61,40 +61,42 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         variables.iter().for_each(|variable| tracing::warn!("{variable}"));
     }
     match action {
-        Action::Run(run) => commands::run::run(&global, Start::of_run(&run)).await,
-        Action::Work(work) => commands::run::run(&global, Start::of_work(&work)).await,
-        Action::Up(up) => commands::up::up(&global, &up, layers::passed_on(words)?).await,
-        Action::Send(options) => commands::send::send(&look()?, &options).await,
-        Action::Errors(command) => commands::errors::errors(&look()?, &command).await,
-        Action::Schedule(command) => commands::schedule::schedule(&look()?, &command).await,
-        Action::Cron(command) => commands::cron::cron(&look()?, &command).await,
-        Action::Pause(what) => commands::orders::pause(&look()?, &what).await,
-        Action::Resume(what) => commands::orders::resume(&look()?, &what).await,
-        Action::Drain(member) => commands::orders::drain(&look()?, &member).await,
-        Action::StepDown => commands::orders::step_down(&look()?).await,
-        Action::CleanTemp => commands::clean::clean(&look()?).await,
-        Action::Show { id, json } => commands::show::show(&look()?, &id, json).await,
-        Action::Data(command) => commands::data::data(&look()?, &command).await,
-        Action::Fleets { json } => commands::fleets::fleets(&look()?, json).await,
-        Action::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
-        Action::Status(options) => commands::status::status(&look()?, &options).await,
-        Action::Stats { json } => commands::stats::stats(&look()?, json).await,
-        Action::Doctor { json } => {
+        Command::Run(run) => commands::run::run(&global, Start::of_run(&run)).await,
+        Command::Work(work) => commands::run::run(&global, Start::of_work(&work)).await,
+        Command::Up(up) => commands::up::up(&global, &up, layers::passed_on(words)?).await,
+        Command::Send(options) => commands::send::send(&look()?, &options).await,
+        Command::GetErrors(args) => commands::take::take(&look()?, &args).await,
+        Command::Errors(command) => commands::errors::errors(&look()?, &command).await,
+        Command::Schedule(command) => commands::schedule::schedule(&look()?, &command).await,
+        Command::Cron(command) => commands::cron::cron(&look()?, &command).await,
+        Command::Pause(what) => commands::orders::pause(&look()?, &what).await,
+        Command::Resume(what) => commands::orders::resume(&look()?, &what).await,
+        Command::Drain { member } => commands::orders::drain(&look()?, &member).await,
+        Command::StepDown => commands::orders::step_down(&look()?).await,
+        Command::Clean(_) => commands::clean::clean(&look()?).await,
+        Command::Show { id, json } => commands::show::show(&look()?, &id, json).await,
+        Command::Data(command) => commands::data::data(&look()?, &command).await,
+        Command::Fleets { json } => commands::fleets::fleets(&look()?, json).await,
+        Command::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
+        Command::Status(options) => commands::status::status(&look()?, &options).await,
+        Command::Stats { json } => commands::stats::stats(&look()?, json).await,
+        Command::History(options) => commands::history::history(&look()?, &options).await,
+        Command::Doctor { json } => {
             commands::doctor::doctor(&look()?, &settings::private(&global)?, json).await
         }
-        Action::Event(command) => commands::event::event(&look()?, &command).await,
-        Action::Lock(command) => commands::lock::lock(&look()?, &command).await,
-        Action::Verify(options) => commands::verify::verify(&global, &options, words).await,
-        Action::VerifyPart(part) => commands::verify::part(&global, part).await,
-        Action::Bench(options) => commands::bench::bench(&global, &options, words).await,
-        Action::BenchPart(part) => commands::bench::part(&global, part).await,
-        Action::Embedded(command) => {
+        Command::Event(command) => commands::event::event(&look()?, &command).await,
+        Command::Lock(command) => commands::lock::lock(&look()?, &command).await,
+        Command::Verify(options) => commands::verify::verify(&global, &options, words).await,
+        Command::VerifyPart(part) => commands::verify::part(&global, part).await,
+        Command::Bench(options) => commands::bench::bench(&global, &options, words).await,
+        Command::BenchPart(part) => commands::bench::part(&global, part).await,
+        Command::Embedded(command) => {
             commands::embedded::embedded(&settings::private(&global)?, &command)
         }
-        Action::Config(command) => {
+        Command::Config(command) => {
             commands::config::config(&global, &command, &layers::told(words))
         }
-        Action::Completions(shell) => commands::pages::completions(shell),
-        Action::Man(words) => commands::pages::man(&words),
+        Command::Completions { shell } => commands::pages::completions(shell),
+        Command::Man { command } => commands::pages::man(&command),
     }
 }

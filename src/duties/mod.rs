@@ -6,6 +6,7 @@
 
 mod adopter;
 mod firer;
+mod noter;
 mod promoter;
 mod reporter;
 
@@ -60,6 +61,7 @@ impl Duties {
         duties.begin(means, reporter::Reporter::new(means.clone())?)?;
         duties.begin(means, promoter::Promoter::new(means.clone())?)?;
         duties.begin(means, firer::Firer::new(means.clone())?)?;
+        duties.begin(means, noter::Noter::new(means.clone()))?;
         Ok(duties)
     }
 

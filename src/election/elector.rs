@@ -95,10 +95,9 @@ impl Elector {
         session.tenures.lease.set(LeaseUse::Acquiring);
         let sent = Moment::now();
         let answer = session.ask(&self.store.work, Patience::ONCE, call).await;
-        if let Ok(Granted::Won { term, now_ms, generated, pushed_ms, state }) = answer {
-            let lease =
-                Lease::new(term, session.clone(), sent, now_ms, generated, pushed_ms, state);
-            session.tenures.lease.set(LeaseUse::Leading(term, lease.over.clone()));
+        if let Ok(Granted::Won(grant)) = answer {
+            let lease = Lease::new(session.clone(), sent, grant);
+            session.tenures.lease.set(LeaseUse::Leading(lease.term, lease.over.clone()));
             return Ok(Some(lease));
         }
         session.tenures.lease.set(LeaseUse::Idle);

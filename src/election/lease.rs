@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Moment;
 use crate::membership::Session;
+use crate::tenure::Grant;
 use crate::term::Term;
 
 /// No standby waits longer than this for its turn, however many ranks are before it.
@@ -26,24 +27,26 @@ pub(crate) struct Lease {
     pub(crate) generated: u64,
     /// The state that the previous generator kept, with the last push that was accepted.
     pub(crate) state: Arc<[u8]>,
+    /// For how long nobody led before.
+    pub(crate) gap: Option<Duration>,
     granted: Moment,
     granted_redis_ms: u64,
     pushed_redis_ms: u64,
 }
 
 impl Lease {
-    pub(super) fn new(
-        term: Term,
-        session: Arc<Session>,
-        granted: Moment,
-        granted_redis_ms: u64,
-        generated: u64,
-        pushed_redis_ms: u64,
-        state: Vec<u8>,
-    ) -> Lease {
-        let over = session.over.child_token();
-        let state = state.into();
-        Lease { term, session, over, generated, state, granted, granted_redis_ms, pushed_redis_ms }
+    pub(super) fn new(session: Arc<Session>, granted: Moment, grant: Grant) -> Lease {
+        Lease {
+            term: grant.term,
+            over: session.over.child_token(),
+            session,
+            generated: grant.generated,
+            state: grant.state.into(),
+            gap: grant.gap,
+            granted,
+            granted_redis_ms: grant.now_ms,
+            pushed_redis_ms: grant.pushed_ms,
+        }
     }
 
     /// Redis time, estimated from the moment when the lease was granted. For display only.

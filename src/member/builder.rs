@@ -16,6 +16,7 @@ use crate::fleet::Fleet;
 use crate::generator::{DynGenerate, Generate, Runner};
 use crate::membership::{Profile, SessionHandle};
 use crate::notice::{Board, Notice};
+use crate::process;
 use crate::role::Role;
 use crate::schedule::{Cron, CronSet};
 use crate::shutdown::Shutdown;
@@ -226,7 +227,7 @@ impl MemberBuilder {
             roles: roles.clone(),
             question: fleet.watch(&store.keys.gather())?,
             label: self.config.label.clone(),
-            host: host(),
+            host: process::host(),
             began: Instant::now(),
         })?;
         let stop = Shutdown::new(self.config.stop_grace);
@@ -240,7 +241,7 @@ impl MemberBuilder {
     fn profile(&self) -> Profile {
         Profile {
             label: self.config.label.clone(),
-            host: host(),
+            host: process::host(),
             settings: self.config.fleet_wide(),
             interval: self.config.interval,
             can_lead: self.generate.is_some(),
@@ -308,8 +309,4 @@ fn own_name() -> String {
 
 fn notice_topic(fleet: &str) -> Topic<Notice> {
     Topic::json_to_read("artel/notices").at(format!("artel/{fleet}/notices"))
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -3,6 +3,7 @@
 -- KEYS[1] members ZSET     KEYS[2] member:<id> HASH   KEYS[3] watch HASH    KEYS[4] blind SET
 -- KEYS[5] config HASH      KEYS[6] term STRING        KEYS[7] suspects HASH KEYS[8] orphans SET
 -- KEYS[9] alive:<id> channel                          KEYS[10] ctl channel   KEYS[11] control HASH
+-- KEYS[12] lease STRING    KEYS[13] notices STREAM
 -- ARGV    id, ttl_ms, protocol, '1' if the caller saw all members overdue for a whole lease,
 --         number of settings, then for each: field, value wanted ('' = the fleet's value), default;
 --         then field, value … for the member's hash
@@ -10,7 +11,7 @@
 --         {'protocol', theirs, wait_ms} or {'config', field, stored, wanted, wait_ms}: nothing was written;
 --         wait_ms > 0 = all members are overdue: ask again until that much time has passed,
 --         'taken' (the id has a session already: a late copy)
--- Uses    clock, deadline_of, reap, tell_dead, tell_joined, whole
+-- Uses    clock, deadline_of, note, reap, tell_dead, tell_joined, whole
 -- Why born, the id of the fleet's first member ever: if it is another one than before, Redis has lost the fleet.
 -- Why blind: a member whose presence cannot be seen (behind a proxy) must be judged by its deadline only.
 -- Why overdue members are reaped before a setting changes: a member that was only frozen would go on with the old
@@ -49,7 +50,8 @@ if conflict then
     return conflict
   end
   for _, id in ipairs(here) do
-    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], KEYS[11], id)
+    reap(KEYS[1], KEYS[7], KEYS[4], KEYS[8], KEYS[11], KEYS[3], KEYS[12], KEYS[13], id, now,
+      redis.call('HGET', KEYS[5], 'lease_ms') or 3000)
     tell_dead(KEYS[10], id)
   end
 end
@@ -70,6 +72,10 @@ if #ARGV > last then
   redis.call('HSET', KEYS[2], unpack(ARGV, last + 1))
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
+local card = {}
+for i = last + 1, #ARGV - 1, 2 do card[ARGV[i]] = ARGV[i + 1] end
+note(KEYS[13], now, 'joined', me, 'label', card.label or '', 'process', (card.host or '') .. ':' .. (card.pid or ''),
+  'version', card.version or '')
 tell_joined(KEYS[10], me)
 local reply = {'ok', redis.call('GET', KEYS[6]) or '0', blind, redis.call('HGET', KEYS[5], 'born'), redis.call('HGETALL', KEYS[11])}
 for i = 2, #set, 2 do reply[#reply + 1] = set[i] end

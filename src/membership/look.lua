@@ -3,6 +3,7 @@
 -- KEYS[1] members ZSET  KEYS[2] watch HASH   KEYS[3] suspects HASH   KEYS[4] blind SET
 -- KEYS[5] orphans SET   KEYS[6] alive channel, one for each member beside it: `alive:<id>`   KEYS[7] ctl channel
 -- KEYS[8] config HASH: lease_ms, grace_ms   KEYS[9] scheduled ZSET   KEYS[10] resting ZSET   KEYS[11] control HASH
+-- KEYS[12] lease STRING   KEYS[13] notices STREAM
 -- ARGV    me, ranked (number of members for which the caller knows its rank)
 -- Returns 'gone', {'early', members, rank, now_ms, due}, or {'ok', members, rank, now_ms, due, reaped ids …};
 --         rank -1 = unchanged; due: ms until a scheduled message or a slot is due, negative = overdue, '' = none is
@@ -102,7 +103,7 @@ for i = 1, #all, 2 do
     end
   end
   if is_dead and now >= calm and #reply < 133 then
-    reap(KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[11], id)
+    reap(KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[11], KEYS[2], KEYS[12], KEYS[13], id, now, lease)
     tell_dead(KEYS[7], id)
     reply[#reply + 1] = id
   end

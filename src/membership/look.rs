@@ -83,6 +83,8 @@ impl Beats<'_> {
                 keys.scheduled(),
                 keys.resting(),
                 keys.control(),
+                keys.lease(),
+                keys.notices(),
             ])
             .arg(session.id.as_str())
             .arg(self.ranked)

@@ -358,6 +358,8 @@ impl SessionTask {
                 keys.alive_of(id),
                 keys.ctl(),
                 keys.control(),
+                keys.lease(),
+                keys.notices(),
             ])
             .arg(id.as_str())
             .arg(PROFILE_TTL.as_millis() as u64)
@@ -409,6 +411,8 @@ impl SessionTask {
                 keys.ctl(),
                 keys.locks(&session.id),
                 keys.control(),
+                keys.watch(),
+                keys.notices(),
             ])
             .arg(session.id.as_str());
         for _ in 0..LEAVE_TRIES {

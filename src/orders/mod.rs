@@ -11,6 +11,7 @@ use crate::id::MemberId;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 use crate::membership::Orders;
+use crate::process;
 use crate::store::{Call, Reply, Script, StoreError};
 
 static CONTROL_SET: Script = Script::new("control_set", include_str!("control_set.lua"));
@@ -229,12 +230,13 @@ impl Fleet {
         let until = now * 1000 + LATE_AFTER_MS;
         for _ in 0..TRIES {
             let call = CONTROL_SET
-                .call(&[keys.control(), keys.members(), keys.ctl()])
+                .call(&[keys.control(), keys.members(), keys.ctl(), keys.notices()])
                 .arg(field)
                 .arg(value)
                 .arg(&known)
                 .arg(until)
                 .arg(member.map_or("", MemberId::as_str))
+                .arg(process::who())
                 .reading(Answer::read);
             match store.repeat(&call).await? {
                 Answer::Done => return Ok(true),

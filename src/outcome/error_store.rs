@@ -13,6 +13,7 @@ use crate::Error;
 use crate::fleet::Fleet;
 use crate::json_time::since_1970_ms;
 use crate::lane::Lane;
+use crate::process;
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
 
 static DROP: Script = Script::new("drop", include_str!("drop.lua"));
@@ -231,10 +232,12 @@ impl ErrorStore {
     /// If it is dropped before it returns, some of the records may be removed, and those are counted.
     pub async fn drop_records(&self, records: &[ErrorRecord]) -> Result<u64, Error> {
         self.fleet.compare().await?;
-        let keys = [self.fleet.store.keys.errors(), self.fleet.store.keys.counts()];
+        let keys = &self.fleet.store.keys;
+        let keys = [keys.errors(), keys.counts(), keys.notices()];
         let mut dropped = 0;
         for some in records.chunks(PAGE) {
-            let mut call = DROP.call(&keys).reading(|reply: Reply| reply.number(0));
+            let mut call =
+                DROP.call(&keys).arg(process::who()).reading(|reply: Reply| reply.number(0));
             for record in some {
                 call.push_arg(&record.position);
             }
@@ -438,14 +441,15 @@ impl Requeuer {
     fn call(&self, records: &[ErrorRecord]) -> Call<Answer> {
         let keys = &self.fleet.store.keys;
         let mut all = keys.jobs();
-        all.extend([keys.errors(), keys.sent(&self.name), keys.config()]);
+        all.extend([keys.errors(), keys.sent(&self.name), keys.config(), keys.notices()]);
         let mut call = REQUEUE
             .call(&all)
             .arg(&self.name)
             .arg(self.next)
             .arg(self.lane.map_or(String::new(), |lane| lane.letter().to_string()))
             .arg(PROTOCOL)
-            .arg(CHUNK_BYTES_MAX);
+            .arg(CHUNK_BYTES_MAX)
+            .arg(process::who());
         for record in records {
             call.push_arg(&record.position);
         }

@@ -3,13 +3,14 @@
 -- failed.
 -- KEYS[1…18] as in jobs.lua
 -- KEYS[19] errors STREAM   KEYS[20] sent:<sender> STRING, with a time to live   KEYS[21] config HASH
+-- KEYS[22] notices STREAM
 -- ARGV    sender, from (the number of the first new message), lane letter ('' = each its own; normal for generated
---         messages), protocol, bytes_max, then positions in the error store
+--         messages), protocol, bytes_max, who asks, then positions in the error store
 -- Returns {'ok', requeued, left (nobody can read them, or a message of their unique name is open), number of positions
 --         that were read: the rest is for another call}, {'already', the same three} (a repeat),
 --         {'full', backlog_max} (no room: nothing was moved),
 --         'gap' (the numbers were forgotten: begin again under another name), {'protocol', theirs}
--- Uses    denied, jobs, waiting
+-- Uses    denied, jobs, note_more, waiting
 -- Why numbers: removing a record is safe to repeat, and the numbers tell a repeat how many were moved.
 local from = tonumber(ARGV[2])
 local config = redis.call('HMGET', KEYS[21], 'protocol', 'backlog_max')
@@ -47,7 +48,7 @@ end
 
 -- Check everything before the first write: Lua has no rollback.
 local moves, more, seen, names, left, bytes, looked = {}, {}, {}, {}, 0, 0, 0
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   local entry = redis.call('XRANGE', KEYS[19], ARGV[i], ARGV[i])[1]
   for _, field in ipairs(entry and entry[2] or {}) do bytes = bytes + #field end
   if looked > 0 and bytes > tonumber(ARGV[5]) then break end
@@ -91,4 +92,5 @@ end
 redis.call('SET', KEYS[20], string.format('%.0f|%.0f|%.0f', from + #moves - 1, left, looked), 'PX', 3600000)
 redis.call('HINCRBY', KEYS[2], 'sent', #moves)
 redis.call('HINCRBY', KEYS[2], 'requeued', #moves)
+note_more(KEYS[22], NOW, 'errors-requeued', ARGV[6], #moves)
 return {'ok', #moves, left, looked}

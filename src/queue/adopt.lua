@@ -3,11 +3,11 @@
 -- 1.
 -- KEYS[1…18] as in jobs.lua
 -- KEYS[19] orphans SET     KEYS[20] blocks:<dead> HASH   KEYS[21] errors STREAM   KEYS[22] ledger STREAM
--- KEYS[23] config HASH     KEYS[24] unread HASH
--- KEYS[25…] block:<dead>:<n> LIST and pack:<dead>:<n> STRING, in pairs
+-- KEYS[23] config HASH     KEYS[24] unread HASH          KEYS[25] notices STREAM
+-- KEYS[26…] block:<dead>:<n> LIST and pack:<dead>:<n> STRING, in pairs
 -- ARGV    me, dead, chunk, bytes_max, then the numbers n of the pairs, falling
 -- Returns {'ok', returned, failed, number of blocks emptied}, 'already' (not an orphan), 'gone'
--- Uses    deadline_of, enter, jobs, lay_open
+-- Uses    clock, deadline_of, enter, jobs, lay_open, note
 local me, dead = ARGV[1], ARGV[2]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 if redis.call('SISMEMBER', KEYS[19], dead) == 0 or deadline_of(KEYS[1], dead) then return 'already' end
@@ -24,8 +24,8 @@ local function fail(message, id, attempt, cause, reason)
 end
 
 local moved, bytes = 0, 0
-for i = 25, #KEYS, 2 do
-  local n = ARGV[5 + (i - 25) / 2]
+for i = 26, #KEYS, 2 do
+  local n = ARGV[5 + (i - 26) / 2]
   local block = redis.call('HGET', KEYS[20], n)
   local before = returned + failed
   if moved >= tonumber(ARGV[3]) then break end
@@ -63,6 +63,7 @@ if returned + failed > 0 then
   redis.call('HINCRBY', KEYS[2], 'claimed', whole(-(returned + failed)))
   redis.call('HINCRBY', KEYS[2], 'returned', returned)
   redis.call('HINCRBY', KEYS[2], 'failed', failed)
+  note(KEYS[25], clock(), 'adopted', me, 'whose', dead, 'returned', returned, 'failed', failed)
 end
 if returned > 0 then wake_one() end
 return {'ok', returned, failed, emptied}

@@ -81,7 +81,7 @@ fn adopt_call(store: &Store, session: &Session, orphan: &MemberId, blocks: &[u64
     let keys = &store.keys;
     let mut all = keys.jobs();
     all.extend([keys.orphans(), keys.blocks(orphan), keys.errors()]);
-    all.extend([keys.ledger(), keys.config(), keys.unread()]);
+    all.extend([keys.ledger(), keys.config(), keys.unread(), keys.notices()]);
     all.extend(blocks.iter().flat_map(|n| [keys.block(orphan, *n), keys.pack(orphan, *n)]));
     let mut call =
         ADOPT.call(&all).arg(session.id.as_str()).arg(orphan.as_str()).arg(CHUNK).arg(CHUNK_BYTES);

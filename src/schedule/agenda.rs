@@ -11,6 +11,7 @@ use crate::id::MessageId;
 use crate::json_time::{at_ms, since_1970_ms};
 use crate::lane::Lane;
 use crate::message::{AHEAD_MAX, Message};
+use crate::process;
 use crate::store::{Call, ONCE_TIMEOUT, Reply, Script, StoreError};
 
 static AGENDA: Script = Script::new("agenda", include_str!("agenda.lua"));
@@ -283,8 +284,9 @@ impl Schedule {
     fn alter_call(&self, id: &MessageId, known: &str, what: &str) -> Call<Altered> {
         let keys = &self.fleet.store.keys;
         let mut all = keys.jobs();
-        all.extend([keys.ledger(), keys.config()]);
-        ALTER.call(&all).arg(id.as_str()).arg(known).arg(what).reading(Altered::read)
+        all.extend([keys.ledger(), keys.config(), keys.notices()]);
+        let call = ALTER.call(&all).arg(id.as_str()).arg(known).arg(what).arg(process::who());
+        call.reading(Altered::read)
     }
 }
 

@@ -2,9 +2,10 @@
 -- Writes or removes a periodic entry whose state the caller knows.
 -- KEYS[1] crons HASH, entry -> `rev|JSON`, an empty JSON = removed   KEYS[2] fired HASH, entry -> ms
 -- KEYS[3] control HASH: `crons`, the highest rev   KEYS[4] ctl channel
--- ARGV    entry, JSON ('' = remove it), rev as the caller knows it (0 = there never was one), entries_max
+-- KEYS[5] notices STREAM
+-- ARGV    entry, JSON ('' = remove it), rev as the caller knows it (0 = there never was one), entries_max, who asks
 -- Returns {'ok', rev}, {'same', rev} (it reads so already), {'moved', rev, JSON} (another one: nothing changed), 'full'
--- Uses    clock, tell_ordered, whole
+-- Uses    clock, note, tell_ordered, whole
 -- Why a removed entry keeps its rev for a day: a late copy of the call that made it must not make it again.
 -- Why fired is never before now: nothing of the past is made up for, and an entry that was removed and made again in the
 -- same minute does not fire for that minute twice.
@@ -36,5 +37,6 @@ local last = tonumber(redis.call('HGET', KEYS[2], name) or '0')
 redis.call('HSET', KEYS[1], name, rev .. '|' .. wanted)
 redis.call('HSET', KEYS[2], name, whole(math.max(last, now)))
 redis.call('HSET', KEYS[3], 'crons', rev)
+note(KEYS[5], now, wanted ~= '' and 'cron-set' or 'cron-removed', '', 'entry', name, 'by', ARGV[5])
 tell_ordered(KEYS[4])
 return {'ok', rev}

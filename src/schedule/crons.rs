@@ -12,6 +12,7 @@ use crate::fleet::Fleet;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 use crate::message::NewMessage;
+use crate::process;
 use crate::queue::Sent;
 use crate::store::{Call, Link, ONCE_TIMEOUT, Reply, Script, Store, StoreError};
 
@@ -396,11 +397,12 @@ impl Crons {
             }
             let keys = &store.keys;
             let call = CRON_SET
-                .call(&[keys.crons(), keys.fired(), keys.control(), keys.ctl()])
+                .call(&[keys.crons(), keys.fired(), keys.control(), keys.ctl(), keys.notices()])
                 .arg(name)
                 .arg(&json)
                 .arg(&known.rev)
                 .arg(ENTRIES_MAX)
+                .arg(process::who())
                 .reading(Answer::read);
             match store.repeat(&call).await? {
                 Answer::Done => return Ok(true),

@@ -9,7 +9,7 @@
 //! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`, `errors_max`: fleet-wide; `born`, the id of the first member; `removing`, the name of a removal that is under way |
 //! | `artel:{f}:members` | zset | member → session deadline, Redis ms. **In this set = may lead, claim, settle** |
 //! | `artel:{f}:member:<id>` | hash, TTL | label, host, pid, counters: display only |
-//! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over |
+//! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over; `led`: since when nobody leads, and why |
 //! | `artel:{f}:suspects` | hash | member → since when its presence is missing |
 //! | `artel:{f}:blind` | set | members whose presence cannot be seen: judged by deadline only |
 //! | `artel:{f}:orphans` | set | dead members whose messages or locks are still to be put back |
@@ -38,6 +38,7 @@
 //! | `artel:{f}:stats:<round>` | hash, TTL | member → its numbers, in the round of that generation |
 //! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, retried, snoozed, followed, fired, skipped, forgotten, cancelled, pushed_ms; `extra:<lane>`: messages in its chunks beyond one per reference |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
+//! | `artel:{f}:notices` | stream | the common log: what happened to the fleet, for people; a week, and about 10,000 entries |
 //! | `artel:{f}:scheduled` | zset | message id → when it is due, Redis ms; `inf`: it waits for its children |
 //! | `artel:{f}:later` | hash | message id → envelope, of all in `scheduled` and `parked` |
 //! | `artel:{f}:crons` | hash | periodic entry → `rev\|JSON`; an empty JSON: it was removed |
@@ -130,7 +131,7 @@ impl Keys {
         all_blocks = "blocks:", chunks = "chunk:",
         scheduled = "scheduled", later = "later", crons = "crons", fired = "fired", control = "control",
         parked = "parked", slots = "slots", limits = "limits", resting = "resting", unique = "unique",
-        joins = "joins",
+        joins = "joins", notices = "notices",
     }
 
     /// The keys of `jobs.lua`, in its order.
@@ -258,6 +259,7 @@ impl Keys {
             (self.drains(), "hash"),
             (self.counts(), "hash"),
             (self.ledger(), "stream"),
+            (self.notices(), "stream"),
             (self.scheduled(), "zset"),
             (self.later(), "hash"),
             (self.crons(), "hash"),

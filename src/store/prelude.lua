@@ -62,8 +62,43 @@ end
 -- The field of control that says that this member must drain.
 local function drain_field(id) return 'drain:' .. id end
 
--- Ends the session of a dead member and makes it an orphan.
-local function reap(members, suspects, blind, orphans, control, id)
+-- Writes to the common log of the fleet, which keeps a week and about 10,000 entries. It is for people: that it cannot be
+-- written is not an error. Observers (`o…`) come and go with every lock, and are not in it.
+local function note(notices, now_ms, kind, member, ...)
+  local length = string.sub(member, 1, 1) ~= 'o' and redis.pcall('XLEN', notices)
+  if type(length) ~= 'number' then return end
+  local trim, how, bound = 'MINID', '=', string.format('%.0f', math.max(now_ms - 604800000, 0))
+  if length > 10000 then trim, how, bound = 'MAXLEN', '~', '10000' end
+  redis.pcall('XADD', notices, trim, how, bound, '*', 'kind', kind, 'member', member, ...)
+end
+
+-- Notes what somebody did to messages. What the same one did within ten seconds is one entry, with a sum.
+local function note_more(notices, now_ms, kind, by, count)
+  local last = redis.pcall('XREVRANGE', notices, '+', '-', 'COUNT', 1)
+  local ms, fields = string.match(last[1] and last[1][1] or '', '^(%d+)'), {}
+  for i = 1, ms and #last[1][2] - 1 or 0, 2 do fields[last[1][2][i]] = last[1][2][i + 1] end
+  if fields.kind == kind and fields.by == by and now_ms - ms < 10000 then
+    redis.pcall('XDEL', notices, last[1][1])
+    count = count + (tonumber(fields.count) or 0)
+  end
+  note(notices, now_ms, kind, '', 'count', string.format('%.0f', count), 'by', by)
+end
+
+-- Remembers since when nobody leads, and why, if this member leads. Returns its term, or nothing.
+local function vacate(lease, watch, id, since_ms, why)
+  local held = redis.pcall('GET', lease)
+  local holder, term = string.match(type(held) == 'string' and held or '', '^([^|]+)|(%d+)$')
+  if holder ~= id then return end
+  redis.call('HSET', watch, 'led', string.format('%.0f|%s|%s', since_ms, why, id))
+  return term
+end
+
+-- Ends the session of a dead member, makes it an orphan, and notes it: it was last heard of one lease before its deadline.
+local function reap(members, suspects, blind, orphans, control, watch, lease, notices, id, now_ms, lease_ms)
+  local heard_ms = math.min(now_ms, (redis.call('ZSCORE', members, id) or now_ms) - lease_ms)
+  local term = vacate(lease, watch, id, heard_ms, 'died')
+  note(notices, now_ms, 'died', id, 'silent_ms', string.format('%.0f', now_ms - heard_ms), 'role', term and 'generator' or '',
+    'term', term or '')
   redis.call('HDEL', control, drain_field(id))
   redis.call('ZREM', members, id)
   redis.call('HDEL', suspects, id)

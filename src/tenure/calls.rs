@@ -11,19 +11,25 @@ use crate::term::{Term, Token};
 static ACQUIRE: Script = Script::new("acquire", include_str!("acquire.lua"));
 static RESIGN: Script = Script::new("resign", include_str!("resign.lua"));
 
+/// A term that Redis granted, and what its holder must know.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) term: Term,
+    /// Redis time.
+    pub(crate) now_ms: u64,
+    /// How many messages the fleet has generated, and when it last did so.
+    pub(crate) generated: u64,
+    pub(crate) pushed_ms: u64,
+    /// The state that the previous generator kept.
+    pub(crate) state: Vec<u8>,
+    /// For how long nobody led before; `None` if nobody ever did, or if it is not known since when.
+    pub(crate) gap: Option<Duration>,
+}
+
 /// The answer to a request for the lease.
 #[derive(Debug)]
 pub(crate) enum Granted {
-    Won {
-        term: Term,
-        /// Redis time.
-        now_ms: u64,
-        /// How many messages the fleet has generated, and when it last did so.
-        generated: u64,
-        pushed_ms: u64,
-        /// The state that the previous generator kept.
-        state: Vec<u8>,
-    },
+    Won(Grant),
     /// Another member holds it. Its session ends after this time unless it is refreshed.
     Held(Duration),
     /// No further term can be granted. Members report this once a minute.
@@ -42,6 +48,8 @@ pub(crate) fn acquire_lease(store: &Store, me: &MemberId, lease_ms: u64) -> Call
             keys.ctl(),
             keys.counts(),
             keys.state(),
+            keys.watch(),
+            keys.notices(),
         ])
         .arg(me.as_str())
         .arg(lease_ms)
@@ -51,14 +59,15 @@ pub(crate) fn acquire_lease(store: &Store, me: &MemberId, lease_ms: u64) -> Call
 
 fn granted(reply: Reply) -> Result<Granted, StoreError> {
     match reply.tag() {
-        "won" => Ok(Granted::Won {
+        "won" => Ok(Granted::Won(Grant {
             term: Term::parse(&reply.text(0)?)
                 .ok_or_else(|| StoreError::odd("a term that is not a number"))?,
             now_ms: reply.number(1)? as u64,
             generated: reply.number(2)? as u64,
             pushed_ms: reply.number(3)? as u64,
             state: reply.bytes(4)?,
-        }),
+            gap: reply.text(5)?.parse().ok().map(Duration::from_millis),
+        })),
         "held" => Ok(Granted::Held(milliseconds(reply.number(1)?))),
         "spent" => Ok(Granted::Spent),
         _ => Err(reply.unexpected()),
@@ -123,7 +132,7 @@ fn milliseconds(number: i64) -> Duration {
 pub(crate) fn resign(store: &Store, me: &MemberId, term: Term) -> Call<bool> {
     let keys = &store.keys;
     RESIGN
-        .call(&[keys.members(), keys.lease(), keys.ctl()])
+        .call(&[keys.members(), keys.lease(), keys.ctl(), keys.watch(), keys.notices()])
         .arg(me.as_str())
         .arg(term.get())
         .reading(was_held)

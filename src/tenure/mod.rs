@@ -10,7 +10,8 @@ mod lease_use;
 mod locks;
 
 pub(crate) use calls::{
-    Granted, LockAnswer, acquire_lease, acquire_lock, held_locks, locks_of, release_lock, resign,
+    Grant, Granted, LockAnswer, acquire_lease, acquire_lock, held_locks, locks_of, release_lock,
+    resign,
 };
 pub(crate) use lease_use::{Difference, LeaseUse};
 pub(crate) use locks::{Known, Locks};

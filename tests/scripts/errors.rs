@@ -37,8 +37,8 @@ impl Lab {
     pub fn requeue_call(&self, sender: &str, from: u64, lane: &str, positions: &[&str]) -> Late {
         let (sent, from) = (format!("sent:{sender}"), from.to_string());
         let mut keys = JOBS.to_vec();
-        keys.extend(["errors", &sent, "config"]);
-        let mut args = vec![sender, &from, lane, PROTOCOL, "1048576"];
+        keys.extend(["errors", &sent, "config", "notices"]);
+        let mut args = vec![sender, &from, lane, PROTOCOL, "1048576", "ops"];
         args.extend(positions);
         self.late("requeue", &keys, &args)
     }

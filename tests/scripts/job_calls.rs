@@ -65,8 +65,8 @@ impl Lab {
 
     pub fn alter_call(&self, id: &str, known: &str, what: &str) -> Late {
         let mut keys = JOBS.to_vec();
-        keys.extend(["ledger", "config"]);
-        self.late("alter", &keys, &[id, known, what])
+        keys.extend(["ledger", "config", "notices"]);
+        self.late("alter", &keys, &[id, known, what, "ops"])
     }
 
     /// `term` is empty for somebody who does not lead.
@@ -86,7 +86,8 @@ impl Lab {
     }
 
     pub fn cron_set_call(&self, entry: &str, json: &str, rev: &str) -> Late {
-        self.late("cron_set", &["crons", "fired", "control", "@0:ctl"], &[entry, json, rev, "3"])
+        let keys = ["crons", "fired", "control", "@0:ctl", "notices"];
+        self.late("cron_set", &keys, &[entry, json, rev, "3", "ops"])
     }
 
     /// A settle in the form that knows duties: `named` are `(position, word, info)`.

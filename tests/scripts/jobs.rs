@@ -450,8 +450,8 @@ fn a_late_order_is_not_followed() {
             |lab: &Lab, field: &str, wanted: &str, known: &str, until: &str, member: &str| {
                 lab.late(
                     "control_set",
-                    &["control", "members", "@0:ctl"],
-                    &[field, wanted, known, until, member],
+                    &["control", "members", "@0:ctl", "notices"],
+                    &[field, wanted, known, until, member, "ops"],
                 )
             };
         let pause = order(lab, "all", "now", "", &until, "");

@@ -147,7 +147,7 @@ impl Lab {
         let (member, alive) = (format!("member:{id}"), format!("@0:alive:{id}"));
         let (lease, waited) = (LEASE.to_string(), if waited { "1" } else { "0" });
         let mut keys = vec!["members", &member, "watch", "blind", "config", "term", "suspects"];
-        keys.extend(["orphans", &alive, "@0:ctl", "control"]);
+        keys.extend(["orphans", &alive, "@0:ctl", "control", "lease", "notices"]);
         let mut args = vec![id, "60000", PROTOCOL, waited, "5"];
         for (field, default) in [
             ("lease_ms", lease.as_str()),
@@ -210,6 +210,8 @@ impl Lab {
                 "scheduled",
                 "resting",
                 "control",
+                "lease",
+                "notices",
             ],
             &[me, "-1"],
         )
@@ -219,7 +221,7 @@ impl Lab {
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
         let (suspects, locks) = ("suspects", format!("locks:{me}"));
         let mut keys = vec!["members", suspects, "blind", "orphans", "lease", &member, &blocks];
-        keys.extend(["@0:ctl", &locks, "control"]);
+        keys.extend(["@0:ctl", &locks, "control", "watch", "notices"]);
         self.late("leave", &keys, &[me])
     }
 
@@ -229,12 +231,13 @@ impl Lab {
     }
 
     pub fn acquire_call(&self, me: &str) -> Late {
-        let keys = ["members", "lease", "term", "last", "@0:ctl", "counts", "state"];
+        let keys =
+            ["members", "lease", "term", "last", "@0:ctl", "counts", "state", "watch", "notices"];
         self.late("acquire", &keys, &[me, &LEASE.to_string()])
     }
 
     pub fn resign_call(&self, me: &str, term: &str) -> Late {
-        self.late("resign", &["members", "lease", "@0:ctl"], &[me, term])
+        self.late("resign", &["members", "lease", "@0:ctl", "watch", "notices"], &[me, term])
     }
 
     pub fn push(&mut self, me: &str, term: &str, from: u64, payloads: &[&str]) -> Answer {
@@ -404,7 +407,7 @@ impl Lab {
             .flat_map(|n| [format!("block:{dead}:{n}"), format!("pack:{dead}:{n}")])
             .collect();
         let mut keys = JOBS.to_vec();
-        keys.extend(["orphans", &blocks, "errors", "ledger", "config", "unread"]);
+        keys.extend(["orphans", &blocks, "errors", "ledger", "config", "unread", "notices"]);
         keys.extend(own.iter().map(String::as_str));
         let (chunk, numbers): (String, Vec<String>) =
             (chunk.to_string(), numbers.iter().map(u64::to_string).collect());

@@ -16,6 +16,7 @@ mod jobs; // messages that wait for a time or for others
 mod lab; // the bench on which all of this is done
 mod membership; // only `join` adds a member, only the judge ends one
 mod memory; // a full Redis can still elect, drain and settle
+mod notices; // the common log
 mod outcomes; // one outcome per message, effects included
 mod pack_calls; // calls with packs
 mod packs; // batches that no script looks into

@@ -57,7 +57,7 @@ impl Story<'_> {
         let position = self.lab.stored().remove(0);
         let take = self.lab.take_call("t", "");
         assert_eq!(self.tell(take), "ok");
-        let drop = self.lab.late("drop", &["errors", "counts"], &[&position]);
+        let drop = self.lab.late("drop", &["errors", "counts", "notices"], &["ops", &position]);
         assert_eq!(self.tell(drop).0, ["ok", "0"], "it is being taken");
         let disown = self.lab.late("disown", &["members", "orphans", "blocks:w1"], &["gen", "w1"]);
         assert_eq!(self.tell(disown), "already");
@@ -130,7 +130,8 @@ impl Story<'_> {
 }
 
 /// Scripts whose repeats and late copies are another test's story.
-const ELSEWHERE: [(&str, &str); 22] = [
+const ELSEWHERE: [(&str, &str); 23] = [
+    ("note", "notices::a_repeated_note_is_one_entry"),
     ("control_set", "jobs::a_late_order_is_not_followed"),
     ("send", "sending::a_repeated_batch_is_added_once"),
     ("enroll", "sending::enrolling_twice_changes_nothing"),

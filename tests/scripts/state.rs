@@ -93,7 +93,7 @@ fn a_full_error_store_takes_no_new_messages() {
         assert_eq!(lab.send(&alone), "ok");
         let first: Vec<(String, Vec<String>)> =
             lab.redis(&["XRANGE", &errors, "-", "+", "COUNT", "1"]);
-        let drop = lab.late("drop", &["errors", "counts"], &[&first[0].0]);
+        let drop = lab.late("drop", &["errors", "counts", "notices"], &["ops", &first[0].0]);
         assert_eq!(lab.send(&drop).at(1), "1");
         assert_eq!(lab.send(&drop).at(1), "0", "a repeat drops nothing more");
         assert_eq!(lab.count("dropped"), 1);
@@ -109,7 +109,7 @@ fn nothing_is_dropped_that_cannot_be_counted() {
     proves("drop", rule, "local refusal", |lab| {
         let errors = lab.key("errors");
         let at: String = lab.redis(&["XADD", &errors, "*", "m", "1g-|9-9|1|9|x", "e", "{}"]);
-        let drop = lab.late("drop", &["errors", "counts"], &[&at]);
+        let drop = lab.late("drop", &["errors", "counts", "notices"], &["ops", &at]);
         let () =
             lab.redis(&["ACL", "SETUSER", "u", "on", "nopass", "+@all", "-hincrby", "~*", "&*"]);
         let () = lab.redis(&["AUTH", "u", "x"]);

@@ -241,7 +241,7 @@ async fn work(part: &Part, fleet: &Fleet, book: &Arc<Book>, leave: &Notify) -> R
 fn entry_of(notice: Notice, is_member: bool) -> Option<Entry> {
     Some(match notice {
         Notice::Joined { .. } => Entry::Joined,
-        Notice::BecameGenerator { term } => Entry::Leads(term.get()),
+        Notice::BecameGenerator { term, .. } => Entry::Leads(term.get()),
         Notice::LeaseLost { term, .. } => Entry::Deposed(term.get()),
         Notice::Fenced { term } => Entry::Fenced(term.get()),
         Notice::MemberDied { .. } => Entry::Died,

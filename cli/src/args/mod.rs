@@ -11,6 +11,7 @@ mod send;
 mod sync;
 mod values;
 mod verify;
+mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub(crate) use send::{Empty, SendArgs, SendLane};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 pub(crate) use verify::{PartArgs, VerifyArgs};
+pub(crate) use watch::HistoryArgs;
 
 use crate::exit::{Failure, USAGE};
 
@@ -207,7 +209,7 @@ pub(crate) enum EmbeddedMode {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Join the fleet (the default): generate if elected, else handle messages
     Run(RunArgs),
     /// Join the fleet to handle messages; never generate any
@@ -271,6 +273,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what happened to the fleet: elections, deaths, orders, and what its members saw
+    History(HistoryArgs),
     /// Look for what endangers the promise: the server, its settings, rights, keys, members, books;
     /// exit code 6 if something does
     Doctor {
@@ -359,7 +363,7 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct CleanArgs {
+pub(crate) struct CleanArgs {
     /// Put back the messages of dead members and free their locks; live members are not touched
     #[arg(long, required = true)]
     temp: bool,
@@ -396,40 +400,6 @@ pub(crate) enum ConfigCommand {
     Init,
 }
 
-/// What to do.
-#[derive(Debug)]
-pub(crate) enum Action {
-    Run(RunArgs),
-    Work(WorkArgs),
-    Up(UpArgs),
-    Send(SendArgs),
-    Errors(ErrorsCommand),
-    Schedule(ScheduleCommand),
-    Cron(CronCommand),
-    Pause(PauseArgs),
-    Resume(ResumeArgs),
-    Drain(String),
-    StepDown,
-    CleanTemp,
-    Show { id: String, json: bool },
-    Data(DataCommand),
-    Fleets { json: bool },
-    Fleet(FleetCommand),
-    Status(StatusArgs),
-    Stats { json: bool },
-    Doctor { json: bool },
-    Event(EventCommand),
-    Lock(LockCommand),
-    Verify(VerifyArgs),
-    VerifyPart(PartArgs),
-    Bench(BenchArgs),
-    BenchPart(BenchPartArgs),
-    Embedded(EmbeddedCommand),
-    Config(ConfigCommand),
-    Completions(clap_complete::Shell),
-    Man(Vec<String>),
-}
-
 impl Args {
     /// Is a command given, by its name or as a flag? Without one the command is `run`.
     pub(crate) fn has_command(&self) -> bool {
@@ -437,7 +407,7 @@ impl Args {
     }
 
     /// The one command to perform.
-    pub(crate) fn action(self) -> Result<Action, Failure> {
+    pub(crate) fn action(self) -> Result<Command, Failure> {
         let (get_errors, clean_temp) =
             (self.get_errors == Some(true), self.clean_temp == Some(true));
         let flags = usize::from(get_errors) + usize::from(clean_temp);
@@ -449,42 +419,13 @@ impl Args {
         if flags == 1 {
             let take = TakeArgs { json: self.json, ..TakeArgs::default() };
             return Ok(match get_errors {
-                true => Action::Errors(ErrorsCommand::Take(take)),
-                false => Action::CleanTemp,
+                true => Command::GetErrors(take),
+                false => Command::Clean(CleanArgs { temp: true }),
             });
         }
         Ok(match self.command {
-            None => Action::Run(self.run),
-            Some(Command::Run(run)) => Action::Run(run),
-            Some(Command::Work(work)) => Action::Work(work),
-            Some(Command::Up(up)) => Action::Up(up),
-            Some(Command::Send(send)) => Action::Send(send),
-            Some(Command::GetErrors(take)) => Action::Errors(ErrorsCommand::Take(take)),
-            Some(Command::Errors(command)) => Action::Errors(command),
-            Some(Command::Schedule(command)) => Action::Schedule(command),
-            Some(Command::Cron(command)) => Action::Cron(command),
-            Some(Command::Pause(what)) => Action::Pause(what),
-            Some(Command::Resume(what)) => Action::Resume(what),
-            Some(Command::Drain { member }) => Action::Drain(member),
-            Some(Command::StepDown) => Action::StepDown,
-            Some(Command::Show { id, json }) => Action::Show { id, json },
-            Some(Command::Data(command)) => Action::Data(command),
-            Some(Command::Fleets { json }) => Action::Fleets { json },
-            Some(Command::Fleet(command)) => Action::Fleet(command),
-            Some(Command::Status(options)) => Action::Status(options),
-            Some(Command::Stats { json }) => Action::Stats { json },
-            Some(Command::Doctor { json }) => Action::Doctor { json },
-            Some(Command::Event(command)) => Action::Event(command),
-            Some(Command::Lock(command)) => Action::Lock(command),
-            Some(Command::Verify(options)) => Action::Verify(options),
-            Some(Command::VerifyPart(part)) => Action::VerifyPart(part),
-            Some(Command::Bench(options)) => Action::Bench(options),
-            Some(Command::BenchPart(part)) => Action::BenchPart(part),
-            Some(Command::Clean(CleanArgs { .. })) => Action::CleanTemp,
-            Some(Command::Embedded(command)) => Action::Embedded(command),
-            Some(Command::Config(command)) => Action::Config(command),
-            Some(Command::Completions { shell }) => Action::Completions(shell),
-            Some(Command::Man { command }) => Action::Man(command),
+            None => Command::Run(self.run),
+            Some(command) => command,
         })
     }
 }

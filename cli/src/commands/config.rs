@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use artel::{Address, Fleet};
 
-use crate::args::{Action, ConfigCommand, Global};
+use crate::args::{Command, ConfigCommand, Global};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::layers::{self, FILE, Origin, Setting};
 use crate::{commands, printer};
@@ -67,7 +67,7 @@ fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
     };
     let args = layers::read_file(&path, &text)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
-    if let Action::Run(run) = args.action()? {
+    if let Command::Run(run) = args.action()? {
         let start = commands::run::Start::of_run(&run);
         start.parts()?;
         let redis = redis.unwrap_or_else(|| "redis://127.0.0.1".to_owned());

@@ -53,14 +53,7 @@ pub(crate) struct Filter {
 
 impl Filter {
     pub(crate) fn new(args: &FilterArgs) -> Result<Filter, Failure> {
-        let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(|error| {
-            // The last line says what is wrong. The lines before it only show the place.
-            let text = error.to_string();
-            let reason = text.lines().last().unwrap_or_default();
-            let reason = reason.trim_start_matches("error: ");
-            Failure::new(USAGE, format!("--grep is not a regular expression: {reason}"))
-                .hint("put a backslash before a character that stands for itself, such as `\\(`")
-        })?;
+        let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(not_a_regex)?;
         let limit = args.limit.unwrap_or(u64::MAX);
         let (cause, kind, since) = (args.cause, args.kind.clone(), args.since);
         Ok(Filter {
@@ -106,6 +99,15 @@ impl Filter {
         self.limit -= u64::from(fits);
         fits
     }
+}
+
+/// What is wrong with the value of --grep.
+pub(crate) fn not_a_regex(error: regex::Error) -> Failure {
+    // The last line says what is wrong. The lines before it only show the place.
+    let text = error.to_string();
+    let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+    Failure::new(USAGE, format!("--grep is not a regular expression: {reason}"))
+        .hint("put a backslash before a character that stands for itself, such as `\\(`")
 }
 
 /// Visits the selected records page by page, until there are no more or `each` returns false.

@@ -10,6 +10,7 @@ pub(crate) mod embedded;
 pub(crate) mod errors;
 pub(crate) mod event;
 pub(crate) mod fleets;
+pub(crate) mod history;
 pub(crate) mod lock;
 pub(crate) mod notice_log;
 pub(crate) mod orders;

@@ -58,8 +58,9 @@ fn say(notice: Notice, label: &str) {
     let pid = std::process::id();
     match notice {
         Notice::Joined { member } => tracing::info!(%member, label, pid, "{JOINED}"),
-        Notice::BecameGenerator { term } => {
-            tracing::info!(%term, label, pid, "{LEADS}")
+        Notice::BecameGenerator { term, gap } => {
+            let gap_ms = gap.map(|gap| gap.as_millis() as u64);
+            tracing::info!(%term, label, pid, gap_ms, "{LEADS}")
         }
         Notice::LeaseLost { term, reason } => {
             tracing::info!(%term, reason, "{DEPOSED}")

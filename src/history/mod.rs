@@ -1,0 +1,138 @@
+//! The common log of a fleet: what happened to it, from all its members.
+//!
+//! **Invariant:** what a script decides is written by that script, once: who joined, left, died and was elected, whose
+//! messages were put back, what an operator ordered. What only a process saw, that process writes ([`Note`]). Nothing depends
+//! on the log, and a log that cannot be written delays nobody.
+
+mod entry;
+mod note;
+
+use std::collections::HashMap;
+
+pub use entry::LogEntry;
+pub(crate) use note::{Author, Burst, Note, Thrift};
+
+use crate::Error;
+use crate::fleet::Fleet;
+use crate::id::MemberId;
+use crate::store::{Call, Reply, StoreError};
+
+/// Entries that are read at once.
+const PAGE: usize = 500;
+/// Labels that are remembered.
+const LABELS_MAX: usize = 20_000;
+
+/// Reads the common log of a fleet, from its oldest entry on. Made by [`Fleet::history`].
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// fleet.join().start().await?.shutdown().await;
+/// fleet.pause(artel::Lane::Low).await?;
+/// let mut history = fleet.history();
+/// for entry in history.page().await? {
+///     println!("{}", entry.text());
+/// }
+/// assert!(history.page().await?.is_empty(), "nothing new");
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct History {
+    fleet: Fleet,
+    /// The id of the last entry that was read.
+    after: String,
+    /// The labels of members, as their entries say.
+    labels: HashMap<String, String>,
+}
+
+impl Fleet {
+    /// The common log: a week, and about 10,000 entries.
+    pub fn history(&self) -> History {
+        History { fleet: self.clone(), after: "0-0".to_owned(), labels: HashMap::new() }
+    }
+}
+
+impl History {
+    /// The next entries, the oldest first. Nothing if there is no newer one: ask again to follow the log.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn page(&mut self) -> Result<Vec<LogEntry>, Error> {
+        let store = &self.fleet.store;
+        let call = Call::plain("XRANGE").arg(store.keys.notices());
+        let call = call.arg(format!("({}", self.after)).arg("+").arg("COUNT").arg(PAGE);
+        let mut entries = store.once(&call.reading(entries)).await?;
+        if let Some(last) = entries.last() {
+            self.after.clone_from(&last.id);
+        }
+        for entry in &mut entries {
+            self.name(entry).await;
+        }
+        Ok(entries)
+    }
+
+    /// Adds the label of its member. It is for people: if it cannot be found, the entry does without.
+    async fn name(&mut self, entry: &mut LogEntry) {
+        if self.labels.len() > LABELS_MAX {
+            self.labels.clear();
+        }
+        let own = entry.fields.remove("label").filter(|label| !label.is_empty());
+        if let (Some(id), Some(label)) = (&entry.member, own) {
+            self.labels.insert(id.as_str().to_owned(), label);
+        }
+        if let Some(id) = entry.member.clone() {
+            entry.label = self.label_of(&id).await;
+        }
+        for (other, name) in [("from", "from_label"), ("whose", "whose_label")] {
+            let id = entry.fields.get(other).and_then(|id| MemberId::from_redis(id));
+            if let Some(id) = id
+                && let Some(label) = self.label_of(&id).await
+            {
+                entry.fields.insert(name.to_owned(), label);
+            }
+        }
+    }
+
+    async fn label_of(&mut self, id: &MemberId) -> Option<String> {
+        let known = self.labels.get(id.as_str()).cloned();
+        let label = match known {
+            Some(label) => label,
+            None => {
+                let info = self.fleet.store.member_info(id).await.ok();
+                let label = info.map_or_else(String::new, |info| info.label);
+                self.labels.insert(id.as_str().to_owned(), label.clone());
+                label
+            }
+        };
+        Some(label).filter(|label| !label.is_empty())
+    }
+}
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("History").field("after", &self.after).finish_non_exhaustive()
+    }
+}
+
+fn entries(reply: Reply) -> Result<Vec<LogEntry>, StoreError> {
+    let mut all = Vec::new();
+    for entry in reply.into_list()? {
+        let mut parts = entry.into_list()?.into_iter();
+        let (Some(id), Some(fields)) = (parts.next(), parts.next()) else { continue };
+        let mut texts = Vec::new();
+        for part in fields.into_list()? {
+            texts.push(String::from_utf8_lossy(&part.into_bytes()?).into_owned());
+        }
+        let pairs = texts.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+        all.extend(LogEntry::read(&id.into_text()?, pairs.collect()));
+    }
+    Ok(all)
+}
