@@ -93,6 +93,12 @@ impl TestFleet {
         self.ask::<Option<i64>>(&["HGET", &key, name]).unwrap_or(0)
     }
 
+    /// The time of Redis.
+    pub fn now_ms(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]);
+        seconds * 1000 + micros / 1000
+    }
+
     /// How many messages are settled, by the ledger.
     pub fn done(&mut self) -> usize {
         let key = self.key("ledger");

@@ -11,6 +11,7 @@ mod fleet; // a fleet of real processes
 mod folder; // the data folder of the private server
 mod generators; // go on where their predecessor stopped
 mod handlers; // commands in any language, good and bad
+mod history; // what happened to the fleet, from any machine
 mod http; // probes and numbers, for whom, whoever else is connected
 mod jobs; // just workers, and what became of a message
 mod network; // replies lost, links cut, deaf in one direction
