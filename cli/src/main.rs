@@ -12,6 +12,7 @@ mod file;
 mod harmless;
 mod http;
 mod layers;
+mod log_file;
 mod printer;
 mod repeats;
 mod settings;
@@ -40,6 +41,7 @@ fn main() -> std::process::ExitCode {
     let result = runtime.block_on(perform(args, &words));
     // Do not wait for tasks that still run: all important output is flushed already.
     runtime.shutdown_background();
+    printer::end_log();
     match result {
         Ok(code) => code.into(),
         Err(failure) => printer::report(&failure),
@@ -53,7 +55,12 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     // A process of `verify` or `bench` has no log.
     if !matches!(action, Command::VerifyPart(_) | Command::BenchPart(_)) {
         let of_up = matches!(&action, Command::Run(run) if run.tethered);
-        printer::start_log(&global, of_up);
+        let file = match &action {
+            Command::Run(run) => Some(&run.process.log),
+            Command::Work(work) => Some(&work.process.log),
+            _ => None,
+        };
+        printer::start_log(&global.output, file, of_up)?;
         let (file, variables) = layers::remarks();
         if let Some(file) = file {
             tracing::info!("settings are read from {}", file.display());

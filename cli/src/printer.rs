@@ -15,16 +15,21 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::args::{Color, Global, LogFormat};
+use crate::args::{Color, LogFileArgs, LogFormat, OutputArgs};
 use crate::exit::Failure;
 use crate::harmless::{harmless, harmless_json, harmless_lines};
+use crate::log_file::LogFile;
 use crate::table::Screen;
 
 /// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`. A member of `up` also logs each
 /// sent message that is done.
-pub(crate) fn start_log(global: &Global, of_up: bool) {
-    let _ = COLOUR.set(global.color);
-    let level = match (global.quiet, global.verbose) {
+pub(crate) fn start_log(
+    output: &OutputArgs,
+    file: Option<&LogFileArgs>,
+    of_up: bool,
+) -> Result<(), Failure> {
+    let _ = COLOUR.set(output.color);
+    let level = match (output.quiet, output.verbose) {
         (true, _) => "warn",
         (false, 0) if of_up => "info,artel::sent=debug",
         (false, 0) => "info",
@@ -33,24 +38,49 @@ pub(crate) fn start_log(global: &Global, of_up: bool) {
     };
     let filter = std::env::var("ARTEL_LOG").unwrap_or_else(|_| level.to_owned());
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(level));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_ansi(colour(global.color));
-    match global.log_format {
-        LogFormat::Pretty => log.compact().fmt_fields(debug_fn(field).delimited(" ")).init(),
-        LogFormat::Json => log.json().flatten_event(true).with_writer(|| JsonLog).init(),
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let file = file.map(LogFile::start).transpose()?.flatten();
+    if let Some(file) = &file {
+        let _ = LOG_FILE.set(file.clone());
+    }
+    let pretty = || debug_fn(field).delimited(" ");
+    match (output.log_format, file) {
+        (LogFormat::Pretty, None) => {
+            let log = log.with_ansi(colour(output.color)).with_writer(io::stderr);
+            log.compact().fmt_fields(pretty()).init();
+        }
+        (LogFormat::Pretty, Some(file)) => {
+            let log = log.with_ansi(false).with_writer(move || file.clone());
+            log.compact().fmt_fields(pretty()).init();
+        }
+        (LogFormat::Json, file) => {
+            log.json().flatten_event(true).with_writer(move || JsonLog(file.clone())).init();
+        }
+    }
+    Ok(())
+}
+
+/// The file that the log is written to.
+static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
+
+/// Waits for the log to be written. The process is about to end.
+pub(crate) fn end_log() {
+    if let Some(mut file) = LOG_FILE.get().cloned() {
+        let _ = file.flush();
     }
 }
 
 /// The log as JSON: each write is a whole line.
-struct JsonLog;
+struct JsonLog(Option<LogFile>);
 
 impl Write for JsonLog {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = harmless_json(&String::from_utf8_lossy(line));
-        io::stderr().lock().write_all(text.as_bytes()).map(|()| line.len())
+        match &mut self.0 {
+            Some(file) => file.write_all(text.as_bytes())?,
+            None => io::stderr().lock().write_all(text.as_bytes())?,
+        }
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

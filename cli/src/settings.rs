@@ -118,7 +118,7 @@ fn default_url(global: &Global, need: Need) -> Result<(String, Option<Hold>), Fa
     let private = private(global)?;
     // In a terminal session, each remark is printed once.
     let say = |text: &str| {
-        if global.verbose > 0 || (!global.quiet && !private.was_said(text)) {
+        if global.output.verbose > 0 || (!global.output.quiet && !private.was_said(text)) {
             printer::remark(text);
         }
     };

@@ -6,6 +6,7 @@
 mod bench;
 mod errors;
 mod jobs;
+mod output;
 mod run;
 mod send;
 mod sync;
@@ -23,6 +24,7 @@ pub(crate) use errors::{
     DropArgs, ErrorsCommand, ExportArgs, FilterArgs, ListArgs, RequeueArgs, TakeArgs,
 };
 pub(crate) use jobs::{CronCommand, CronSetArgs, PauseArgs, ResumeArgs, ScheduleCommand};
+pub(crate) use output::{Color, LogFileArgs, LogFormat, OutputArgs};
 pub(crate) use run::{
     HandlerMode, LeaderWorks, MakeArgs, MemberArgs, ProcessArgs, RunArgs, UpArgs, WorkArgs,
 };
@@ -141,61 +143,8 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE", help_heading = "Output and settings")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Format of log lines
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value = "pretty",
-        help_heading = "Output and settings"
-    )]
-    pub(crate) log_format: LogFormat,
-
-    /// When to use colour
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value = "auto",
-        value_name = "WHEN",
-        help_heading = "Output and settings"
-    )]
-    pub(crate) color: Color,
-
-    /// Log each message too; given twice, log everything
-    #[arg(short, long, global = true, action = clap::ArgAction::Count,
-          help_heading = "Output and settings")]
-    pub(crate) verbose: u8,
-
-    /// Log only warnings and errors
-    #[arg(
-        short,
-        long,
-        global = true,
-        conflicts_with = "verbose",
-        help_heading = "Output and settings"
-    )]
-    pub(crate) quiet: bool,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people.
-    Pretty,
-    /// One JSON document per line.
-    Json,
-}
-
-/// When to use colour.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// What to do when no address is given.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::values;
+use super::{LogFileArgs, values};
 use crate::builtin::WorkTime;
 
 /// Settings of a member.
@@ -51,6 +51,9 @@ pub(crate) struct ProcessArgs {
     /// Read the token for --http from this file, instead of from ARTEL_HTTP_TOKEN
     #[arg(long, value_name = "FILE")]
     pub(crate) http_token_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) log: LogFileArgs,
 }
 
 /// Settings of a fleet in one terminal.

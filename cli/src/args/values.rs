@@ -64,6 +64,32 @@ pub(super) fn at_least_one(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A number of bytes such as `10MB`, `512 KiB` or `4096`.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1_000),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let text = text.trim();
+    let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));
+    let (digits, factor) = match unit {
+        Some((unit, factor)) => (text.trim_end_matches(unit).trim(), *factor),
+        None => (text, 1),
+    };
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
+        Some(0) => Err("must be at least 1 byte".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err("not a size: try `10MB` or `512KiB`".to_owned()),
+    }
+}
+
 pub(super) fn ledger(text: &str) -> Result<Ledger, String> {
     match text {
         "off" => Ok(Ledger::Off),

@@ -20,10 +20,11 @@ const NO_WORKER: &str =
 /// Logs the notices until the member has left the fleet.
 pub(crate) async fn log_notices(mut notices: Notices, label: String) {
     let (mut failed, mut not_generated) = (Repeats::after(5), Repeats::after(1));
+    let mut others = Repeats::after(5);
     loop {
         let notice = tokio::time::timeout(EVERY / 4, notices.next()).await;
         let now = Instant::now();
-        tell_counted(failed.due(now), not_generated.due(now));
+        tell_counted(failed.due(now), not_generated.due(now), others.due(now));
         match notice {
             Err(_) => {}
             Ok(None) => break,
@@ -39,18 +40,32 @@ pub(crate) async fn log_notices(mut notices: Notices, label: String) {
                     tracing::error!(reason, "{NOT_GENERATED}");
                 }
             }
-            Ok(Some(notice)) => say(notice, &label),
+            Ok(Some(
+                notice @ (Notice::Joined { .. }
+                | Notice::BecameGenerator { .. }
+                | Notice::LeaseLost { .. }),
+            )) => {
+                say(notice, &label);
+            }
+            Ok(Some(notice)) => {
+                if others.is_new(&format!("{notice:?}"), now) {
+                    say(notice, &label);
+                }
+            }
         }
     }
-    tell_counted(failed.rest(), not_generated.rest());
+    tell_counted(failed.rest(), not_generated.rest(), others.rest());
 }
 
-fn tell_counted(failed: Vec<Counted>, not_generated: Vec<Counted>) {
+fn tell_counted(failed: Vec<Counted>, not_generated: Vec<Counted>, others: Vec<Counted>) {
     for Counted { more, last } in failed {
         tracing::warn!(more, like = last.trim_start(), "{FAILED}");
     }
     for Counted { more, last } in not_generated {
         tracing::error!(more, like = last, "{NOT_GENERATED}");
+    }
+    for Counted { more, last } in others {
+        tracing::warn!(more, like = last, "more notices like this");
     }
 }
 

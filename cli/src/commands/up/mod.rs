@@ -134,8 +134,8 @@ async fn supervise(
 ) -> Result<u8, Failure> {
     let Home { place, private, url, server, generates } = home;
     let before = place.open()?.status().await?;
-    let (quiet, verbose) = (global.quiet, global.verbose > 0);
-    let screen = Screen::new(printer::colour(global.color), quiet, verbose, args.members);
+    let (quiet, verbose) = (global.output.quiet, global.output.verbose > 0);
+    let screen = Screen::new(printer::colour(global.output.color), quiet, verbose, args.members);
     let noun = if args.members == 1 { "member" } else { "members" };
     screen.remark(&format!("{} {noun} on a private server ({server})", args.members));
     screen.remark(&format!(
