@@ -73,6 +73,8 @@ mod lane;
 mod member;
 mod membership;
 mod message;
+mod meter;
+mod metrics;
 mod mutant;
 mod notice;
 mod orders;
@@ -115,6 +117,7 @@ pub use json_time::TimeLeft;
 pub use lane::Lane;
 pub use member::{Member, MemberBuilder, Readiness};
 pub use message::{Message, NewMessage};
+pub use metrics::MetricsSource;
 pub use notice::{Notice, Notices};
 pub use orders::{About, Order};
 pub use outcome::{

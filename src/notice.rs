@@ -4,6 +4,7 @@
 //! notices it missed; it cannot slow a stage down. That holds for an [`EventHub`], too: a task of its
 //! own carries notices there. Only that task waits for the hub's subscribers.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use artel_hub::{EventHub, Publisher, Topic};
@@ -15,6 +16,7 @@ use crate::cause::Cause;
 use crate::id::MemberId;
 use crate::id::MessageId;
 use crate::lane::Lane;
+use crate::meter::Meter;
 use crate::term::Term;
 
 /// How many notices a slow listener may be behind before it misses some.
@@ -251,19 +253,98 @@ pub enum Notice {
     },
 }
 
+/// The names of all notices: a count that begins at zero can be seen to grow.
+pub(crate) const NAMES: [&str; 31] = [
+    "joined",
+    "became_generator",
+    "lease_lost",
+    "fenced",
+    "no_worker",
+    "full",
+    "flowing",
+    "member_died",
+    "adopted",
+    "message_failed",
+    "retried",
+    "snoozed",
+    "fired",
+    "skipped",
+    "cron_replaced",
+    "paused",
+    "resumed",
+    "overdue",
+    "claim_lost",
+    "session_lost",
+    "disconnected",
+    "denied",
+    "reconnected",
+    "data_loss_seen",
+    "refused",
+    "unread",
+    "exhausted",
+    "unreplicated",
+    "gave_back",
+    "generate_failed",
+    "missed",
+];
+
+impl Notice {
+    /// Its name, as in its JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Notice::Joined { .. } => "joined",
+            Notice::BecameGenerator { .. } => "became_generator",
+            Notice::LeaseLost { .. } => "lease_lost",
+            Notice::Fenced { .. } => "fenced",
+            Notice::NoWorker => "no_worker",
+            Notice::Full { .. } => "full",
+            Notice::Flowing => "flowing",
+            Notice::MemberDied { .. } => "member_died",
+            Notice::Adopted { .. } => "adopted",
+            Notice::MessageFailed { .. } => "message_failed",
+            Notice::Retried { .. } => "retried",
+            Notice::Snoozed { .. } => "snoozed",
+            Notice::Fired { .. } => "fired",
+            Notice::Skipped { .. } => "skipped",
+            Notice::CronReplaced { .. } => "cron_replaced",
+            Notice::Paused { .. } => "paused",
+            Notice::Resumed => "resumed",
+            Notice::Overdue { .. } => "overdue",
+            Notice::ClaimLost { .. } => "claim_lost",
+            Notice::SessionLost { .. } => "session_lost",
+            Notice::Disconnected { .. } => "disconnected",
+            Notice::Denied { .. } => "denied",
+            Notice::Reconnected { .. } => "reconnected",
+            Notice::DataLossSeen { .. } => "data_loss_seen",
+            Notice::Refused { .. } => "refused",
+            Notice::Unread { .. } => "unread",
+            Notice::Exhausted { .. } => "exhausted",
+            Notice::Unreplicated { .. } => "unreplicated",
+            Notice::GaveBack { .. } => "gave_back",
+            Notice::GenerateFailed { .. } => "generate_failed",
+            Notice::Missed { .. } => "missed",
+        }
+    }
+}
+
 /// Where the stages publish.
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     sender: broadcast::Sender<Notice>,
+    pub(crate) meter: Arc<Meter>,
 }
 
 impl Board {
     pub(crate) fn new() -> Board {
-        Board { sender: broadcast::Sender::new(KEPT) }
+        Board { sender: broadcast::Sender::new(KEPT), meter: Arc::default() }
     }
 
     pub(crate) fn publish(&self, notice: Notice) {
         tracing::trace!(?notice, "notice");
+        self.meter.notice(notice.name());
+        if let Notice::BecameGenerator { gap: Some(gap), .. } = &notice {
+            self.meter.failover.add(*gap);
+        }
         let _ = self.sender.send(notice);
     }
 
@@ -367,6 +448,18 @@ impl Drop for Relay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_notice_is_the_one_in_its_json() {
+        for notice in [Notice::NoWorker, Notice::Resumed, Notice::DataLossSeen { what: "x" }] {
+            let json = serde_json::to_value(&notice).expect("JSON");
+            assert_eq!(json["notice"], notice.name());
+        }
+        let arms = include_str!("notice.rs").split("match self {").nth(1).expect("the names");
+        let arms = arms.split("\n        }\n").next().expect("the end");
+        let named: Vec<&str> = arms.lines().filter_map(|line| line.split('"').nth(1)).collect();
+        assert_eq!(named, NAMES);
+    }
 
     #[tokio::test]
     async fn a_slow_listener_is_told_what_it_missed() {

@@ -12,3 +12,10 @@ pub(crate) fn who() -> String {
     let who = format!("{user}{}:{}", host(), std::process::id());
     who.chars().filter(|c| !c.is_control()).take(100).collect()
 }
+
+/// The memory that this process uses, if the system reports it.
+pub(crate) fn memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+}

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Which rooms of the library each room may import. Every room is listed.
-const ROOMS: [(&str, &[&str]); 23] = [
+const ROOMS: [(&str, &[&str]); 24] = [
     ("store", &[]),
     ("watch", &["store"]),
     ("fleet", &["store", "watch"]),
@@ -27,6 +27,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
         &["store", "watch", "membership", "tenure", "queue", "schedule", "stats", "history"],
     ),
     ("history", &["store", "fleet", "membership"]),
+    ("metrics", &["store", "fleet", "membership", "outcome"]),
     ("shutdown", &[]),
     (
         "stages",
@@ -56,6 +57,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "duties",
             "stages",
             "shutdown",
+            "metrics",
         ],
     ),
     ("testing", &["generator", "outcome", "queue", "worker"]),
@@ -63,7 +65,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("lib", &[]),
 ];
 /// What belongs to no stage and may be imported from anywhere.
-const COMMON: [&str; 16] = [
+const COMMON: [&str; 17] = [
     "backoff",
     "cause",
     "clock",
@@ -73,6 +75,7 @@ const COMMON: [&str; 16] = [
     "json_time",
     "lane",
     "message",
+    "meter",
     "mutant",
     "notice",
     "panic",

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Duty, Means};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
+use crate::process;
 use crate::role::Role;
 use crate::stats::MemberStats;
 use crate::store::{Call, Link, Script, StoreError};
@@ -109,17 +110,10 @@ impl Reporter {
             failed: session.tally.failed.load(Ordering::Relaxed),
             in_flight: session.tally.in_flight.load(Ordering::Relaxed),
             uptime: self.means.began.elapsed(),
-            memory_bytes: memory_bytes(),
+            memory_bytes: process::memory_bytes(),
             handler_p50: session.tally.timings.percentile(50),
             handler_p99: session.tally.timings.percentile(99),
             redis_rtt: rtt,
         }
     }
-}
-
-/// The memory that this process uses, if the system reports it.
-fn memory_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
 }

@@ -234,8 +234,21 @@ impl MemberBuilder {
         let hub = self.hub.take().map_or_else(OnceLock::new, OnceLock::from);
         let stages = self.stages(&store, &board, role, &stop);
         let task = tokio::spawn(stages.run(handle, duties));
-        let relay = Mutex::new(relay);
-        Ok(Member { fleet, topic, hub, relay, sync, board, notices, roles, sessions, stop, task })
+        Ok(Member {
+            fleet,
+            topic,
+            hub,
+            relay: Mutex::new(relay),
+            sync,
+            board,
+            notices,
+            roles,
+            sessions,
+            stop,
+            began: Instant::now(),
+            numbers: Arc::default(),
+            task,
+        })
     }
 
     fn profile(&self) -> Profile {

@@ -7,6 +7,7 @@ mod builder;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use artel_hub::{EventHub, Topic};
 use tokio::sync::watch;
@@ -18,6 +19,7 @@ use crate::duties::adopt_all;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::membership::{AskError, Session};
+use crate::metrics::{KnownNumbers, MetricsSource};
 use crate::notice::{Board, Notice, Notices, Relay};
 use crate::queue::{PutBack, disown_strays};
 use crate::role::Role;
@@ -56,6 +58,9 @@ pub struct Member {
     roles: watch::Receiver<Role>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
     stop: Shutdown,
+    began: Instant,
+    /// The last numbers of the fleet that were asked for.
+    numbers: KnownNumbers,
     task: JoinHandle<()>,
 }
 
@@ -81,6 +86,19 @@ impl Member {
     /// Tells whether this process takes part, also after the member was dropped.
     pub fn readiness(&self) -> Readiness {
         Readiness { sessions: self.sessions.clone(), stop: self.stop.token.clone() }
+    }
+
+    /// The numbers of this process and, if it speaks for it, of its fleet, for Prometheus.
+    pub fn metrics(&self) -> MetricsSource {
+        MetricsSource {
+            fleet: self.fleet.clone(),
+            meter: self.board.meter.clone(),
+            sessions: self.sessions.clone(),
+            roles: self.roles.clone(),
+            hub: self.hub.get().cloned(),
+            began: self.began,
+            numbers: self.numbers.clone(),
+        }
     }
 
     /// A lock of this fleet.

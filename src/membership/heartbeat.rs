@@ -348,6 +348,7 @@ impl Beats<'_> {
             Err(AskError::Over | AskError::Gone) => return Ok(session.trust.beat()),
             Err(AskError::Failed(error)) => return Err(error),
         };
+        session.board.meter.redis.add(Moment::now().since(sent));
         // Trust counts with the lease that Redis has just used.
         session.trust.follow(told.lease_ms, told.grace_ms);
         session.trust.refresh(sent);

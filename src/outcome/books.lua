@@ -6,18 +6,18 @@
 -- KEYS[16] crons HASH   KEYS[17] control HASH
 -- KEYS[18…] drain:<token> STREAM, the drains that the caller knows
 -- ARGV    none
--- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest waiting
---         message or '', stored errors, members as id, deadline_ms …, number of orphans, config as field, value …,
+-- Returns {now_ms, lease or '', counts as field, value …, lengths of the five lanes, ms of the oldest message
+--         of each or '', stored errors, members as id, deadline_ms …, number of orphans, config as field, value …,
 --         highest term, highest token, now in microseconds, how many messages are scheduled, ms of the first of them
 --         or '', how many stand in lines, how many periodic entries there are, control as field, value …}
 -- Uses    clock, deadline_of, waiting, whole
 local now, now_us = clock()
-local lanes, oldest = {}, false
+local lanes, oldest = {}, {}
 for i = 5, 9 do
   lanes[#lanes + 1] = waiting(KEYS[i], KEYS[3])
   local head = redis.call('LINDEX', KEYS[i], 0)
   local ms = head and tonumber(string.match(head, '^...|[^|]+|[%d.]+|(%d+)|') or string.match(head, '^#[^|]+|%d+|%d+|(%d+)|'))
-  if ms and (not oldest or ms < oldest) then oldest = ms end
+  oldest[#oldest + 1] = ms and whole(ms) or ''
 end
 local stored = redis.call('XLEN', KEYS[4])
 for i = 18, #KEYS do stored = stored + redis.call('XLEN', KEYS[i]) end
@@ -30,7 +30,7 @@ for _, entry in ipairs(redis.call('HKEYS', KEYS[16])) do
 end
 if first == 'inf' then first = nil end
 return {whole(now), lease or '', redis.call('HGETALL', KEYS[3]), lanes,
-  oldest and whole(oldest) or '', stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'),
+  oldest, stored, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'),
   redis.call('SCARD', KEYS[10]), redis.call('HGETALL', KEYS[11]), redis.call('GET', KEYS[12]) or '0',
   redis.call('GET', KEYS[13]) or '0', whole(now_us), redis.call('ZCARD', KEYS[14]), first and whole(first) or '',
   redis.call('ZCARD', KEYS[15]), entries, redis.call('HGETALL', KEYS[17])}

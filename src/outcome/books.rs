@@ -58,16 +58,17 @@ pub(super) async fn read_books(store: &Store) -> Result<Books, Error> {
 /// What the script answers.
 pub(super) struct Books {
     pub(super) now_ms: i64,
-    lease: Option<(MemberId, Term)>,
+    pub(super) lease: Option<(MemberId, Term)>,
     pub(super) messages: MessageCounts,
     pub(super) lanes: LaneLengths,
-    pub(super) oldest_ms: Option<i64>,
+    /// The oldest message that waits, of each lane.
+    pub(super) oldest_ms: Vec<Option<i64>>,
     pub(super) errors: ErrorsStatus,
-    members: Vec<(MemberId, i64)>,
+    pub(super) members: Vec<(MemberId, i64)>,
     pub(super) orphans: u64,
     config: HashMap<String, String>,
     /// The highest term and token that were granted.
-    term: u64,
+    pub(super) term: u64,
     token: u64,
     now_us: u64,
     next_due_ms: Option<i64>,
@@ -199,7 +200,8 @@ impl Books {
         let [returned, high, generated_lane, normal, low] = lanes[..] else {
             return Err(StoreError::odd("the books do not have five lanes"));
         };
-        let oldest_ms = next()?.into_number().ok();
+        let oldest = next()?.into_list()?.into_iter();
+        let oldest_ms = oldest.map(|ms| ms.into_number().ok()).collect();
         let stored = next()?.into_number()? as u64;
         let mut members = Vec::new();
         for (id, deadline) in next()?.into_pairs()? {

@@ -7,6 +7,7 @@
 mod books;
 mod effect;
 mod error_store;
+mod numbers;
 mod record;
 mod settlement;
 mod status;
@@ -15,6 +16,7 @@ mod take;
 pub use effect::Effect;
 pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
+pub(crate) use numbers::FleetNumbers;
 pub use record::ErrorRecord;
 pub(crate) use record::record_of;
 pub(crate) use settlement::{Ended, Report, Settled, SettledBy, Settlement};

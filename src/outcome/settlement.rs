@@ -40,6 +40,8 @@ const CALL_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Report {
     pub(crate) kind: Option<Box<str>>,
     pub(crate) took: Duration,
+    /// From when it was made to now, if this was its first run.
+    pub(crate) wait: Option<Duration>,
 }
 
 /// A claim that was used up, and its outcome.

@@ -208,13 +208,14 @@ impl Pusher {
     ) -> Option<Ending> {
         let mut cut = Cut { all, messages: 0, states: 0 };
         let mut next = self.next_call(lease, numbers, &mut cut);
-        while let Some(call) = next {
+        while let Some((messages, call)) = next {
             // While Redis works on this push, the next one is prepared.
             let prepare = async { self.next_call(lease, numbers, &mut cut) };
             let (ending, prepared) = futures_util::join!(self.push(lease, call, stop), prepare);
             if ending.is_some() {
                 return ending;
             }
+            self.board.meter.generated.fetch_add(messages as u64, Ordering::Relaxed);
             next = prepared;
         }
         None
@@ -226,7 +227,7 @@ impl Pusher {
         lease: &Lease,
         numbers: &mut TermNumbers,
         cut: &mut Cut<'_>,
-    ) -> Option<Call<Pushed>> {
+    ) -> Option<(usize, Call<Pushed>)> {
         let most = self.config.batch_max.min(lease.session.backlog_max);
         let slice = next_slice(cut.all, cut.messages, cut.states, most)?;
         let first = numbers.messages + 1;
@@ -237,7 +238,8 @@ impl Pusher {
             numbers.states += 1;
             (numbers.states, &cut.all.stated[index].state[..])
         });
-        Some(self.call(lease, first, &cut.all.messages[slice.messages], state))
+        let messages = &cut.all.messages[slice.messages];
+        Some((messages.len(), self.call(lease, first, messages, state)))
     }
 
     /// The call that adds `messages`, numbered from `first` on, and keeps the generator's state, if

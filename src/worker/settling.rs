@@ -2,12 +2,14 @@
 //!
 //! **Invariant:** an outcome is counted and reported when Redis has recorded it, and only then.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::exchange::Exchange;
 use super::report::report;
 use super::runner::{SETTLES_MAX, Worker};
+use crate::meter::{End, KindMeter};
 use crate::notice::Notice;
 use crate::outcome::{Ended, How, Outcome, Report, Settled, SettledBy};
 use crate::queue::Claim;
@@ -46,6 +48,8 @@ impl Worker {
         match answer {
             Settled::Recorded(lost) => {
                 let (tally, mut done) = (&self.session.tally, 0);
+                // Messages of one kind usually come together.
+                let mut last: Option<(Option<Box<str>>, Arc<KindMeter>)> = None;
                 for Ended { claim, outcome, report: about } in recorded {
                     if !lost.is_empty() && lost.contains(&block.position(&claim)) {
                         self.board.publish(Notice::ClaimLost { id: block.id(&claim) });
@@ -62,11 +66,23 @@ impl Worker {
                             }
                         }
                     }
-                    match outcome.how() {
-                        None | Some(How::Done) => done += 1,
-                        Some(How::Failed(_)) => _ = tally.failed.fetch_add(1, Ordering::Relaxed),
-                        Some(How::Retry(_) | How::Snooze(_)) => {}
+                    let end = match outcome.how() {
+                        None | Some(How::Done) => End::Done,
+                        Some(How::Failed(_)) => End::Failed,
+                        Some(How::Retry(_)) => End::Retried,
+                        Some(How::Snooze(_)) => End::Snoozed,
+                    };
+                    done += u64::from(end == End::Done);
+                    if end == End::Failed {
+                        tally.failed.fetch_add(1, Ordering::Relaxed);
                     }
+                    let known = last.take().filter(|(kind, _)| *kind == about.kind);
+                    let (kind, meter) = known.unwrap_or_else(|| {
+                        let name = about.kind.as_deref().unwrap_or_default();
+                        (about.kind.clone(), self.board.meter.kind(name))
+                    });
+                    meter.end(end, about.took, about.wait);
+                    last = Some((kind, meter));
                     report(&self.board, &block, &claim, outcome, about);
                 }
                 tally.done.fetch_add(done, Ordering::Relaxed);

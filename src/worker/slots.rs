@@ -43,6 +43,8 @@ struct Next {
     /// Its bound, since when it waits, and room for it, if its kind has a limit. In a box: few have one, and this is moved
     /// often.
     bounded: Option<Box<(Limit, Instant, Claims)>>,
+    /// From when it was made to now, if this is its first run.
+    wait: Option<Duration>,
 }
 
 /// A fixed number of slots, each with a handler.
@@ -245,7 +247,7 @@ impl Slot {
         let (mut now, mut trusted, mut count, mut result) = (began, None, 0u32, None);
         let policies = self.policies.clone();
         while let Some(next) = self.exchange(result.take(), now) {
-            let Next { claim, message, redis, bounded } = next;
+            let Next { claim, message, redis, bounded, wait } = next;
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
                 if !self.session.trust.holds() {
@@ -279,7 +281,7 @@ impl Slot {
             };
             let ended = Instant::now();
             let took = ended.duration_since(now);
-            let report = Report { kind, took };
+            let report = Report { kind, took, wait };
             result = self.running.take().map(|claim| Finished { claim, outcome, report });
             (now, count) = (ended, count + 1);
             // It takes longer than planned: others may have the rest.
@@ -302,14 +304,16 @@ impl Slot {
         held.finished.extend(result);
         let (since, claims) = held.claims.as_mut()?;
         let (claim, message) = claims.hand_out()?;
-        let (mut redis, mut bounded) = (None, None);
+        let (mut redis, mut bounded, mut wait) = (None, None, None);
         if let Ok(message) = &message {
+            let waited = || claims.now_ms(now).saturating_sub(message.generated_ms);
+            wait = (message.attempt() == 1).then(waited).map(Duration::from_millis);
             redis = message.expires_ms().map(|_| (claims.now_ms(now), now));
             let limit = self.policies.of(message.kind()).limit;
             bounded = limit.map(|limit| Box::new((limit, *since, claims.of_block())));
         }
         self.state().busy.store(self.shared.nanos(now), Ordering::Relaxed);
-        Some(Next { claim, message, redis, bounded })
+        Some(Next { claim, message, redis, bounded, wait })
     }
 
     /// The permission to handle a message of a kind with a limit. If too many of them run, it is set aside.

@@ -43,7 +43,7 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
 
-    /// Serve /livez, /readyz, /gather_stats and /api/v1/status on this address: a port, or
+    /// Serve /livez, /readyz, /gather_stats, /metrics and /api/v1/status on this address: a port, or
     /// host:port
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use artel::{Error, Fleet, Member, Readiness};
+use artel::{Error, Fleet, Member, MetricsSource, Readiness};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -29,6 +29,7 @@ const FRESH: Duration = Duration::from_millis(250);
 pub(super) struct View {
     fleet: Fleet,
     readiness: Readiness,
+    metrics: MetricsSource,
     waiting: Arc<Semaphore>,
     /// The last numbers of the fleet, and when they were gathered.
     numbers: Arc<Mutex<Option<(Instant, Answer)>>>,
@@ -42,6 +43,7 @@ impl View {
         View {
             fleet: member.fleet().clone(),
             readiness: member.readiness(),
+            metrics: member.metrics(),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             numbers: Arc::default(),
         }
@@ -54,6 +56,7 @@ pub(super) fn router(view: View, access: Access) -> Router {
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/gather_stats", get(gather_stats))
+        .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
         .fallback(unknown)
         .method_not_allowed_fallback(only_get)
@@ -87,6 +90,17 @@ async fn gather_stats(State(view): State<View>) -> Response {
     };
     drop(numbers);
     answer_with(code, &text)
+}
+
+/// The numbers for Prometheus. They are served whatever Redis does.
+async fn metrics(State(view): State<View>) -> Response {
+    let Ok(_one) = view.waiting.try_acquire() else { return unavailable(BUSY) };
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, view.metrics.page().await).into_response()
 }
 
 async fn status(State(view): State<View>) -> Response {
@@ -142,7 +156,7 @@ fn answer_with(code: StatusCode, text: &str) -> Response {
 }
 
 async fn unknown() -> Response {
-    let known = "no such path: try /livez, /readyz, /gather_stats or /api/v1/status";
+    let known = "no such path: try /livez, /readyz, /gather_stats, /metrics or /api/v1/status";
     refuse(StatusCode::NOT_FOUND, known)
 }
 

@@ -14,6 +14,7 @@ mod handlers; // commands in any language, good and bad
 mod history; // what happened to the fleet, from any machine
 mod http; // probes and numbers, for whom, whoever else is connected
 mod jobs; // just workers, and what became of a message
+mod metrics; // the numbers for Prometheus
 mod network; // replies lost, links cut, deaf in one direction
 mod outage; // Redis killed, stopped, frozen, full, forgetful
 mod sending; // sent once, put back once, no lane starved
