@@ -127,6 +127,10 @@ impl MessageId {
         }
     }
 
+    pub(crate) fn generated(term: Term, seq: u64) -> MessageId {
+        MessageId::new(term.to_string().into(), Some(seq))
+    }
+
     pub(crate) fn sent(sender: &str, seq: u64) -> MessageId {
         MessageId::new(format!("s{sender}").into(), Some(seq))
     }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::cause::Cause;
+use crate::feed::Feed;
 use crate::id::MemberId;
 use crate::id::MessageId;
 use crate::lane::Lane;
@@ -332,11 +333,14 @@ impl Notice {
 pub(crate) struct Board {
     sender: broadcast::Sender<Notice>,
     pub(crate) meter: Arc<Meter>,
+    /// Where it is told what becomes of each message, if somebody wants to know.
+    pub(crate) feed: Option<Arc<Feed>>,
 }
 
 impl Board {
-    pub(crate) fn new() -> Board {
-        Board { sender: broadcast::Sender::new(KEPT), meter: Arc::default() }
+    pub(crate) fn new(feed: Option<Feed>) -> Board {
+        let sender = broadcast::Sender::new(KEPT);
+        Board { sender, meter: Arc::default(), feed: feed.map(Arc::new) }
     }
 
     pub(crate) fn publish(&self, notice: Notice) {
@@ -463,7 +467,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_listener_is_told_what_it_missed() {
-        let board = Board::new();
+        let board = Board::new(None);
         let mut notices = board.listen();
         for _ in 0..KEPT + 7 {
             board.publish(Notice::NoWorker);

@@ -65,12 +65,13 @@ const ROOMS: [(&str, &[&str]); 24] = [
     ("lib", &[]),
 ];
 /// What belongs to no stage and may be imported from anywhere.
-const COMMON: [&str; 17] = [
+const COMMON: [&str; 18] = [
     "backoff",
     "cause",
     "clock",
     "config",
     "error",
+    "feed",
     "id",
     "json_time",
     "lane",

@@ -2,6 +2,7 @@
 //!
 //! Data goes to stdout, everything else to stderr; exit codes are in [`exit`].
 
+mod archive;
 mod args;
 mod builtin;
 mod commands;
@@ -20,6 +21,7 @@ mod signals;
 mod table;
 mod times;
 mod variables;
+mod watchers;
 
 use std::ffi::OsString;
 
@@ -87,7 +89,10 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Command::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
         Command::Status(options) => commands::status::status(&look()?, &options).await,
         Command::Stats { json } => commands::stats::stats(&look()?, json).await,
-        Command::History(options) => commands::history::history(&look()?, &options).await,
+        Command::History(options) => match &options.archive {
+            Some(place) => commands::history::archived(place, &options),
+            None => commands::history::history(&look()?, &options).await,
+        },
         Command::Doctor { json } => {
             commands::doctor::doctor(&look()?, &settings::private(&global)?, json).await
         }

@@ -12,6 +12,7 @@ use super::Member;
 use crate::Error;
 use crate::config::Config;
 use crate::duties::{Duties, Means};
+use crate::feed::{Feed, message_topic};
 use crate::fleet::Fleet;
 use crate::generator::{DynGenerate, Generate, Runner};
 use crate::membership::{Profile, SessionHandle};
@@ -39,6 +40,7 @@ impl Fleet {
             routes: Vec::new(),
             crons: Vec::new(),
             hub: None,
+            payloads: None,
         }
     }
 }
@@ -75,6 +77,8 @@ pub struct MemberBuilder {
     routes: Vec<Route>,
     crons: Vec<(String, Cron)>,
     hub: Option<EventHub>,
+    /// It is told what becomes of each message; with payloads or without.
+    payloads: Option<bool>,
 }
 
 impl MemberBuilder {
@@ -161,6 +165,14 @@ impl MemberBuilder {
         self
     }
 
+    /// Publishes on the hub what this member does with each message, as a [`MessageRecord`](crate::MessageRecord) under
+    /// [`Member::message_topic`], with payloads or without. It needs a [`hub`](Self::hub). Publishing never waits: what a
+    /// subscriber has no room for, it counts as dropped.
+    pub fn publish_messages(mut self, payloads: bool) -> MemberBuilder {
+        self.payloads = Some(payloads);
+        self
+    }
+
     /// Sets the hub on which this member publishes its notices, from the first one on, under
     /// [`Member::notice_topic`]. It may be your program's own hub; the member never shuts it down.
     pub fn hub(mut self, hub: EventHub) -> MemberBuilder {
@@ -201,7 +213,11 @@ impl MemberBuilder {
         let (fleet, hints) = self.fleet.of_member(&self.config)?;
         let store = fleet.store.clone();
         store.check().await?;
-        let board = Board::new();
+        let messages = message_topic(fleet.name());
+        let feed = self.hub.as_ref().zip(self.payloads);
+        let feed = feed
+            .and_then(|(hub, payloads)| Feed::new(hub, &messages, &self.config.label, payloads));
+        let board = Board::new(feed);
         let notices = Some(board.listen());
         let topic = notice_topic(fleet.name());
         let relay = self.hub.as_ref().map(|hub| board.relay(hub, &topic));

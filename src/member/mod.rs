@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::duties::adopt_all;
+use crate::feed::{MessageRecord, message_topic};
 use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::membership::{AskError, Session};
@@ -168,6 +169,11 @@ impl Member {
     /// The topic of this member's notices: `artel/<fleet>/notices`.
     pub fn notice_topic(&self) -> Topic<Notice> {
         self.topic.clone()
+    }
+
+    /// The topic under which this member tells what it does with each message: `artel/<fleet>/messages`.
+    pub fn message_topic(&self) -> Topic<MessageRecord> {
+        message_topic(self.fleet.name())
     }
 
     /// Puts back the messages of dead members, including blocks without an owner, and returns what

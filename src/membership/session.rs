@@ -49,7 +49,7 @@ pub(crate) struct Session {
     pub(crate) views: Views,
     /// What operators ask of it.
     pub(crate) orders: OrderBook,
-    pub(super) board: Board,
+    pub(crate) board: Board,
 }
 
 impl Session {
@@ -101,7 +101,7 @@ mod tests {
             1,
             Orders::default(),
             Moment::now(),
-            Board::new(),
+            Board::new(None),
         );
         session.end(End::DataLoss);
         session.end(End::Gone);

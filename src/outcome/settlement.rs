@@ -4,6 +4,7 @@
 //! outcome that Redis does not know yet, and says how many are simply done. Parts of a block are
 //! settled early only if other messages of the block take long.
 
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) took: Duration,
     /// From when it was made to now, if this was its first run.
     pub(crate) wait: Option<Duration>,
+    /// Its payload, if it is to be told.
+    pub(crate) payload: Option<Bytes>,
 }
 
 /// A claim that was used up, and its outcome.

@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::election::Lease;
+use crate::feed::Step;
+use crate::id::MessageId;
 use crate::lane::Lane;
 use crate::membership::{AskError, End, Patience};
 use crate::message::NewMessage;
@@ -178,6 +180,12 @@ struct Cut<'a> {
     states: usize,
 }
 
+/// The messages of one push: the number of the first one, and which they are.
+struct Made {
+    first: u64,
+    messages: Range<usize>,
+}
+
 /// Adds the generator's messages.
 pub(crate) struct Pusher {
     store: Store,
@@ -208,17 +216,29 @@ impl Pusher {
     ) -> Option<Ending> {
         let mut cut = Cut { all, messages: 0, states: 0 };
         let mut next = self.next_call(lease, numbers, &mut cut);
-        while let Some((messages, call)) = next {
+        while let Some((made, call)) = next {
             // While Redis works on this push, the next one is prepared.
             let prepare = async { self.next_call(lease, numbers, &mut cut) };
             let (ending, prepared) = futures_util::join!(self.push(lease, call, stop), prepare);
             if ending.is_some() {
                 return ending;
             }
-            self.board.meter.generated.fetch_add(messages as u64, Ordering::Relaxed);
+            self.tell(lease, &made, all);
             next = prepared;
         }
         None
+    }
+
+    /// Tells which messages Redis has accepted.
+    fn tell(&self, lease: &Lease, made: &Made, all: &Unpushed) {
+        self.board.meter.generated.fetch_add(made.messages.len() as u64, Ordering::Relaxed);
+        let Some(feed) = &self.board.feed else { return };
+        let first = MessageId::generated(lease.term, made.first);
+        for (count, message) in (0..).zip(&all.messages[made.messages.clone()]) {
+            let id = first.following(count);
+            let about = (None, Some(message.payload()));
+            feed.tell(Step::Generated, (id, 0), message.kind(), Duration::ZERO, about);
+        }
     }
 
     /// Cuts off the next push and numbers it. `None` if nothing is left.
@@ -227,7 +247,7 @@ impl Pusher {
         lease: &Lease,
         numbers: &mut TermNumbers,
         cut: &mut Cut<'_>,
-    ) -> Option<(usize, Call<Pushed>)> {
+    ) -> Option<(Made, Call<Pushed>)> {
         let most = self.config.batch_max.min(lease.session.backlog_max);
         let slice = next_slice(cut.all, cut.messages, cut.states, most)?;
         let first = numbers.messages + 1;
@@ -238,8 +258,9 @@ impl Pusher {
             numbers.states += 1;
             (numbers.states, &cut.all.stated[index].state[..])
         });
-        let messages = &cut.all.messages[slice.messages];
-        Some((messages.len(), self.call(lease, first, messages, state)))
+        let made = Made { first, messages: slice.messages };
+        let call = self.call(lease, first, &cut.all.messages[made.messages.clone()], state);
+        Some((made, call))
     }
 
     /// The call that adds `messages`, numbered from `first` on, and keeps the generator's state, if

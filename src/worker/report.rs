@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
+use crate::feed::Step;
 use crate::notice::{Board, Notice};
 use crate::outcome::{Failure, How, Outcome, Report, Retry, Snooze};
 use crate::queue::{Block, Claim};
@@ -11,8 +12,23 @@ use crate::queue::{Block, Claim};
 /// A failure, a retry and a snooze are notices. A done message is logged at the level `debug`. Generated messages and sent
 /// messages have separate targets, for programs that show only one of them.
 pub(super) fn report(board: &Board, block: &Block, claim: &Claim, outcome: Outcome, about: Report) {
-    let (attempt, kind) = (block.tries(claim).runs, about.kind);
+    let (attempt, kind) = (block.tries(claim).runs, about.kind.clone());
     let (id, retry) = (|| block.id(claim), block.tries(claim).retries + 1);
+    if let Some(feed) = &board.feed {
+        let (step, reason) = match outcome.how() {
+            None | Some(How::Done) => (Step::Done, None),
+            Some(How::Failed(failure)) => (Step::Failed, Some(failure.reason.clone())),
+            Some(How::Retry(retry)) => (Step::Retried, Some(retry.reason.clone())),
+            Some(How::Snooze(snooze)) => (Step::Snoozed, snooze.reason.clone()),
+        };
+        feed.tell(
+            step,
+            (id(), attempt),
+            kind.as_deref(),
+            about.took,
+            (reason, about.payload.as_deref()),
+        );
+    }
     match outcome.into_how() {
         How::Done => {}
         How::Failed(Failure { cause, reason, .. }) => {

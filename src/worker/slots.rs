@@ -259,6 +259,7 @@ impl Slot {
                 }
                 trusted = Some(now);
             }
+            let mut payload = None;
             let (kind, outcome) = match message {
                 Ok(message) => {
                     // It ends behind the handler, also if that panics or is stopped.
@@ -273,6 +274,9 @@ impl Slot {
                             None => continue,
                         },
                     };
+                    if self.session.board.feed.as_ref().is_some_and(|feed| feed.payloads) {
+                        payload = Some(message.payload.clone());
+                    }
                     let policy = policies.of(message.kind());
                     let kind = message.kind().map(Box::from);
                     (kind, self.handle(handler, message, policy, now, redis).await)
@@ -281,7 +285,7 @@ impl Slot {
             };
             let ended = Instant::now();
             let took = ended.duration_since(now);
-            let report = Report { kind, took, wait };
+            let report = Report { kind, took, wait, payload };
             result = self.running.take().map(|claim| Finished { claim, outcome, report });
             (now, count) = (ended, count + 1);
             // It takes longer than planned: others may have the rest.

@@ -32,7 +32,7 @@ pub(crate) use send::{Empty, SendArgs, SendLane};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 pub(crate) use verify::{PartArgs, VerifyArgs};
-pub(crate) use watch::HistoryArgs;
+pub(crate) use watch::{ArchiveArgs, HistoryArgs};
 
 use crate::exit::{Failure, USAGE};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::{LogFileArgs, values};
+use super::{ArchiveArgs, LogFileArgs, values};
 use crate::builtin::WorkTime;
 
 /// Settings of a member.
@@ -54,6 +54,9 @@ pub(crate) struct ProcessArgs {
 
     #[command(flatten)]
     pub(crate) log: LogFileArgs,
+
+    #[command(flatten)]
+    pub(crate) archive: ArchiveArgs,
 }
 
 /// Settings of a fleet in one terminal.

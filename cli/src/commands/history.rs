@@ -1,20 +1,24 @@
-//! `artel history`: what happened to the fleet, from its common log.
+//! `artel history`: what happened to the fleet, from its common log; what a process did, from its archive.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use artel::LogEntry;
+use artel::hub::{Query, Record};
 use regex::Regex;
 
+use crate::archive::ArchivePlace;
 use crate::args::HistoryArgs;
 use crate::commands::errors::not_a_regex;
-use crate::exit::{Failure, OK};
+use crate::exit::{FAILURE, Failure, OK};
 use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::{printer, table, times};
 
 /// How often to look for new entries.
 const EVERY: Duration = Duration::from_millis(250);
+/// How many records of an archive are shown by default.
+const ARCHIVED: u64 = 100;
 
 pub(crate) async fn history(place: &Place, args: &HistoryArgs) -> Result<u8, Failure> {
     let fleet = place.open()?;
@@ -65,6 +69,78 @@ pub(crate) async fn history(place: &Place, args: &HistoryArgs) -> Result<u8, Fai
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Shows records of an archive, the newest first.
+pub(crate) fn archived(place: &ArchivePlace, args: &HistoryArgs) -> Result<u8, Failure> {
+    let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(not_a_regex)?;
+    let history = place.read()?;
+    let mut query = Query::all().newest_first();
+    if let Some(from) = args.since.and_then(|since| SystemTime::now().checked_sub(since)) {
+        query = query.from(from);
+    }
+    let mut left = args.limit.unwrap_or(ARCHIVED);
+    let failed = |error: artel::hub::ArchiveError| Failure::new(FAILURE, error.to_string());
+    loop {
+        let page = history.query(&query).map_err(failed)?;
+        let Some(last) = page.last() else { return Ok(OK) };
+        query = query.before(last.id);
+        let mut text = String::new();
+        for record in page.iter().filter(|record| fits(record, args, grep.as_ref())) {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            match args.json {
+                true => text.push_str(&table::json(record)?),
+                false => text.push_str(&record_line(record)),
+            }
+        }
+        if !printer::data_to_reader(&text)? || left == 0 {
+            return Ok(OK);
+        }
+    }
+}
+
+fn word<'a>(record: &'a Record, name: &str) -> &'a str {
+    record.payload.as_ref().and_then(|payload| payload[name].as_str()).unwrap_or_default()
+}
+
+fn fits(record: &Record, args: &HistoryArgs, grep: Option<&Regex>) -> bool {
+    let HistoryArgs { member, kind, outcome, .. } = args;
+    let is_kind = |kind: &String| [word(record, "kind"), word(record, "notice")].contains(&&**kind);
+    let is_member = |wanted: &String| {
+        [word(record, "member"), word(record, "label")]
+            .iter()
+            .any(|name| name.starts_with(&**wanted))
+    };
+    member.as_ref().is_none_or(is_member)
+        && (kind.is_empty() || kind.iter().any(is_kind))
+        && outcome.as_ref().is_none_or(|outcome| word(record, "step") == outcome)
+        && grep.is_none_or(|grep| {
+            record.payload.as_ref().is_some_and(|payload| grep.is_match(&payload.to_string()))
+        })
+}
+
+/// One record of an archive: when, what, of which message, and the rest.
+fn record_line(record: &Record) -> String {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(record.at_ms);
+    let what = [word(record, "step"), word(record, "notice")].concat();
+    let mut rest = record.payload.clone().unwrap_or_default();
+    if let Some(fields) = rest.as_object_mut() {
+        fields.retain(|name, value| !["step", "notice"].contains(&&**name) && !value.is_null());
+    }
+    let rest = match rest.as_object() {
+        Some(fields) => {
+            let field = |(name, value): (&String, &serde_json::Value)| match value.as_str() {
+                Some(text) => format!("{name}={text}"),
+                None => format!("{name}={value}"),
+            };
+            fields.iter().map(field).collect::<Vec<_>>().join(" ")
+        }
+        None => rest.to_string(),
+    };
+    format!("{}  {:16}  {}\n", times::point(at), harmless(&what), harmless(&rest))
 }
 
 /// Selects entries.

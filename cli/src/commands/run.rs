@@ -18,6 +18,7 @@ use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::http::Token;
 use crate::settings::{self, Need, Place};
 use crate::signals::{Signals, blocking};
+use crate::watchers::Watchers;
 use crate::{commands, external, http, printer};
 
 /// A generator: the built-in one or a command.
@@ -139,12 +140,13 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         Some(address) => Some(http::listen(address).await?),
         None => None,
     };
+    let watchers = Watchers::open(start.process, &global.fleet)?;
     let talkers = match &worker {
         Worker::Lines(lines) => Some(lines.clone()),
         _ => None,
     };
     let (place, mut member) =
-        match signals.unless(join(global, config.clone(), maker, worker)).await {
+        match signals.unless(join(global, config.clone(), maker, worker, &watchers)).await {
             Ok(joined) => joined?,
             Err(code) => return Ok(code),
         };
@@ -180,6 +182,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     if let Some(talkers) = talkers {
         talkers.close().await;
     }
+    watchers.end().await;
     // A handler that cannot be stopped may still hold the notices open.
     let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
     if start.member.duration.is_some() {
@@ -195,6 +198,7 @@ async fn join(
     config: Config,
     maker: Option<Maker>,
     worker: Worker,
+    watchers: &Watchers,
 ) -> Result<(Place, Member), Failure> {
     let at = global.clone();
     let (place, _hold) = blocking(move || settings::place(&at, Need::Server)).await?;
@@ -202,6 +206,7 @@ async fn join(
     if let Some(maker) = maker {
         member = member.generate(maker);
     }
+    member = watchers.attach(member);
     Ok((place, member.start().await?))
 }
 

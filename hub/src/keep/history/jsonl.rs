@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{ArchiveError, ArchiveStore, Query, Record};
+use super::{ArchiveError, ArchiveStore, Query, Record, oldest};
 
 /// The maximum number of full files.
 const FILES_MAX: usize = 9_999;
@@ -33,12 +33,14 @@ const FILES_MAX: usize = 9_999;
 #[derive(Debug)]
 pub struct JsonLinesArchive {
     folder: PathBuf,
-    lines: Lines<File>,
+    /// None if it is only read.
+    lines: Option<Lines<File>>,
     bytes_max: u64,
     files_max: usize,
     next: u64,
-    /// Held while the archive is open.
-    _lock: File,
+    age_max: Option<Duration>,
+    /// Held while the archive is open to write.
+    _lock: Option<File>,
 }
 
 impl JsonLinesArchive {
@@ -57,8 +59,15 @@ impl JsonLinesArchive {
         let lock = lock(&folder.join("history.lock")).map_err(failed)?;
         let lines = Lines::open(&path(&folder, 0)).map_err(failed)?;
         let (bytes_max, files_max) = (bytes_max.max(1), files_max.clamp(1, FILES_MAX));
-        let mut archive =
-            JsonLinesArchive { folder, lines, bytes_max, files_max, next: 0, _lock: lock };
+        let mut archive = JsonLinesArchive {
+            folder,
+            lines: Some(lines),
+            bytes_max,
+            files_max,
+            next: 0,
+            age_max: None,
+            _lock: Some(lock),
+        };
         for surplus in (files_max + 1..).map(|age| path(&archive.folder, age)) {
             if std::fs::remove_file(surplus).is_err() {
                 break; // there were no more
@@ -67,6 +76,34 @@ impl JsonLinesArchive {
         let newest = (0..=files_max).filter_map(|age| archive.last_id(age)).max();
         archive.next = newest.unwrap_or(0);
         Ok(archive)
+    }
+
+    /// Opens a folder to read it. Another process may write there.
+    pub fn open_to_read(folder: impl AsRef<Path>) -> Result<JsonLinesArchive, ArchiveError> {
+        let folder = folder.as_ref().to_path_buf();
+        let failed = |error: std::io::Error| ArchiveError::new(&folder, "not opened", error);
+        std::fs::metadata(path(&folder, 0)).map_err(failed)?;
+        let (lines, age_max, _lock) = (None, None, None);
+        let (bytes_max, files_max) = (u64::MAX, FILES_MAX);
+        Ok(JsonLinesArchive { folder, lines, bytes_max, files_max, next: 0, age_max, _lock })
+    }
+
+    /// Events older than this are not found any more. A full file is removed when all its events are that old.
+    pub fn keep_for(mut self, age: Duration) -> JsonLinesArchive {
+        self.age_max = Some(age);
+        self
+    }
+
+    /// Removes full files that are too old. What cannot be removed now is removed later.
+    fn forget(&self) {
+        let Some(age_max) = self.age_max else { return };
+        for path in (1..=self.files_max).map(|age| path(&self.folder, age)) {
+            let Ok(about) = std::fs::metadata(&path) else { break };
+            let age = about.modified().ok().and_then(|at| at.elapsed().ok());
+            if age.is_some_and(|age| age > age_max) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
     }
 
     fn last_id(&self, age: usize) -> Option<u64> {
@@ -92,7 +129,8 @@ impl JsonLinesArchive {
             }
         }
         std::fs::rename(&new, path(&self.folder, 0))?;
-        self.lines = lines;
+        self.lines = Some(lines);
+        self.forget();
         Ok(())
     }
 }
@@ -229,29 +267,42 @@ impl ArchiveStore for JsonLinesArchive {
             serde_json::to_writer(&mut text, &numbered).map_err(|error| failed(error.into()))?;
             text.push(b'\n');
         }
-        let bytes = self.lines.bytes();
+        let only_read = || failed(std::io::Error::other("it was opened to be read"));
+        let bytes = self.lines.as_ref().ok_or_else(only_read)?.bytes();
         if bytes > 0 && bytes + text.len() as u64 > self.bytes_max {
             self.rotate().map_err(failed)?;
         }
-        self.lines.add(&text).map_err(failed)?;
+        self.lines.as_mut().ok_or_else(only_read)?.add(&text).map_err(failed)?;
         self.next += records.len() as u64;
         Ok(())
     }
 
     fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
+        let mut query = query.clone();
+        if let Some(age) = self.age_max {
+            query.from_ms = query.from_ms.max(oldest(age));
+        }
+        let failed = |error| ArchiveError::new(&self.folder, "not read", error);
+        let last = (1..=self.files_max).take_while(|age| path(&self.folder, *age).exists()).count();
         let mut records = Vec::new();
-        for age in (0..=self.files_max).rev() {
-            if records.len() >= query.limit {
-                break;
-            }
+        let newest = query.newest_first;
+        for age in (0..=last).map(|age| if newest { age } else { last - age }) {
+            let (mut found, room) = (Vec::new(), query.limit - records.len());
             let each = |record: Record| {
                 if query.fits(&record) {
-                    records.push(record);
+                    found.push(record);
                 }
-                records.len() < query.limit
+                newest || found.len() < room
             };
-            read(&path(&self.folder, age), each)
-                .map_err(|error| ArchiveError::new(&self.folder, "not read", error))?;
+            if room == 0 {
+                break;
+            }
+            read(&path(&self.folder, age), each).map_err(failed)?;
+            if newest {
+                found.reverse();
+                found.truncate(room);
+            }
+            records.append(&mut found);
         }
         Ok(records)
     }

@@ -90,6 +90,11 @@ impl Record {
     }
 }
 
+/// The time of the oldest events that are kept, in milliseconds.
+fn oldest(age: Duration) -> u64 {
+    millis(SystemTime::now()).saturating_sub(age.as_millis() as u64)
+}
+
 fn is_shallow(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(values) => {
@@ -134,12 +139,23 @@ pub struct Query {
     pub(crate) until_ms: u64,
     pub(crate) text: Option<String>,
     pub(crate) after: u64,
+    pub(crate) before: u64,
+    pub(crate) newest_first: bool,
     pub(crate) limit: usize,
 }
 
 impl Default for Query {
     fn default() -> Query {
-        Query { key: None, from_ms: 0, until_ms: u64::MAX, text: None, after: 0, limit: 1000 }
+        Query {
+            key: None,
+            from_ms: 0,
+            until_ms: u64::MAX,
+            text: None,
+            after: 0,
+            before: u64::MAX,
+            newest_first: false,
+            limit: 1000,
+        }
     }
 }
 
@@ -181,6 +197,41 @@ impl Query {
         self
     }
 
+    /// The newest events come first. Use it with [`before`](Self::before) for the next page.
+    ///
+    /// ```
+    /// use artel_hub::{EventHub, History, JsonLinesArchive, Keys, Query, Topic};
+    /// const ORDERS: Topic<u32> = Topic::json("orders");
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let history = History::new(JsonLinesArchive::rotating(&folder, 1 << 20, 10)?);
+    /// let hub = EventHub::new();
+    /// let archive = hub.subscribe(Keys::any(["orders"])?).archive(&history)?;
+    /// hub.publisher(&ORDERS)?.blocking_publish_batch([1, 2, 3])?;
+    /// archive.blocking_stop(std::time::Duration::from_secs(5))?;
+    /// let query = Query::all().newest_first().limit(2);
+    /// let page = history.query(&query)?;
+    /// assert_eq!([&page[0].payload, &page[1].payload], [&Some(3.into()), &Some(2.into())]);
+    /// let page = history.query(&query.before(page[1].id))?;
+    /// assert_eq!(page[0].payload, Some(1.into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn newest_first(mut self) -> Query {
+        self.newest_first = true;
+        self
+    }
+
+    /// Only events before the one with this number.
+    pub fn before(mut self, id: u64) -> Query {
+        self.before = id;
+        self
+    }
+
+    /// Whether the newest events come first, for your own stores.
+    pub fn is_newest_first(&self) -> bool {
+        self.newest_first
+    }
+
     /// The maximum number of events. Default: 1000.
     pub fn limit(mut self, events: usize) -> Query {
         self.limit = events;
@@ -195,6 +246,7 @@ impl Query {
     /// Whether a record is selected, for your own stores. Does not check the limit.
     pub fn fits(&self, record: &Record) -> bool {
         record.id > self.after
+            && record.id < self.before
             && (self.from_ms..self.until_ms).contains(&record.at_ms)
             && self.key.as_ref().is_none_or(|key| key.matches(&record.key))
             && self.text.as_ref().is_none_or(|text| {
@@ -295,7 +347,7 @@ impl History {
         History { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// The selected events, oldest first. Blocks while it reads.
+    /// The selected events, oldest first unless the query says otherwise. Blocks while it reads.
     pub fn query(&self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).query(query)
     }
@@ -308,6 +360,7 @@ impl History {
         };
         let (mut query, mut many) = (query.clone(), 0);
         query.limit = query.limit.max(1);
+        query.newest_first = false;
         loop {
             let page = self.query(&query)?;
             let Some(last) = page.last() else { return to.flush().map(|()| many).map_err(failed) };

@@ -1,12 +1,11 @@
 //! An archive in an SQLite file, with a write-ahead log and one transaction per batch.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 
-use super::{ArchiveError, ArchiveStore, Query, Record};
-use crate::keep::dead_letter::millis;
+use super::{ArchiveError, ArchiveStore, Query, Record, oldest};
 
 /// The bounds are checked after this many events, or after this time.
 const LOOK_EVERY: usize = 1000;
@@ -80,6 +79,17 @@ impl SqliteArchive {
         })
     }
 
+    /// Opens a file to read it. It may be in use by another process.
+    pub fn open_to_read(path: impl AsRef<Path>) -> Result<SqliteArchive, ArchiveError> {
+        let path = path.as_ref().to_path_buf();
+        let failed = |error: rusqlite::Error| ArchiveError::new(&path, "not opened", error);
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let connection = Connection::open_with_flags(&path, flags).map_err(failed)?;
+        connection.busy_timeout(Duration::from_secs(5)).map_err(failed)?;
+        let (age_max, bytes_max, until_look, looked) = (None, None, 0, None);
+        Ok(SqliteArchive { path, connection, age_max, bytes_max, until_look, looked })
+    }
+
     /// Events older than this are not found any more. They are removed during a later write.
     pub fn keep_for(mut self, age: Duration) -> SqliteArchive {
         self.age_max = Some(age);
@@ -138,11 +148,6 @@ impl SqliteArchive {
     }
 }
 
-/// The time of the oldest events that are kept, in milliseconds.
-fn oldest(age: Duration) -> u64 {
-    millis(SystemTime::now()).saturating_sub(age.as_millis() as u64)
-}
-
 /// SQLite's integers are signed.
 fn small(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -174,13 +179,15 @@ impl ArchiveStore for SqliteArchive {
     fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError> {
         let failed = |error: rusqlite::Error| ArchiveError::new(&self.path, "not read", error);
         let exact = query.key.as_ref().filter(|key| !key.is_wild()).map(|key| key.text());
-        let mut select = self.connection.prepare_cached(select(exact.is_some())).map_err(failed)?;
+        let text = select(exact.is_some(), query.newest_first);
+        let mut select = self.connection.prepare_cached(&text).map_err(failed)?;
         let bounds = params![
             small(query.after),
             small(query.from_ms.max(self.age_max.map_or(0, oldest))),
             small(query.until_ms),
             exact,
-            query.text
+            query.text,
+            small(query.before)
         ];
         let mut rows = select.query(bounds).map_err(failed)?;
         let mut records = Vec::new();
@@ -196,19 +203,14 @@ impl ArchiveStore for SqliteArchive {
 }
 
 /// Two statements: SQLite uses the index on keys only if the statement names a key.
-fn select(one_key: bool) -> &'static str {
-    match one_key {
-        true => {
-            "SELECT id, at_ms, key, sequence, priority, payload FROM events
-             WHERE key = ?4 AND id > ?1 AND at_ms >= ?2 AND at_ms < ?3
-               AND (?5 IS NULL OR instr(payload, ?5) > 0) ORDER BY id"
-        }
-        false => {
-            "SELECT id, at_ms, key, sequence, priority, payload FROM events
-             WHERE id > ?1 AND at_ms >= ?2 AND at_ms < ?3 AND ?4 IS NULL
-               AND (?5 IS NULL OR instr(payload, ?5) > 0) ORDER BY id"
-        }
-    }
+fn select(one_key: bool, newest_first: bool) -> String {
+    let key = if one_key { "key = ?4" } else { "?4 IS NULL" };
+    let order = if newest_first { "id DESC" } else { "id" };
+    format!(
+        "SELECT id, at_ms, key, sequence, priority, payload FROM events
+         WHERE {key} AND id > ?1 AND id < ?6 AND at_ms >= ?2 AND at_ms < ?3
+           AND (?5 IS NULL OR instr(payload, ?5) > 0) ORDER BY {order}"
+    )
 }
 
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Record> {
@@ -233,15 +235,18 @@ mod tests {
     fn a_question_about_one_key_uses_its_index() {
         let folder = tempfile::tempdir().expect("a folder");
         let archive = SqliteArchive::open(folder.path().join("a.db")).expect("opened");
-        let plan = |one_key| -> Vec<String> {
-            let text = format!("EXPLAIN QUERY PLAN {}", select(one_key));
+        let plan = |one_key, newest_first| -> Vec<String> {
+            let text = format!("EXPLAIN QUERY PLAN {}", select(one_key, newest_first));
             let mut plan = archive.connection.prepare(&text).expect("a statement");
-            let values = params![0, 0, i64::MAX, one_key.then_some("orders"), None::<String>];
+            let key = one_key.then_some("orders");
+            let values = params![0, 0, i64::MAX, key, None::<String>, i64::MAX];
             let steps = plan.query_map(values, |row| row.get(3)).expect("a plan");
             steps.collect::<Result<_, _>>().expect("steps")
         };
-        assert!(plan(true).iter().any(|step| step.contains("events_by_key")), "{:?}", plan(true));
-        assert!(plan(true).iter().all(|step| !step.contains("SORT")), "{:?}", plan(true));
-        assert!(plan(false).iter().all(|step| !step.contains("SORT")), "{:?}", plan(false));
+        for newest_first in [false, true] {
+            let (one, all) = (plan(true, newest_first), plan(false, newest_first));
+            assert!(one.iter().any(|step| step.contains("events_by_key")), "{one:?}");
+            assert!(one.iter().chain(&all).all(|step| !step.contains("SORT")), "{one:?} {all:?}");
+        }
     }
 }
