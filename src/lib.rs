@@ -117,7 +117,7 @@ pub use id::{MemberId, MessageId};
 pub use inspect::{Data, Finding, Level, MessageState, WaitingIn};
 pub use json_time::TimeLeft;
 pub use lane::Lane;
-pub use member::{Member, MemberBuilder, Readiness};
+pub use member::{Member, MemberBuilder, Readiness, Roles};
 pub use message::{Message, NewMessage};
 pub use metrics::MetricsSource;
 pub use notice::{Notice, Notices};
@@ -130,7 +130,7 @@ pub use outcome::{
 pub use queue::{PutBack, Sender, Sent};
 pub use role::Role;
 pub use schedule::{CatchUp, Cron, CronEntry, CronSet, Crons, Schedule, ScheduleCursor, Scheduled};
-pub use stats::{FleetStats, MemberStats, MissingMember, StatsTotals};
+pub use stats::{FleetStats, HubSubscriber, MemberStats, MissingMember, StatsTotals};
 pub use store::Address;
 pub use sync::{
     Barrier, CountDownLatch, DistributedEvent, EventState, EventStatus, GuardedScript, Lock,

@@ -18,6 +18,7 @@ mod printer;
 mod repeats;
 mod settings;
 mod signals;
+mod supervisor;
 mod table;
 mod times;
 mod variables;

@@ -11,9 +11,10 @@ mod promoter;
 mod reporter;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use artel_hub::EventHub;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -35,6 +36,8 @@ pub(crate) struct Means {
     pub(crate) roles: watch::Receiver<Role>,
     /// The question for this member's numbers.
     pub(crate) question: Arc<EventWatch>,
+    /// The hub of this member, once there is one.
+    pub(crate) hub: Arc<OnceLock<EventHub>>,
     pub(crate) label: String,
     pub(crate) host: String,
     pub(crate) began: Instant,

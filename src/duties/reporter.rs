@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use artel_hub::EventHub;
+
 use super::{Duty, Means};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
 use crate::process;
 use crate::role::Role;
-use crate::stats::MemberStats;
+use crate::stats::{HubSubscriber, MemberStats};
 use crate::store::{Call, Link, Script, StoreError};
 
 static ANSWER: Script = Script::new("answer", include_str!("answer.lua"));
@@ -23,6 +25,8 @@ const TTL: Duration = Duration::from_secs(10);
 const REREAD_EVERY: Duration = Duration::from_secs(5);
 /// How often an answer is sent if Redis does not accept it.
 const TRIES: u32 = 5;
+/// How many subscribers of a hub are told.
+const SUBSCRIBERS_MAX: usize = 32;
 /// Pause after an error.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -77,6 +81,20 @@ impl Duty for Reporter {
     }
 }
 
+/// The subscribers of a hub, at most [`SUBSCRIBERS_MAX`] of them.
+fn subscribers(hub: &EventHub) -> Vec<HubSubscriber> {
+    let all = hub.stats().subscribers.into_iter().take(SUBSCRIBERS_MAX);
+    let one = |one: artel_hub::SubscriberStats| HubSubscriber {
+        name: one.name,
+        processed: one.processed,
+        lag: one.lag,
+        errors: one.errors,
+        restarts: one.restarts,
+        dropped: one.dropped,
+    };
+    all.map(one).collect()
+}
+
 impl Reporter {
     async fn answer(&self, session: &Session, round: u64) -> Result<(), AskError> {
         let sent = Instant::now();
@@ -114,6 +132,7 @@ impl Reporter {
             handler_p50: session.tally.timings.percentile(50),
             handler_p99: session.tally.timings.percentile(99),
             redis_rtt: rtt,
+            hub: self.means.hub.get().map(subscribers).unwrap_or_default(),
         }
     }
 }

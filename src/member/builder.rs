@@ -236,18 +236,19 @@ impl MemberBuilder {
         let sessions = handle.sessions();
         let sync = SyncContext::new(fleet.clone(), sessions.clone())?;
         let (role, roles) = watch::channel(self.resting());
+        let hub = Arc::new(self.hub.take().map_or_else(OnceLock::new, OnceLock::from));
         let duties = Duties::start(&Means {
             store: store.clone(),
             board: board.clone(),
             sessions: sessions.clone(),
             roles: roles.clone(),
             question: fleet.watch(&store.keys.gather())?,
+            hub: hub.clone(),
             label: self.config.label.clone(),
             host: process::host(),
             began: Instant::now(),
         })?;
         let stop = Shutdown::new(self.config.stop_grace);
-        let hub = self.hub.take().map_or_else(OnceLock::new, OnceLock::from);
         let stages = self.stages(&store, &board, role, &stop);
         let task = tokio::spawn(stages.run(handle, duties));
         Ok(Member {

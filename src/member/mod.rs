@@ -54,7 +54,7 @@ pub struct Member {
     board: Board,
     notices: Option<Notices>,
     topic: Topic<Notice>,
-    hub: OnceLock<EventHub>,
+    hub: Arc<OnceLock<EventHub>>,
     relay: Mutex<Option<Relay>>,
     roles: watch::Receiver<Role>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
@@ -73,10 +73,12 @@ impl Member {
 
     /// The role of this process at this moment.
     pub fn role(&self) -> Role {
-        match &*self.sessions.borrow() {
-            None => Role::Outside,
-            Some(_) => *self.roles.borrow(),
-        }
+        self.roles().now()
+    }
+
+    /// Follows the role of this process, also after the member was dropped.
+    pub fn roles(&self) -> Roles {
+        Roles { sessions: self.sessions.clone(), roles: self.roles.clone() }
     }
 
     /// The id of the current session, if there is one.
@@ -238,6 +240,37 @@ impl Member {
         let relay = self.relay.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(relay) = relay {
             relay.end().await;
+        }
+    }
+}
+
+/// Tells the role of a process. Made by [`Member::roles`].
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// let member = fleet.join().start().await?;
+/// let roles = member.roles();
+/// assert_eq!(roles.now(), artel::Role::Observer);
+/// # member.shutdown().await;
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Roles {
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    roles: watch::Receiver<Role>,
+}
+
+impl Roles {
+    /// The role of the process at this moment.
+    pub fn now(&self) -> Role {
+        match &*self.sessions.borrow() {
+            None => Role::Outside,
+            Some(_) => *self.roles.borrow(),
         }
     }
 }

@@ -31,6 +31,29 @@ const ROUND_TTL: Duration = Duration::from_secs(3);
 /// The first and the longest pause between two reads of the answers.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
+/// One subscriber of a member's hub.
+///
+/// ```
+/// let subscriber = artel::HubSubscriber::default();
+/// assert_eq!((subscriber.lag, subscriber.dropped), (0, 0));
+/// ```
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct HubSubscriber {
+    /// Its name.
+    pub name: String,
+    /// Events it handled.
+    pub processed: u64,
+    /// Events that wait for it.
+    pub lag: u64,
+    /// Attempts that failed.
+    pub errors: u64,
+    /// New handlers it got.
+    pub restarts: u64,
+    /// Events it lost because its queue was full.
+    pub dropped: u64,
+}
+
 /// The numbers of one member.
 ///
 /// ```
@@ -82,6 +105,9 @@ pub struct MemberStats {
     /// One round trip to Redis, measured for this answer.
     #[serde(rename = "redis_rtt_ms", with = "json_time::fine_ms")]
     pub redis_rtt: Duration,
+    /// The subscribers of its hub, if it has one: at most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hub: Vec<HubSubscriber>,
 }
 
 /// A member that did not answer in time.

@@ -18,8 +18,9 @@ use crate::external::{CommandLine, Exec, Lines, Source};
 use crate::http::Token;
 use crate::settings::{self, Need, Place};
 use crate::signals::{Signals, blocking};
+use crate::supervisor::Supervised;
 use crate::watchers::Watchers;
-use crate::{commands, external, http, printer};
+use crate::{commands, external, http, printer, supervisor};
 
 /// A generator: the built-in one or a command.
 pub(crate) enum Maker {
@@ -152,6 +153,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         };
     let http_over = CancellationToken::new();
     let served = listening.map(|port| http::serve(port, token, &member, http_over.clone()));
+    let _supervised = Supervised::start(&member);
     let teller = tokio::spawn(log_notices(member.notices(), config.label.clone()));
     if let Some(remark) = start.remark() {
         tracing::warn!("{remark}");
@@ -168,6 +170,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
             _ = snapshots.tick(), if every.is_some() => snapshot(member.fleet()).await,
         }
     }
+    supervisor::stopping();
     member.stop();
     if let Err(code) = signals.unless(member.stopped()).await {
         external::end_all();

@@ -70,6 +70,19 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
         &["HOST:PID", "REDIS", "MEMORY", "UP", "RUNNING", "P50"],
         |_| false,
     ));
+    for (member, one) in members.iter().flat_map(|it| it.hub.iter().map(|one| (&it.label, one))) {
+        let name = format!("hub of {}: {}", harmless(member), harmless(&one.name));
+        let mut parts =
+            vec![name, format!("handled {}", one.processed), format!("waiting {}", one.lag)];
+        for (count, what) in
+            [(one.errors, "errors"), (one.restarts, "restarts"), (one.dropped, "dropped")]
+        {
+            if count > 0 {
+                parts.push(format!("{what} {count}"));
+            }
+        }
+        text.push_str(&screen.flow(&parts));
+    }
     for missing in &stats.missing {
         let silent = screen.flow(&[
             format!("no answer: {}", screen.cut(&harmless(&missing.label))),

@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod bench; // what is measured, and what is left alone
+mod deploy; // files for systemd, Kubernetes and monitoring
 mod doctor; // what endangers the promise, and what mends it
 mod fake; // a server that claims to be older than it is
 mod image; // the files for containers
