@@ -70,6 +70,21 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
         &["HOST:PID", "REDIS", "MEMORY", "UP", "RUNNING", "P50"],
         |_| false,
     ));
+    text.push_str(&hubs(&members, screen));
+    for missing in &stats.missing {
+        let silent = screen.flow(&[
+            format!("no answer: {}", screen.cut(&harmless(&missing.label))),
+            format!("{}:{}", screen.cut(&harmless(&missing.host)), missing.pid),
+            missing.id.to_string(),
+        ]);
+        let _ = writeln!(text, "{}", screen.trouble(silent.trim_end()));
+    }
+    text
+}
+
+/// The subscribers of the members' hubs, a line each.
+fn hubs(members: &[&MemberStats], screen: Screen) -> String {
+    let mut text = String::new();
     for (member, one) in members.iter().flat_map(|it| it.hub.iter().map(|one| (&it.label, one))) {
         let name = format!("hub of {}: {}", harmless(member), harmless(&one.name));
         let mut parts =
@@ -82,14 +97,6 @@ fn page(stats: &FleetStats, screen: Screen) -> String {
             }
         }
         text.push_str(&screen.flow(&parts));
-    }
-    for missing in &stats.missing {
-        let silent = screen.flow(&[
-            format!("no answer: {}", screen.cut(&harmless(&missing.label))),
-            format!("{}:{}", screen.cut(&harmless(&missing.host)), missing.pid),
-            missing.id.to_string(),
-        ]);
-        let _ = writeln!(text, "{}", screen.trouble(silent.trim_end()));
     }
     text
 }
