@@ -56,6 +56,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod alerts;
 mod backoff;
 mod cause;
 mod clock;
@@ -104,6 +105,7 @@ pub mod testing;
 pub mod design {}
 
 /// The event hub inside the process, on which a member publishes its notices. It is a crate of its own.
+pub use alerts::{AlertRule, Alerting, Alerts, BadRule};
 pub use artel_hub as hub;
 pub use backoff::Backoff;
 pub use cause::Cause;

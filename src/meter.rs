@@ -105,6 +105,7 @@ impl KindMeter {
 pub(crate) struct Meter {
     kinds: RwLock<BTreeMap<String, Arc<KindMeter>>>,
     notices: Mutex<BTreeMap<&'static str, u64>>,
+    alerts: Mutex<BTreeMap<(String, &'static str), u64>>,
     pub(crate) generated: AtomicU64,
     /// For how long nobody led before this process did.
     pub(crate) failover: Histogram,
@@ -133,6 +134,17 @@ impl Meter {
     /// Counts a notice.
     pub(crate) fn notice(&self, name: &'static str) {
         *self.notices.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
+    }
+
+    /// Counts an alert that was sent to a sink, or was not.
+    pub(crate) fn alert(&self, sink: &str, result: &'static str) {
+        let mut alerts = self.alerts.lock().unwrap_or_else(PoisonError::into_inner);
+        *alerts.entry((sink.to_owned(), result)).or_default() += 1;
+    }
+
+    /// How many alerts there were, by sink and by result.
+    pub(crate) fn alerts(&self) -> BTreeMap<(String, &'static str), u64> {
+        self.alerts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How many notices of each name there were.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Which rooms of the library each room may import. Every room is listed.
-const ROOMS: [(&str, &[&str]); 24] = [
+const ROOMS: [(&str, &[&str]); 25] = [
     ("store", &[]),
     ("watch", &["store"]),
     ("fleet", &["store", "watch"]),
@@ -27,6 +27,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
         &["store", "watch", "membership", "tenure", "queue", "schedule", "stats", "history"],
     ),
     ("history", &["store", "fleet", "membership"]),
+    ("alerts", &["store", "watch", "fleet", "membership", "outcome", "history", "member"]),
     ("metrics", &["store", "fleet", "membership", "outcome"]),
     ("shutdown", &[]),
     (
@@ -58,6 +59,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
             "stages",
             "shutdown",
             "metrics",
+            "alerts",
         ],
     ),
     ("testing", &["generator", "outcome", "queue", "worker"]),

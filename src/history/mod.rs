@@ -51,11 +51,16 @@ pub struct History {
 impl Fleet {
     /// The common log: a week, and about 10,000 entries.
     pub fn history(&self) -> History {
-        History { fleet: self.clone(), after: "0-0".to_owned(), labels: HashMap::new() }
+        History::from(self, "0-0")
     }
 }
 
 impl History {
+    /// The entries behind this one.
+    pub(crate) fn from(fleet: &Fleet, after: &str) -> History {
+        History { fleet: fleet.clone(), after: after.to_owned(), labels: HashMap::new() }
+    }
+
     /// The next entries, the oldest first. Nothing if there is no newer one: ask again to follow the log.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::alerts::Parts;
 use crate::duties::adopt_all;
 use crate::feed::{MessageRecord, message_topic};
 use crate::fleet::Fleet;
@@ -101,6 +102,16 @@ impl Member {
             hub: self.hub.get().cloned(),
             began: self.began,
             numbers: self.numbers.clone(),
+        }
+    }
+
+    /// What alerts need of this member.
+    pub(crate) fn parts(&self) -> Parts {
+        Parts {
+            fleet: self.fleet.clone(),
+            sessions: self.sessions.clone(),
+            hub: self.hub.clone(),
+            meter: self.board.meter.clone(),
         }
     }
 

@@ -53,6 +53,16 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Does this member speak for the fleet? The generator does, or the lowest rank where nobody leads.
+    pub(crate) fn speaks(&self) -> bool {
+        let view = self.views.follow();
+        let view = view.borrow();
+        match &view.lease {
+            Some(holder) => holder.member == self.id,
+            None => view.known && view.rank == 0,
+        }
+    }
+
     pub(super) fn new(
         id: MemberId,
         (lease, grace): (Duration, Duration),

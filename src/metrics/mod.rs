@@ -71,7 +71,7 @@ impl MetricsSource {
         if let Some(hub) = &self.hub {
             subscribers(&mut text, hub);
         }
-        let speaks = session.is_some_and(|session| session.trust.holds() && speaks(&session));
+        let speaks = session.is_some_and(|session| session.trust.holds() && session.speaks());
         text.gauge(
             "artel_speaks_for_fleet",
             "1 if this process tells the numbers of the whole fleet.",
@@ -133,6 +133,14 @@ impl MetricsSource {
             "Notices of this process, by name.",
             NAMES.map(|name| (vec![("notice", name)], counted.get(name).copied().unwrap_or(0))),
         );
+        let alerts = self.meter.alerts();
+        text.counter(
+            "artel_alerts_total",
+            "Alerts of this process, by sink and by whether they were sent.",
+            alerts
+                .iter()
+                .map(|((sink, result), n)| (vec![("sink", &**sink), ("result", *result)], *n)),
+        );
         text.histogram(
             "artel_failover_seconds",
             "For how long nobody led before this process did.",
@@ -185,15 +193,6 @@ impl MetricsSource {
         let numbers = asked.ok()?.ok()?;
         *known = Some((Instant::now(), numbers.clone()));
         Some(numbers)
-    }
-}
-
-/// Does this member tell the numbers of the fleet?
-fn speaks(session: &Session) -> bool {
-    let view = session.views.follow().borrow().clone();
-    match view.lease {
-        Some(holder) => holder.member == session.id,
-        None => view.known && view.rank == 0,
     }
 }
 

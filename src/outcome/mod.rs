@@ -17,6 +17,8 @@ pub use effect::Effect;
 pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
 pub(crate) use numbers::FleetNumbers;
+#[cfg(test)]
+pub(crate) use numbers::LaneNumbers;
 pub use record::ErrorRecord;
 pub(crate) use record::record_of;
 pub(crate) use settlement::{Ended, Report, Settled, SettledBy, Settlement};

@@ -126,7 +126,8 @@ fn is_encrypted(url: &url::Url) -> bool {
 impl Send for Mail {
     fn send(&mut self, alert: &Alert) -> Result<(), SendError> {
         let first = alert.text.lines().next().unwrap_or_default();
-        let subject: String = format!("[{}] {}: {first}", alert.severity, alert.source)
+        let word = if alert.is_resolved { "resolved".into() } else { alert.severity.to_string() };
+        let subject: String = format!("[{word}] {}: {first}", alert.source)
             .chars()
             .filter(|c| !c.is_control())
             .take(SUBJECT_MAX)

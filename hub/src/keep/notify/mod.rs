@@ -106,6 +106,12 @@ pub struct Alert {
     /// How many similar alerts were held back since the last one was sent.
     #[serde(default)]
     pub repeated: u64,
+    /// It is over: what it is about has ended.
+    #[serde(default)]
+    pub is_resolved: bool,
+    /// It may have been sent before, by a process that died while it sent it.
+    #[serde(default)]
+    pub is_repeat: bool,
     /// When it happened, in milliseconds since 1970.
     pub at_ms: u64,
 }
@@ -114,7 +120,15 @@ impl Alert {
     /// An alert about something that just happened.
     pub fn new(severity: Severity, source: impl Into<String>, text: impl Into<String>) -> Alert {
         let at_ms = millis(SystemTime::now());
-        Alert { severity, source: source.into(), text: text.into(), repeated: 0, at_ms }
+        Alert {
+            severity,
+            source: source.into(),
+            text: text.into(),
+            repeated: 0,
+            is_resolved: false,
+            is_repeat: false,
+            at_ms,
+        }
     }
 
     fn of(event: &AnyEvent) -> Option<Alert> {
@@ -138,7 +152,13 @@ impl Alert {
 
 impl std::fmt::Display for Alert {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}: {}", self.severity, self.source, self.text)?;
+        match self.is_resolved {
+            true => write!(f, "resolved: {}: {}", self.source, self.text)?,
+            false => write!(f, "{}: {}: {}", self.severity, self.source, self.text)?,
+        }
+        if self.is_repeat {
+            write!(f, " (repeat)")?;
+        }
         match self.repeated {
             0 => Ok(()),
             times => write!(f, " (and {times} more like it since the last alert)"),

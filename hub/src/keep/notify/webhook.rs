@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Url;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
+use sha2::Sha256;
 
 use super::{Alert, Send, SendError};
 
@@ -42,6 +44,7 @@ pub struct Webhook {
     url: Url,
     client: Option<Client>,
     slack: bool,
+    secret: Option<Vec<u8>>,
 }
 
 impl Webhook {
@@ -54,12 +57,34 @@ impl Webhook {
         if !["http", "https"].contains(&url.scheme()) {
             return Err(failed("the address must begin with http:// or https://".into()));
         }
-        Ok(Webhook { url, client: None, slack: false })
+        Ok(Webhook { url, client: None, slack: false, secret: None })
     }
 
     /// Posts alerts in the format of Slack and compatible services.
     pub fn slack(url: &str) -> Result<Webhook, WebhookError> {
         Ok(Webhook { slack: true, ..Webhook::json(url)? })
+    }
+
+    /// Signs each request: the header `X-Artel-Signature` is `sha256=` and the HMAC-SHA256 of the body under this secret, in
+    /// hexadecimal digits.
+    ///
+    /// ```
+    /// use artel_hub::notify::Webhook;
+    ///
+    /// let webhook = Webhook::json("https://example.org/alerts")?.signed(b"a shared secret");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn signed(mut self, secret: &[u8]) -> Webhook {
+        self.secret = Some(secret.to_vec());
+        self
+    }
+
+    fn signature(&self, body: &[u8]) -> Option<String> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.secret.as_deref()?).ok()?;
+        mac.update(body);
+        let digest = mac.finalize().into_bytes();
+        let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("sha256={digits}"))
     }
 
     fn body(&self, alert: &Alert) -> Result<Value, SendError> {
@@ -91,7 +116,12 @@ impl Send for Webhook {
                 self.client.insert(client.map_err(|error| hidden(&error))?).clone()
             }
         };
-        let answer = client.post(self.url.clone()).json(&body).send();
+        let body = serde_json::to_vec(&body).map_err(SendError::new)?;
+        let mut request = client.post(self.url.clone()).header("content-type", "application/json");
+        if let Some(signature) = self.signature(&body) {
+            request = request.header("x-artel-signature", signature);
+        }
+        let answer = request.body(body).send();
         let answer = answer.map_err(|error| hidden(&error))?;
         match answer.status().is_success() {
             true => Ok(()),

@@ -1,0 +1,274 @@
+//! What the rules say of what is known. Pure.
+//!
+//! **Invariant:** what is not known changes nothing: a rule that fires goes on firing, also when another member has just
+//! begun to judge.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::rule::{AlertRule, Condition};
+use crate::history::LogEntry;
+use crate::outcome::FleetNumbers;
+
+/// Longer windows are not looked at.
+pub(super) const WINDOW_MAX: Duration = Duration::from_secs(3600);
+/// A share of errors is known when it was looked at for this long, or for the whole window.
+const KNOWN_AFTER: Duration = Duration::from_secs(10);
+/// So many members are named in one alert.
+const NAMED_MAX: usize = 5;
+
+/// What a rule says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    /// It holds, and this is what is told.
+    Fires(String),
+    /// It does not hold, and this is what is told if it did before.
+    Calm(String),
+    Unknown,
+}
+
+impl Verdict {
+    fn when(fires: bool, text: String, calm: &str) -> Verdict {
+        if fires { Verdict::Fires(text) } else { Verdict::Calm(calm.to_owned()) }
+    }
+}
+
+/// What is known about the fleet now.
+pub(super) struct Facts<'a> {
+    pub(super) numbers: &'a FleetNumbers,
+    /// Nobody leads, and somebody could.
+    pub(super) is_leaderless: bool,
+    /// What is new in the common log.
+    pub(super) news: &'a [LogEntry],
+}
+
+/// What the judge remembers.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// When messages were counted: how many were done, how many had failed.
+    counts: VecDeque<(Instant, u64, u64)>,
+    /// How long ago elections were, when they were read.
+    elections: VecDeque<Instant>,
+}
+
+impl Memory {
+    /// Notes an election that was so long ago.
+    pub(super) fn election(&mut self, now: Instant, ago: Duration) {
+        self.elections.extend(now.checked_sub(ago));
+    }
+
+    /// Notes what is known now.
+    pub(super) fn note(&mut self, now: Instant, facts: &Facts<'_>) {
+        let total = |name: &str| {
+            facts.numbers.totals.iter().find(|(what, _)| *what == name).map_or(0, |(_, n)| *n)
+        };
+        self.counts.push_back((now, total("done"), total("failed")));
+        let is_old = |at: &Instant| now.duration_since(*at) > WINDOW_MAX;
+        while self.counts.front().is_some_and(|(at, ..)| is_old(at)) {
+            self.counts.pop_front();
+        }
+        let elected = facts.news.iter().filter(|entry| entry.kind == "elected");
+        self.elections.extend(elected.map(|_| now));
+        while self.elections.front().is_some_and(is_old) {
+            self.elections.pop_front();
+        }
+    }
+
+    /// The share of messages that failed within this time, and of how many. `None` if it is not known yet.
+    fn errors(&self, now: Instant, over: Duration) -> Option<(f64, u64)> {
+        let within = self.counts.iter().filter(|(at, ..)| now.duration_since(*at) <= over);
+        let first = within.clone().next()?;
+        let last = within.last()?;
+        if now.duration_since(first.0) < KNOWN_AFTER.min(over) {
+            return None;
+        }
+        let done = last.1.saturating_sub(first.1);
+        let failed = last.2.saturating_sub(first.2);
+        let all = done + failed;
+        Some((if all == 0 { 0.0 } else { failed as f64 / all as f64 }, all))
+    }
+
+    fn elections(&self, now: Instant, over: Duration) -> u64 {
+        self.elections.iter().filter(|at| now.duration_since(**at) <= over).count() as u64
+    }
+}
+
+/// The entries of this kind, as one line.
+fn told(news: &[LogEntry], kind: &str) -> Option<String> {
+    let all: Vec<&LogEntry> = news.iter().filter(|entry| entry.kind == kind).collect();
+    let who = |entry: &LogEntry| {
+        let id = entry.member.as_ref().map(|id| id.as_str().chars().take(8).collect());
+        entry.label.clone().or(id).unwrap_or_default()
+    };
+    let named = all.iter().take(NAMED_MAX);
+    let mut lines: Vec<String> =
+        named.map(|entry| format!("{} {}", who(entry), entry.text())).collect();
+    if all.len() > NAMED_MAX {
+        lines.push(format!("and {} more", all.len() - NAMED_MAX));
+    }
+    (!lines.is_empty()).then(|| lines.join("; "))
+}
+
+/// What a rule about the fleet says now.
+pub(super) fn judge(rule: &AlertRule, facts: &Facts<'_>, memory: &Memory, now: Instant) -> Verdict {
+    let happened = |kind: &str| match told(facts.news, kind) {
+        Some(text) => Verdict::Fires(text),
+        None => Verdict::Calm(String::new()),
+    };
+    match rule.condition {
+        Condition::NoGenerator => Verdict::when(
+            facts.is_leaderless,
+            "nobody generates, although a member could".to_owned(),
+            "a member generates again",
+        ),
+        Condition::GeneratorChanged => happened("elected"),
+        Condition::MemberLost => happened("died"),
+        Condition::DataLoss => happened("data-loss"),
+        Condition::Flapping(most, over) => {
+            let elections = memory.elections(now, over);
+            let text = format!("{elections} elections within {} s", over.as_secs());
+            Verdict::when(elections > most, text, "the generator stays")
+        }
+        Condition::ErrorRatio(above, over) => match memory.errors(now, over) {
+            None => Verdict::Unknown,
+            Some((share, all)) => {
+                let text = format!(
+                    "{:.1} % of {all} messages failed within {} s",
+                    share * 100.0,
+                    over.as_secs()
+                );
+                Verdict::when(share > above, text, "fewer messages fail")
+            }
+        },
+        Condition::BacklogAge(above) => {
+            let lanes = facts.numbers.lanes.iter().filter(|lane| !lane.is_paused);
+            let oldest = lanes.max_by_key(|lane| lane.oldest);
+            let (name, oldest) =
+                oldest.map_or(("", Duration::ZERO), |lane| (lane.name, lane.oldest));
+            let text = format!("a message in lane {name} has waited for {} s", oldest.as_secs());
+            Verdict::when(oldest > above, text, "no message waits for so long")
+        }
+        Condition::BooksUnbalanced => {
+            let balance = facts.numbers.balance;
+            let text = format!("the books do not balance: {balance} messages");
+            Verdict::when(balance != 0, text, "the books balance")
+        }
+        // Each process judges these for itself.
+        Condition::RedisDown
+        | Condition::HubLag(_)
+        | Condition::HubErrors
+        | Condition::SubscriberFailed => Verdict::Unknown,
+    }
+}
+
+/// Whether an alert that one process judges for itself fires.
+#[derive(Debug, Default)]
+pub(super) struct Local {
+    since: Option<Instant>,
+    fires: bool,
+    ended: Option<Instant>,
+}
+
+/// What is told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Change {
+    Firing,
+    Resolved,
+}
+
+impl Local {
+    pub(super) fn step(&mut self, holds: bool, rule: &AlertRule, now: Instant) -> Option<Change> {
+        if !holds {
+            self.since = None;
+            if !std::mem::take(&mut self.fires) {
+                return None;
+            }
+            self.ended = Some(now);
+            return Some(Change::Resolved);
+        }
+        let since = *self.since.get_or_insert(now);
+        let cooled = self.ended.is_none_or(|ended| now.duration_since(ended) >= rule.cooldown);
+        let fires = now.duration_since(since) >= rule.hold && cooled;
+        let is_new = fires && !self.fires;
+        self.fires |= fires;
+        is_new.then_some(Change::Firing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::LaneNumbers;
+
+    fn numbers(done: u64, failed: u64) -> FleetNumbers {
+        let lane = |name, seconds, is_paused| LaneNumbers {
+            name,
+            waiting: 1,
+            oldest: Duration::from_secs(seconds),
+            is_paused,
+        };
+        FleetNumbers {
+            lanes: vec![lane("high", 900, true), lane("low", 60, false)],
+            claimed: 0,
+            scheduled: 0,
+            errors: 0,
+            totals: vec![("done", done), ("failed", failed)],
+            members: vec![],
+            orphans: 0,
+            has_generator: true,
+            term: 1,
+            balance: 0,
+        }
+    }
+
+    fn rule(text: &str) -> AlertRule {
+        text.parse().expect("a rule")
+    }
+
+    fn facts(numbers: &FleetNumbers) -> Facts<'_> {
+        Facts { numbers, is_leaderless: false, news: &[] }
+    }
+
+    #[test]
+    fn a_share_is_known_only_after_a_while() {
+        let (begun, ratio) = (Instant::now(), rule("error_ratio > 0.2 over 1m"));
+        let mut memory = Memory::default();
+        let mut at = |second: u64, done, failed| {
+            let (now, numbers) = (begun + Duration::from_secs(second), numbers(done, failed));
+            memory.note(now, &facts(&numbers));
+            judge(&ratio, &facts(&numbers), &memory, now)
+        };
+        assert_eq!(at(0, 1000, 1000), Verdict::Unknown);
+        assert_eq!(at(5, 1000, 1100), Verdict::Unknown);
+        assert!(
+            matches!(at(10, 1050, 1100), Verdict::Fires(text) if text.starts_with("66.7 % of 150"))
+        );
+        assert!(matches!(at(100, 1050, 1100), Verdict::Unknown), "all that is older is forgotten");
+        assert!(matches!(at(111, 1950, 1150), Verdict::Calm(_)));
+    }
+
+    #[test]
+    fn a_paused_lane_is_not_late() {
+        let (numbers, now) = (numbers(0, 0), Instant::now());
+        let memory = Memory::default();
+        let says = |text: &str| judge(&rule(text), &facts(&numbers), &memory, now);
+        assert!(
+            matches!(says("backlog_age > 30s"), Verdict::Fires(text) if text.contains("lane low"))
+        );
+        assert!(matches!(says("backlog_age > 5m"), Verdict::Calm(_)));
+        assert!(matches!(says("books_unbalanced"), Verdict::Calm(_)));
+        assert_eq!(says("redis_down"), Verdict::Unknown);
+    }
+
+    #[test]
+    fn a_local_alert_fires_once_after_its_hold_and_is_resolved_once() {
+        let (begun, rule) = (Instant::now(), rule("redis_down > 10s cooldown 60s"));
+        let (mut local, s) = (Local::default(), Duration::from_secs);
+        let mut at = |second: u64, holds| local.step(holds, &rule, begun + s(second));
+        assert_eq!((at(0, true), at(9, true), at(9, false)), (None, None, None), "too short");
+        assert_eq!((at(10, true), at(20, true)), (None, Some(Change::Firing)));
+        assert_eq!((at(30, true), at(40, false)), (None, Some(Change::Resolved)));
+        assert_eq!((at(41, false), at(42, true), at(60, true)), (None, None, None), "cooldown");
+        assert_eq!((at(100, true), at(101, true)), (Some(Change::Firing), None));
+    }
+}
