@@ -59,7 +59,6 @@ const ROOMS: [(&str, &[&str]); 25] = [
             "stages",
             "shutdown",
             "metrics",
-            "alerts",
         ],
     ),
     ("testing", &["generator", "outcome", "queue", "worker"]),

@@ -119,6 +119,8 @@ fn misconfigured(field: &str, problem: &str) -> Failure {
         "due" => "try `--in 10m`; at most 366 days ahead",
         "cron" | "entry" => "`artel cron set --help` shows what is allowed",
         "member" => "`artel status` shows the members",
+        "alert" => "`artel notify rules` shows the rules",
+        "alert_to" => "at most 8 sinks, each once",
         "backoff" => "try `--backoff 5s..1h`",
         "event" => "try a name such as `new-prices`",
         "lock" => "try a name such as `nightly-report`",

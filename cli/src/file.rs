@@ -7,12 +7,18 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
 
-use crate::exit::{Failure, USAGE};
+use crate::args::LIST;
+use crate::exit::{FAILURE, Failure, USAGE};
+use crate::variables;
+
+/// The file that is read if no file is named.
+pub(crate) const FILE: &str = "artel.toml";
 
 /// A value and its line number.
 #[derive(Clone, Debug)]
@@ -83,8 +89,47 @@ pub(crate) fn read_found(path: &Path) -> io::Result<Option<Result<Vec<u8>, Strin
     }
 }
 
-/// Parses a settings file. Its keys must be in `names`; `-` and `_` mean the same.
-pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries, Failure> {
+/// The settings file in use, and its text. It is named by a flag or by a variable, or else it is
+/// the one in the working directory, if that is safe to read.
+pub(crate) fn in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, String)>, Failure> {
+    let named = flag.cloned().or_else(|| variables::get("ARTEL_CONFIG").map(PathBuf::from));
+    if let Some(path) = named {
+        return text(&path).map(|text| Some((path, text)));
+    }
+    let path = PathBuf::from(FILE);
+    match read_found(&path).map_err(|error| unread(&path, &error))? {
+        None => Ok(None),
+        Some(Ok(bytes)) => Ok(Some((path, as_text(FILE, bytes)?))),
+        Some(Err(why)) => {
+            Err(Failure::new(USAGE, format!("{FILE} is here and is not read: {why}"))
+                .hint(format!("`chmod go-w {FILE}` if it is yours, or name it: `--config {FILE}`")))
+        }
+    }
+}
+
+/// The text of a file that the user named.
+pub(crate) fn text(path: &Path) -> Result<String, Failure> {
+    let bytes = read(path).map_err(|error| unread(path, &error))?;
+    as_text(&path.display().to_string(), bytes)
+}
+
+fn as_text(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|_| Failure::new(USAGE, format!("{name} is not valid UTF-8")))
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
+        .hint("`artel config init` writes a file to begin with")
+}
+
+/// Parses a settings file. Its keys must be in `names`; `-` and `_` mean the same. A list is allowed only for those that
+/// `is_list` names; its values are joined by [`LIST`].
+pub(crate) fn parse(
+    path: &Path,
+    text: &str,
+    names: &[String],
+    is_list: impl Fn(&str) -> bool,
+) -> Result<Entries, Failure> {
     let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let place = |at: usize| format!("{}:{}", path.display(), line_of(at));
     let table = DeTable::parse(text).map_err(|error| {
@@ -109,16 +154,16 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
             return Err(Failure::new(USAGE, error).hint(hint));
         }
         let value = match value.into_inner() {
-            DeValue::String(text) => text.into_owned(),
-            DeValue::Integer(number) => number.to_string(),
-            DeValue::Float(number) => number.to_string(),
-            DeValue::Boolean(flag) => flag.to_string(),
-            _ => {
+            DeValue::Array(items) if is_list(&name) => texts(items).ok_or_else(|| {
+                let error = format!("{}: {written} must be a list of texts", place(at));
+                Failure::new(USAGE, error).hint(format!("such as `{written} = [\"one\", \"two\"]`"))
+            })?,
+            value => plain(value).ok_or_else(|| {
                 let error =
                     format!("{}: {written} must be a text, a number, or true or false", place(at));
-                return Err(Failure::new(USAGE, error)
-                    .hint("a setting is a line such as `interval = \"500ms\"`"));
-            }
+                Failure::new(USAGE, error)
+                    .hint("a setting is a line such as `interval = \"500ms\"`")
+            })?,
         };
         let line = line_of(at);
         if let Some(Entry { line: before, .. }) = entries.insert(name, Entry { value, line }) {
@@ -127,6 +172,25 @@ pub(crate) fn parse(path: &Path, text: &str, names: &[String]) -> Result<Entries
         }
     }
     Ok(entries)
+}
+
+fn plain(value: DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.into_owned()),
+        DeValue::Integer(number) => Some(number.to_string()),
+        DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+fn texts(items: DeArray<'_>) -> Option<String> {
+    let text = |item: Spanned<DeValue<'_>>| match item.into_inner() {
+        DeValue::String(text) if !text.contains(LIST) => Some(text.into_owned()),
+        _ => None,
+    };
+    let texts: Option<Vec<String>> = items.into_iter().map(text).collect();
+    texts.map(|texts| texts.join(&LIST.to_string()))
 }
 
 /// The most similar name, if any is similar enough.
@@ -141,8 +205,8 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Entries, Failure> {
-        let names = ["interval", "error-rate", "max-messages"].map(str::to_owned);
-        parse(Path::new("artel.toml"), text, &names)
+        let names = ["interval", "error-rate", "max-messages", "alert"].map(str::to_owned);
+        parse(Path::new("artel.toml"), text, &names, |name| name == "alert")
     }
 
     #[test]
@@ -152,6 +216,17 @@ mod tests {
         assert_eq!(entries["interval"].value, "20ms");
         assert_eq!((entries["error-rate"].value.as_str(), entries["error-rate"].line), ("0.5", 3));
         assert_eq!(entries["max-messages"].value, "7");
+    }
+
+    #[test]
+    fn a_list_is_for_those_that_take_one() {
+        let entries = parsed("alert = [\"member_lost\",\n \"flapping\"]\n").expect("good");
+        assert_eq!(entries["alert"].value, "member_lost\nflapping");
+        assert_eq!(parsed("alert = \"flapping\"\n").expect("good")["alert"].value, "flapping");
+        for wrong in ["interval = [\"1s\"]", "alert = [1]", "alert = [\"a\\nb\"]"] {
+            let failure = parsed(wrong).expect_err(wrong);
+            assert!(failure.error.starts_with("artel.toml:1: "), "{}", failure.error);
+        }
     }
 
     #[test]

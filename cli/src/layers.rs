@@ -17,13 +17,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
-use crate::args::{Args, OF_RUN, command};
-use crate::exit::{FAILURE, Failure, USAGE};
+use crate::args::{Args, LIST, OF_RUN, command};
+use crate::exit::{Failure, USAGE};
 use crate::file::{self, Entries};
 use crate::variables::{self, SHARED};
-
-/// The file that is read if no file is named.
-pub(crate) const FILE: &str = "artel.toml";
 
 /// Options that are not settings: they make no sense in a file or in the environment.
 const NOT_SETTINGS: [&str; 9] =
@@ -280,7 +277,10 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
             format!("must be one of {values}, not {:?}", culprit.value)
         }
         _ => match std::error::Error::source(error) {
-            Some(source) => format!("{:?}: {source}", culprit.value),
+            Some(source) => {
+                let value = context(ContextKind::InvalidValue);
+                format!("{:?}: {source}", value.unwrap_or_else(|| culprit.value.clone()))
+            }
             None => format!("{:?} cannot be used", culprit.value),
         },
     };
@@ -288,43 +288,10 @@ fn explain(error: &clap::Error, added: &[Added]) -> Failure {
         .hint(format!("`--{}` on the command line overrules it", culprit.long))
 }
 
-/// The settings file in use, and its text. It is named by a flag or by a variable, or else it is
-/// the one in the working directory, if that is safe to read.
-pub(crate) fn file_in_use(flag: Option<&PathBuf>) -> Result<Option<(PathBuf, String)>, Failure> {
-    let named = flag.cloned().or_else(|| variables::get("ARTEL_CONFIG").map(PathBuf::from));
-    if let Some(path) = named {
-        return file_text(&path).map(|text| Some((path, text)));
-    }
-    let path = PathBuf::from(FILE);
-    match file::read_found(&path).map_err(|error| unread(&path, &error))? {
-        None => Ok(None),
-        Some(Ok(bytes)) => Ok(Some((path, as_text(FILE, bytes)?))),
-        Some(Err(why)) => {
-            Err(Failure::new(USAGE, format!("{FILE} is here and is not read: {why}"))
-                .hint(format!("`chmod go-w {FILE}` if it is yours, or name it: `--config {FILE}`")))
-        }
-    }
-}
-
-/// The text of a file that the user named.
-pub(crate) fn file_text(path: &Path) -> Result<String, Failure> {
-    let bytes = file::read(path).map_err(|error| unread(path, &error))?;
-    as_text(&path.display().to_string(), bytes)
-}
-
-fn as_text(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
-    String::from_utf8(bytes).map_err(|_| Failure::new(USAGE, format!("{name} is not valid UTF-8")))
-}
-
-fn unread(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
-        .hint("`artel config init` writes a file to begin with")
-}
-
 /// The entries of the file, by the name of their option.
 fn file_entries(matches: &ArgMatches) -> Result<Option<(PathBuf, Entries)>, Failure> {
-    let Some((path, text)) = file_in_use(matches.get_one("config"))? else { return Ok(None) };
-    let entries = file::parse(&path, &text, &names())?;
+    let Some((path, text)) = file::in_use(matches.get_one("config"))? else { return Ok(None) };
+    let entries = file::parse(&path, &text, &names(), is_list)?;
     // An empty file is not worth a log line.
     let read = Some(path.clone()).filter(|_| !entries.is_empty());
     *FILE_READ.lock().unwrap_or_else(PoisonError::into_inner) = read;
@@ -336,7 +303,7 @@ pub(crate) fn read_file(path: &Path, text: &str) -> Result<Args, Failure> {
     let command = command();
     let run = command.find_subcommand("run").cloned().unwrap_or_default();
     let mut added = Vec::new();
-    for (name, entry) in file::parse(path, text, &names())? {
+    for (name, entry) in file::parse(path, text, &names(), is_list)? {
         let has =
             |command: &&Command| command.get_arguments().any(|arg| arg.get_long() == Some(&name));
         let owner = Some(&run).filter(has).or_else(|| command.get_subcommands().find(has));
@@ -380,6 +347,14 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
+/// Is this setting a list in the file?
+fn is_list(name: &str) -> bool {
+    let command = command();
+    let run = command.find_subcommand("run");
+    let arg = run.and_then(|run| run.get_arguments().find(|arg| arg.get_long() == Some(name)));
+    arg.is_some_and(|arg| arg.get_value_delimiter() == Some(LIST))
+}
+
 /// What to log about settings: the file that was read, and a warning for each unknown variable.
 pub(crate) fn remarks() -> (Option<PathBuf>, Vec<String>) {
     let file = FILE_READ.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -405,12 +380,15 @@ pub(crate) fn settings(told: Option<&[OsString]>) -> Result<Vec<Setting>, Failur
     let setting = |arg: &Arg| {
         let name = arg.get_long().unwrap_or_default().to_owned();
         let id = arg.get_id().as_str();
-        let raw = matches.get_raw(id).and_then(|mut values| values.next()).map(OsStr::to_owned);
+        let raw = matches.get_raw(id).map(|values| {
+            let values: Vec<_> = values.map(OsStr::to_string_lossy).collect();
+            values.join(&LIST.to_string())
+        });
         let flag = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
         let value = match (flag, matches.value_source(id)) {
             (true, Some(ValueSource::CommandLine)) => Some("true".to_owned()),
             (true, _) => Some("false".to_owned()),
-            (false, _) => raw.map(|raw| raw.to_string_lossy().into_owned()),
+            (false, _) => raw,
         };
         let found = added.iter().find(|added| added.long == name);
         let origin = match (found, matches.value_source(id)) {

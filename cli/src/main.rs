@@ -2,6 +2,7 @@
 //!
 //! Data goes to stdout, everything else to stderr; exit codes are in [`exit`].
 
+mod alerts;
 mod archive;
 mod args;
 mod builtin;
@@ -16,6 +17,7 @@ mod layers;
 mod log_file;
 mod printer;
 mod repeats;
+mod secret;
 mod settings;
 mod signals;
 mod supervisor;
@@ -97,6 +99,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Command::Doctor { json } => {
             commands::doctor::doctor(&look()?, &settings::private(&global)?, json).await
         }
+        Command::Notify(command) => commands::notify::notify(&global.fleet, &command).await,
         Command::Event(command) => commands::event::event(&look()?, &command).await,
         Command::Lock(command) => commands::lock::lock(&look()?, &command).await,
         Command::Verify(options) => commands::verify::verify(&global, &options, words).await,

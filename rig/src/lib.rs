@@ -2,7 +2,7 @@
 //! injects faults, wall clocks that can be set, and snapshots of all data of a fleet in Redis. This
 //! crate knows nothing of the library.
 //!
-//! The feature `tests` adds: handles to real processes, certificates, waiting for conditions, and
+//! The feature `tests` adds: handles to real processes, certificates, waiting for conditions, servers that take requests and mails, and
 //! an auditor that finds gaps and duplicates without trusting any counter.
 
 mod clock;
@@ -22,6 +22,8 @@ pub use snapshot::{Settled, Snapshot};
 #[cfg(feature = "tests")]
 mod audit;
 #[cfg(feature = "tests")]
+mod catchers;
+#[cfg(feature = "tests")]
 mod certs;
 #[cfg(feature = "tests")]
 mod process;
@@ -35,6 +37,7 @@ mod wait;
 #[cfg(feature = "tests")]
 pub use {
     audit::{Audit, Taken},
+    catchers::{Catcher, Caught},
     certs::Certs,
     process::{Program, clean_command, python},
     scripts::{script_hash, scripts},

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Moves the alerts of the fleet on, and says what the caller must tell to whom.
 -- KEYS[1] members ZSET   KEYS[2] alerts HASH: `by`, who judges; `cursor`, how far the common log was read;
---         `rule:<rule>` -> `state|since|episode|ended`, state: q(uiet), p(ending), f(iring);
---         `text:firing:<rule>`, `text:resolved:<rule>`: what is told;
---         `told:<sink>:<rule>` -> `fired|resolved|what|episode|by`, the last three: who is telling it now
+--         `rule:<rule>` -> `state|since|episode|ended`, state: q(uiet), p(ending), f(iring); of an event, since: the last one;
+--         `text:firing:<rule>`, `text:resolved:<rule>`: what is told of a condition;
+--         `news:<sink>:<rule>`, `telling:<sink>:<rule>`: events that wait, and those that are being told;
+--         `told:<sink>:<rule>` -> `fired|resolved|what|episode|by`, the last three: who is telling it now; nobody: it was given up
 -- ARGV    me, '1' if the caller should judge rather than others, cursor as the caller knows it, new cursor,
 --         number of sinks, sinks …, number of claims the caller is busy with, each `<sink>:<rule>` …, then for each rule:
 --         its name, 'c' (a condition) or 'e' (an event), verdict ('1', '0', '?' = not known), hold_ms, cooldown_ms, text
@@ -31,37 +32,54 @@ end
 local sinks, busy = list(), {}
 for _, claim in ipairs(list()) do busy[claim] = true end
 
--- What this sink was told of the rule, and what is being told.
-local function told(claim)
-  local fired, resolved, what, of, who = string.match(redis.call('HGET', KEYS[2], 'told:' .. claim) or '',
-    '^(%d+)|(%d+)|(%a*)|(%d*)|(.*)$')
-  return tonumber(fired), tonumber(resolved), what, of, who
-end
-
--- Does an event that happened before wait for one of the sinks?
-local function waits(rule, episode)
-  for _, sink in ipairs(sinks) do
-    local fired = told(sink .. ':' .. rule)
-    if fired and fired < episode then return true end
-  end
+-- Is it being told by a living member? And what was claimed by one that died or gave up, so that it may have been told?
+local function claimed(claim)
+  local fired, resolved, what, who = string.match(redis.call('HGET', KEYS[2], 'told:' .. claim) or '',
+    '^(%d+)|(%d+)|(%a*)|%d*|(.*)$')
+  local telling = who and who ~= '' and (who == me and busy[claim] or who ~= me and deadline_of(KEYS[1], who))
+  return telling, what and what ~= '' and what, tonumber(fired), tonumber(resolved)
 end
 
 local reply = {'ok', ARGV[4]}
-while i + 5 <= #ARGV do
-  local rule, kind, verdict, hold, cooldown, text = unpack(ARGV, i, i + 5)
-  i = i + 6
-  hold, cooldown = tonumber(hold), tonumber(cooldown)
-  local state, since, episode, ended = string.match(redis.call('HGET', KEYS[2], 'rule:' .. rule) or '', '^(%a)|(%d+)|(%d+)|(%d+)$')
-  state, since, episode, ended = state or 'q', tonumber(since or 0), tonumber(episode or 0), tonumber(ended or 0)
-  local before, news = episode, nil
-  if kind == 'e' then
-    if verdict == '1' and now - episode >= cooldown then
-      if waits(rule, episode) then
-        text = string.sub((redis.call('HGET', KEYS[2], 'text:firing:' .. rule) or '') .. '; ' .. text, 1, 2000)
-      end
-      episode, news = math.max(now, episode + 1), 'firing'
+local function claim_it(sink, rule, fired, resolved, what, episode, again, text)
+  redis.call('HSET', KEYS[2], 'told:' .. sink .. ':' .. rule,
+    string.format('%.0f|%.0f|%s|%.0f|%s', fired, resolved, what, episode, me))
+  for _, part in ipairs({sink, rule, what, whole(episode), again and '1' or '0', text}) do reply[#reply + 1] = part end
+end
+
+-- Adds to a field, up to a bound.
+local function append(field, text)
+  local before = redis.call('HGET', KEYS[2], field)
+  if before and #before + #text > 2000 then text = before .. (string.sub(before, -5) == ' more' and '' or '; and more')
+  elseif before then text = before .. '; ' .. text end
+  redis.call('HSET', KEYS[2], field, text)
+  return text
+end
+
+-- Something that happens: it waits for each sink until it is told.
+local function event(rule, happened, cooldown, text, since, episode)
+  if happened and now - since >= cooldown then
+    since = now
+    for _, sink in ipairs(sinks) do append('news:' .. sink .. ':' .. rule, text) end
+  end
+  for _, sink in ipairs(sinks) do
+    local claim = sink .. ':' .. rule
+    local telling, doubtful = claimed(claim)
+    local news = redis.call('HGET', KEYS[2], 'news:' .. claim)
+    if not telling and (news or redis.call('HEXISTS', KEYS[2], 'telling:' .. claim) == 1) then
+      episode = math.max(now, episode + 1)
+      redis.call('HDEL', KEYS[2], 'news:' .. claim)
+      text = news and append('telling:' .. claim, news) or redis.call('HGET', KEYS[2], 'telling:' .. claim)
+      claim_it(sink, rule, 0, 0, 'firing', episode, doubtful, text)
     end
-  elseif verdict == '1' then
+  end
+  return 'q', since, episode, 0
+end
+
+-- Something that lasts: it is told when it begins and when it ends.
+local function condition(rule, verdict, hold, cooldown, text, state, since, episode, ended)
+  local before, news = episode, nil
+  if verdict == '1' then
     if state == 'q' then state, since = 'p', now end
     if state == 'p' and now - since >= hold and now - ended >= cooldown then
       state, episode, news = 'f', math.max(now, episode + 1), 'firing'
@@ -70,25 +88,34 @@ while i + 5 <= #ARGV do
     if state == 'f' then ended, news = math.max(now, episode), 'resolved' end
     state = 'q'
   end
-  redis.call('HSET', KEYS[2], 'rule:' .. rule, string.format('%s|%.0f|%.0f|%.0f', state, since, episode, ended))
   if news then redis.call('HSET', KEYS[2], 'text:' .. news .. ':' .. rule, text) end
-  local is_over = kind == 'c' and ended >= episode and episode > 0
   for _, sink in ipairs(sinks) do
-    local claim = sink .. ':' .. rule
-    local fired, resolved, what, of, who = told(claim)
+    local telling, doubtful, fired, resolved = claimed(sink .. ':' .. rule)
     -- A sink that is new is told what fires now, and nothing of the past.
     local known = episode > before and before or state == 'f' and 0 or episode
     fired, resolved = fired or known, resolved or known
-    local wanted = episode > fired and 'firing' or is_over and resolved < episode and 'resolved'
-    local open = who and who ~= ''
-    local telling = open and (who == me and busy[claim] or who ~= me and deadline_of(KEYS[1], who))
-    if wanted and not telling then
-      redis.call('HSET', KEYS[2], 'told:' .. claim,
-        string.format('%.0f|%.0f|%s|%.0f|%s', fired, resolved, wanted, episode, me))
-      local again = open and what == wanted and (of == whole(episode) or kind == 'e')
-      for _, part in ipairs({sink, rule, wanted, whole(episode), again and '1' or '0',
-          redis.call('HGET', KEYS[2], 'text:' .. wanted .. ':' .. rule) or text}) do reply[#reply + 1] = part end
+    -- The end of what was told comes before the next begin. What began and ended while a sink was told something else is told, too,
+    -- if nothing has begun since.
+    local what, which = nil, episode
+    if fired > resolved then
+      if episode > fired or ended >= fired then what, which = 'resolved', fired end
+    elseif episode > fired then what = 'firing' end
+    if what and not telling then
+      claim_it(sink, rule, fired, resolved, what, which, doubtful == what,
+        redis.call('HGET', KEYS[2], 'text:' .. what .. ':' .. rule) or text)
     end
   end
+  return state, since, episode, ended
+end
+
+while i + 5 <= #ARGV do
+  local rule, kind, verdict, hold, cooldown, text = unpack(ARGV, i, i + 5)
+  i = i + 6
+  hold, cooldown = tonumber(hold), tonumber(cooldown)
+  local state, since, episode, ended = string.match(redis.call('HGET', KEYS[2], 'rule:' .. rule) or '', '^(%a)|(%d+)|(%d+)|(%d+)$')
+  state, since, episode, ended = state or 'q', tonumber(since or 0), tonumber(episode or 0), tonumber(ended or 0)
+  if kind == 'e' then state, since, episode, ended = event(rule, verdict == '1', cooldown, text, since, episode)
+  else state, since, episode, ended = condition(rule, verdict, hold, cooldown, text, state, since, episode, ended) end
+  redis.call('HSET', KEYS[2], 'rule:' .. rule, string.format('%s|%.0f|%.0f|%.0f', state, since, episode, ended))
 end
 return reply

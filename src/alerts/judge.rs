@@ -6,15 +6,13 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::rule::{AlertRule, Condition};
+use super::rule::{AlertRule, Condition, WINDOW_MAX};
 use crate::history::LogEntry;
 use crate::outcome::FleetNumbers;
 
-/// Longer windows are not looked at.
-pub(super) const WINDOW_MAX: Duration = Duration::from_secs(3600);
-/// A share of errors is known when it was looked at for this long, or for the whole window.
+/// A share of errors is known when it was looked at for this long, or for half of the window.
 const KNOWN_AFTER: Duration = Duration::from_secs(10);
-/// So many members are named in one alert.
+/// How many members are named in one alert.
 const NAMED_MAX: usize = 5;
 
 /// What a rule says.
@@ -47,12 +45,12 @@ pub(super) struct Facts<'a> {
 pub(super) struct Memory {
     /// When messages were counted: how many were done, how many had failed.
     counts: VecDeque<(Instant, u64, u64)>,
-    /// How long ago elections were, when they were read.
+    /// When there were elections.
     elections: VecDeque<Instant>,
 }
 
 impl Memory {
-    /// Notes an election that was so long ago.
+    /// Notes an election of the past.
     pub(super) fn election(&mut self, now: Instant, ago: Duration) {
         self.elections.extend(now.checked_sub(ago));
     }
@@ -79,7 +77,7 @@ impl Memory {
         let within = self.counts.iter().filter(|(at, ..)| now.duration_since(*at) <= over);
         let first = within.clone().next()?;
         let last = within.last()?;
-        if now.duration_since(first.0) < KNOWN_AFTER.min(over) {
+        if now.duration_since(first.0) < KNOWN_AFTER.min(over / 2) {
             return None;
         }
         let done = last.1.saturating_sub(first.1);
@@ -146,7 +144,7 @@ pub(super) fn judge(rule: &AlertRule, facts: &Facts<'_>, memory: &Memory, now: I
             let (name, oldest) =
                 oldest.map_or(("", Duration::ZERO), |lane| (lane.name, lane.oldest));
             let text = format!("a message in lane {name} has waited for {} s", oldest.as_secs());
-            Verdict::when(oldest > above, text, "no message waits for so long")
+            Verdict::when(oldest > above, text, "no message waits that long")
         }
         Condition::BooksUnbalanced => {
             let balance = facts.numbers.balance;

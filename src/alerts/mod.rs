@@ -17,17 +17,17 @@ use artel_hub::{EventHub, Severity};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::error::Error;
 use crate::fleet::Fleet;
 use crate::history::{History, LogEntry};
 use crate::json_time::since_1970_ms;
 use crate::member::Member;
 use crate::membership::Session;
-use crate::meter::Meter;
 use crate::outcome::{MemberStatus, Status};
 use crate::store::{Call, Reply, Script, StoreError};
-use judge::{Change, Facts, Local, Memory, Verdict, WINDOW_MAX, judge};
-use rule::Condition;
+use judge::{Change, Facts, Local, Memory, Verdict, judge};
 pub use rule::{AlertRule, BadRule};
+use rule::{Condition, WINDOW_MAX};
 use sinks::Sink;
 
 static STEP: Script = Script::new("alert_step", include_str!("alert_step.lua"));
@@ -44,6 +44,8 @@ const ERRORS_LAST: Duration = Duration::from_secs(60);
 /// The most rules, and the most sinks.
 const RULES_MAX: usize = 32;
 const SINKS_MAX: usize = 8;
+/// The longest name of a sink.
+const NAME_MAX: usize = 40;
 
 /// What must be told to whom. It works while it is [started](Alerts::start).
 ///
@@ -65,7 +67,7 @@ const SINKS_MAX: usize = 8;
 /// # let fleet = artel::Fleet::connect(url, "orders").await?;
 /// let member = fleet.join().start().await?;
 /// let rules = vec!["no_generator > 10s".parse::<AlertRule>()?, "member_lost".parse()?];
-/// let alerting = Alerts::new(rules).to("screen", Screen).start(&member);
+/// let alerting = Alerts::new(rules).to("screen", Screen).start(&member)?;
 /// member.shutdown().await;
 /// alerting.stop().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -80,22 +82,59 @@ pub struct Alerts {
 
 impl Alerts {
     /// With these rules, at most 32. Give the same rules and sinks to all members: any of them may have to tell.
-    pub fn new(mut rules: Vec<AlertRule>) -> Alerts {
-        rules.truncate(RULES_MAX);
+    pub fn new(rules: Vec<AlertRule>) -> Alerts {
         Alerts { rules, sinks: Vec::new() }
     }
 
-    /// Adds a sink, at most 8. Its name says which one it is, in all members alike.
-    pub fn to(mut self, name: &str, sink: impl Send) -> Alerts {
-        if self.sinks.len() < SINKS_MAX {
-            let name = name.chars().filter(|c| !c.is_control() && *c != ':').take(40).collect();
-            self.sinks.push((name, Box::new(sink)));
-        }
+    /// Adds a sink, at most 8. Its name says which one it is, in all members alike: letters, digits, `-`, `_` and `.`.
+    pub fn to(self, name: &str, sink: impl Send) -> Alerts {
+        self.to_boxed(name, Box::new(sink))
+    }
+
+    /// The same, with a sink that is in a box.
+    pub fn to_boxed(mut self, name: &str, sink: Box<dyn Send>) -> Alerts {
+        self.sinks.push((name.to_owned(), sink));
         self
     }
 
+    /// Could they be started?
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if there are too many rules or sinks, if one is there twice, or if a name cannot be used.
+    pub fn validate(&self) -> Result<(), Error> {
+        let bad = |field, problem: String| Err(Error::Config { field, problem });
+        if self.rules.len() > RULES_MAX {
+            return bad("alert", format!("has more than {RULES_MAX} rules"));
+        }
+        if self.sinks.len() > SINKS_MAX {
+            return bad("alert_to", format!("has more than {SINKS_MAX} sinks"));
+        }
+        let mut known = HashSet::new();
+        if let Some(twice) = self.rules.iter().find(|rule| !known.insert(rule.text())) {
+            return bad("alert", format!("has the rule `{twice}` twice"));
+        }
+        known.clear();
+        for (name, _) in &self.sinks {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
+                let problem = format!("must have 1 to {NAME_MAX} letters, digits, `-`, `_` or `.`");
+                return bad("alert_to", format!("{problem}, not {name:?}"));
+            }
+            if !known.insert(name) {
+                return bad("alert_to", format!("has the sink {name} twice"));
+            }
+        }
+        Ok(())
+    }
+
     /// Judges and tells, until the result is stopped or dropped.
-    pub fn start(self, member: &Member) -> Alerting {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`validate`](Alerts::validate).
+    pub fn start(self, member: &Member) -> Result<Alerting, Error> {
+        self.validate()?;
         let parts = member.parts();
         let sinks = self.sinks.into_iter();
         let sinks =
@@ -113,7 +152,7 @@ impl Alerts {
             busy: Arc::default(),
             errors: (HashMap::new(), None),
         };
-        Alerting { over, task: tokio::spawn(task.run(ended)) }
+        Ok(Alerting { over, task: tokio::spawn(task.run(ended)) })
     }
 }
 
@@ -121,14 +160,6 @@ impl std::fmt::Debug for Alerts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Alerts").field("rules", &self.rules).finish_non_exhaustive()
     }
-}
-
-/// What alerts need of a member.
-pub(crate) struct Parts {
-    pub(crate) fleet: Fleet,
-    pub(crate) sessions: watch::Receiver<Option<Arc<Session>>>,
-    pub(crate) hub: Arc<OnceLock<EventHub>>,
-    pub(crate) meter: Arc<Meter>,
 }
 
 /// Alerts that are judged and told. Made by [`Alerts::start`].

@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use artel_hub::Severity;
 
+/// The shortest and the longest time over which a rule may look. The fleet is looked at once a second.
+pub(super) const WINDOW_MIN: Duration = Duration::from_secs(5);
+pub(super) const WINDOW_MAX: Duration = Duration::from_secs(3600);
+
 /// When an alert fires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Condition {
@@ -82,7 +86,16 @@ impl AlertRule {
         &self.text
     }
 
-    /// What is told if nothing else is said.
+    /// Every rule that there is, as it may be written, and what it means.
+    ///
+    /// ```
+    /// assert!(artel::AlertRule::all().any(|(rule, _)| rule == "backlog_age > 5m"));
+    /// ```
+    pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+        RULES.iter().map(|known| (known.example, known.meaning))
+    }
+
+    /// The rules to use if nobody says which.
     pub fn defaults() -> Vec<AlertRule> {
         let rules = [
             "no_generator > 10s",
@@ -107,34 +120,152 @@ impl AlertRule {
 #[error("{0}")]
 pub struct BadRule(String);
 
-/// What a rule may say behind `>`.
+/// What a rule may say behind `>`, and what it means.
 #[derive(Clone, Copy)]
 enum Bound {
-    None,
-    /// How long it must last; may be left out.
-    Hold(Duration),
-    Age,
-    Share,
-    Count(Option<u64>),
+    None(Condition),
+    /// How long it must last; this long if nothing is said.
+    Hold(Duration, Condition),
+    Age(fn(Duration) -> Condition),
+    Share(fn(f64, Duration) -> Condition),
+    Count(Option<u64>, fn(u64, Duration) -> Condition),
 }
 
-/// Every rule: its name, its bound, how it is judged over a time by default, its severity.
-const RULES: [(&str, Bound, Option<Duration>, Severity); 12] = {
-    const MINUTES_5: Option<Duration> = Some(Duration::from_secs(300));
-    const S: Duration = Duration::from_secs(10);
+impl Bound {
+    /// The condition of a rule with this value behind `>`, and how long it must last at least.
+    fn read(self, value: Option<&str>, over: Duration) -> Result<(Condition, Duration), String> {
+        let as_time =
+            |value: &str| time(value).ok_or(format!("{value:?} is not a time, such as `10s`"));
+        let lasting = |condition| Ok((condition, Duration::ZERO));
+        match (self, value) {
+            (Bound::None(_), Some(_)) => Err("it has no bound: leave out the `>`".to_owned()),
+            (Bound::None(condition), None) => lasting(condition),
+            (Bound::Hold(usual, condition), None) => Ok((condition, usual)),
+            (Bound::Hold(_, condition), Some(value)) => Ok((condition, as_time(value)?)),
+            (Bound::Age(_), None) => Err("say how old: `backlog_age > 5m`".to_owned()),
+            (Bound::Age(make), Some(value)) => lasting(make(as_time(value)?)),
+            (Bound::Share(_), None) => Err("say how many: `error_ratio > 0.2`".to_owned()),
+            (Bound::Share(make), Some(value)) => match value.parse::<f64>() {
+                Ok(share) if (0.0..1.0).contains(&share) => lasting(make(share, over)),
+                _ => Err(format!("{value:?} is not a share, such as `0.2`")),
+            },
+            (Bound::Count(None, _), None) => Err("say how many: `hub_lag > 5000`".to_owned()),
+            (Bound::Count(Some(usual), make), None) => lasting(make(usual, over)),
+            (Bound::Count(_, make), Some(value)) => match value.parse() {
+                Ok(count) => lasting(make(count, over)),
+                Err(_) => Err(format!("{value:?} is not a whole number")),
+            },
+        }
+    }
+}
+
+/// A rule that there is.
+#[derive(Clone, Copy)]
+struct Known {
+    name: &'static str,
+    bound: Bound,
+    /// The time over which it looks, if it does.
+    over: Option<Duration>,
+    severity: Severity,
+    /// How it may be written.
+    example: &'static str,
+    meaning: &'static str,
+}
+
+const RULES: [Known; 12] = {
+    use Severity::{Critical, Error, Warning};
+    const LASTS: Duration = Duration::from_secs(10);
+    const fn rule(
+        example: &'static str,
+        name: &'static str,
+        bound: Bound,
+        severity: Severity,
+        meaning: &'static str,
+    ) -> Known {
+        Known { name, bound, over: None, severity, example, meaning }
+    }
+    const fn over(rule: Known) -> Known {
+        Known { over: Some(Duration::from_secs(300)), ..rule }
+    }
+    let no_generator = Bound::Hold(LASTS, Condition::NoGenerator);
+    let redis_down = Bound::Hold(LASTS, Condition::RedisDown);
+    let books = Bound::Hold(LASTS, Condition::BooksUnbalanced);
+    let flapping = Bound::Count(Some(3), Condition::Flapping);
+    let ratio = Bound::Share(Condition::ErrorRatio);
+    let age = Bound::Age(Condition::BacklogAge);
+    let changed = Bound::None(Condition::GeneratorChanged);
+    let lag = Bound::Count(None, |most, _| Condition::HubLag(most));
+    let lost = Bound::None(Condition::MemberLost);
+    let loss = Bound::None(Condition::DataLoss);
+    let errors = Bound::None(Condition::HubErrors);
+    let failed = Bound::None(Condition::SubscriberFailed);
     [
-        ("no_generator", Bound::Hold(S), None, Severity::Critical),
-        ("generator_changed", Bound::None, None, Severity::Warning),
-        ("flapping", Bound::Count(Some(3)), MINUTES_5, Severity::Error),
-        ("error_ratio", Bound::Share, MINUTES_5, Severity::Error),
-        ("backlog_age", Bound::Age, None, Severity::Error),
-        ("member_lost", Bound::None, None, Severity::Warning),
-        ("redis_down", Bound::Hold(S), None, Severity::Critical),
-        ("data_loss", Bound::None, None, Severity::Critical),
-        ("books_unbalanced", Bound::Hold(S), None, Severity::Critical),
-        ("hub_lag", Bound::Count(None), None, Severity::Warning),
-        ("hub_errors", Bound::None, None, Severity::Warning),
-        ("subscriber_failed", Bound::None, None, Severity::Error),
+        rule(
+            "no_generator > 10s",
+            "no_generator",
+            no_generator,
+            Critical,
+            "nobody generates, although a member could",
+        ),
+        rule(
+            "generator_changed",
+            "generator_changed",
+            changed,
+            Warning,
+            "another member generates",
+        ),
+        over(rule(
+            "flapping > 3 over 5m",
+            "flapping",
+            flapping,
+            Error,
+            "the generator changed more often",
+        )),
+        over(rule(
+            "error_ratio > 0.2 over 5m",
+            "error_ratio",
+            ratio,
+            Error,
+            "a larger share of messages failed",
+        )),
+        rule(
+            "backlog_age > 5m",
+            "backlog_age",
+            age,
+            Error,
+            "a message waits longer, in a lane that is not paused",
+        ),
+        rule("member_lost", "member_lost", lost, Warning, "a member died"),
+        rule(
+            "redis_down > 10s",
+            "redis_down",
+            redis_down,
+            Critical,
+            "this process cannot reach Redis",
+        ),
+        rule("data_loss", "data_loss", loss, Critical, "Redis has lost data"),
+        rule(
+            "books_unbalanced > 10s",
+            "books_unbalanced",
+            books,
+            Critical,
+            "messages are missing, or are there twice",
+        ),
+        rule(
+            "hub_lag > 5000",
+            "hub_lag",
+            lag,
+            Warning,
+            "more events wait for a subscriber of this process",
+        ),
+        rule("hub_errors", "hub_errors", errors, Warning, "a subscriber of this process fails"),
+        rule(
+            "subscriber_failed",
+            "subscriber_failed",
+            failed,
+            Error,
+            "a subscriber of this process was stopped",
+        ),
     ]
 };
 
@@ -153,6 +284,46 @@ fn time(text: &str) -> Option<Duration> {
     number.checked_mul(ms).map(Duration::from_millis)
 }
 
+/// What may stand behind the bound.
+struct Options {
+    over: Option<Duration>,
+    hold: Duration,
+    cooldown: Duration,
+    severity: Severity,
+}
+
+impl Options {
+    fn read<'a>(&mut self, mut words: impl Iterator<Item = &'a str>) -> Result<(), String> {
+        while let Some(word) = words.next() {
+            let mut span = || {
+                let value = words.next().unwrap_or_default();
+                time(value).ok_or(format!("{word} {value:?} is not a time, such as `10s`"))
+            };
+            match word {
+                "hold" => self.hold = span()?,
+                "cooldown" => self.cooldown = span()?,
+                "over" if self.over.is_some() => self.over = Some(span()?),
+                "warning" => self.severity = Severity::Warning,
+                "error" => self.severity = Severity::Error,
+                "critical" => self.severity = Severity::Critical,
+                _ => {
+                    let over = if self.over.is_some() { "over TIME, " } else { "" };
+                    return Err(format!(
+                        "{word:?} is not understood: behind the bound may stand {over}hold TIME, \
+                         cooldown TIME, and warning, error or critical"
+                    ));
+                }
+            }
+        }
+        match self.over {
+            Some(over) if !(WINDOW_MIN..=WINDOW_MAX).contains(&over) => {
+                Err("`over` must be a time from 5s to 1h".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl FromStr for AlertRule {
     type Err = BadRule;
 
@@ -160,9 +331,10 @@ impl FromStr for AlertRule {
         let spaced = text.replace('>', " > ");
         let mut words = spaced.split_whitespace().peekable();
         let name = words.next().unwrap_or_default();
-        let known = RULES.iter().find(|(known, ..)| *known == name);
-        let Some((name, bound, over, severity)) = known.copied() else {
-            let names: Vec<&str> = RULES.iter().map(|(name, ..)| *name).collect();
+        let Some(&Known { name, bound, over, severity, .. }) =
+            RULES.iter().find(|known| known.name == name)
+        else {
+            let names: Vec<&str> = RULES.iter().map(|known| known.name).collect();
             return Err(BadRule(format!("there is no rule {name:?}: try {}", names.join(", "))));
         };
         let bad = |what: String| BadRule(format!("{name}: {what}"));
@@ -170,77 +342,16 @@ impl FromStr for AlertRule {
             Some(_) => Some(words.next().ok_or_else(|| bad("a value must follow `>`".into()))?),
             None => None,
         };
-        let (mut over, mut severity) = (over, severity);
-        let (mut hold, mut cooldown) = (Duration::ZERO, Duration::ZERO);
-        while let Some(word) = words.next() {
-            let mut span = || {
-                let value = words.next().unwrap_or_default();
-                time(value)
-                    .ok_or_else(|| bad(format!("{word} {value:?} is not a time, such as `10s`")))
-            };
-            match word {
-                "hold" => hold = span()?,
-                "cooldown" => cooldown = span()?,
-                "over" if over.is_some() => over = Some(span()?),
-                "warning" => severity = Severity::Warning,
-                "error" => severity = Severity::Error,
-                "critical" => severity = Severity::Critical,
-                _ => {
-                    let over = if over.is_some() { "over TIME, " } else { "" };
-                    return Err(bad(format!(
-                        "{word:?} is not understood: behind the bound may stand {over}hold TIME, \
-                         cooldown TIME, and warning, error or critical"
-                    )));
-                }
-            }
-        }
-        let as_time = |value: &str| {
-            time(value).ok_or_else(|| bad(format!("{value:?} is not a time, such as `10s`")))
-        };
-        let as_count = |value: &str| {
-            let count = value.parse::<u64>();
-            count.map_err(|_| bad(format!("{value:?} is not a whole number")))
-        };
-        let over = over.unwrap_or_default();
-        let condition = match (bound, value) {
-            (Bound::None, Some(_)) => return Err(bad("it has no bound: leave out the `>`".into())),
-            (Bound::Hold(usual), value) => {
-                hold = hold.max(value.map(as_time).transpose()?.unwrap_or(usual));
-                match name {
-                    "no_generator" => Condition::NoGenerator,
-                    "redis_down" => Condition::RedisDown,
-                    _ => Condition::BooksUnbalanced,
-                }
-            }
-            (Bound::Age, Some(value)) => Condition::BacklogAge(as_time(value)?),
-            (Bound::Share, Some(value)) => match value.parse::<f64>() {
-                Ok(share) if (0.0..1.0).contains(&share) => Condition::ErrorRatio(share, over),
-                _ => return Err(bad(format!("{value:?} is not a share, such as `0.2`"))),
-            },
-            (Bound::Count(usual), value) => {
-                let count = value.map(as_count).transpose()?.or(usual);
-                let count = count.ok_or_else(|| bad("say how many: `hub_lag > 5000`".into()))?;
-                if name == "flapping" {
-                    Condition::Flapping(count, over)
-                } else {
-                    Condition::HubLag(count)
-                }
-            }
-            (Bound::Age, None) => return Err(bad("say how old: `backlog_age > 5m`".into())),
-            (Bound::Share, None) => return Err(bad("say how many: `error_ratio > 0.2`".into())),
-            (Bound::None, None) => match name {
-                "generator_changed" => Condition::GeneratorChanged,
-                "member_lost" => Condition::MemberLost,
-                "data_loss" => Condition::DataLoss,
-                "hub_errors" => Condition::HubErrors,
-                _ => Condition::SubscriberFailed,
-            },
-        };
+        let (hold, cooldown) = (Duration::ZERO, Duration::ZERO);
+        let mut options = Options { over, hold, cooldown, severity };
+        options.read(words).map_err(bad)?;
+        let Options { over, hold, cooldown, severity } = options;
+        let (condition, lasts) = bound.read(value, over.unwrap_or_default()).map_err(bad)?;
         let text = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
         if text.len() > 200 {
             return Err(bad("it is longer than 200 bytes".into()));
         }
-        Ok(AlertRule { condition, hold, cooldown, severity, name, text })
+        Ok(AlertRule { condition, hold: hold.max(lasts), cooldown, severity, name, text })
     }
 }
 
@@ -275,14 +386,8 @@ mod tests {
         assert_eq!(rule("flapping").condition, Condition::Flapping(3, s(300)));
         assert_eq!(rule("hub_lag > 7").condition, Condition::HubLag(7));
         assert_eq!(AlertRule::defaults().len(), 7);
-        for (name, bound, ..) in RULES {
-            let value = match bound {
-                Bound::Age => " > 1s",
-                Bound::Share => " > 0.1",
-                Bound::Count(None) => " > 1",
-                _ => "",
-            };
-            assert_eq!(rule(&format!("{name}{value}")).name(), name);
+        for known in RULES {
+            assert_eq!(rule(known.example).name(), known.name);
         }
     }
 
@@ -301,6 +406,8 @@ mod tests {
             ("hub_lag > many", "whole number"),
             ("data_loss over 5m", "not understood"),
             ("data_loss hold", "not a time"),
+            ("error_ratio > 0.1 over 2h", "from 5s to 1h"),
+            ("flapping over 1s", "from 5s to 1h"),
             ("data_loss loudly", "critical"),
         ] {
             let error = text.parse::<AlertRule>().expect_err(text).to_string();

@@ -26,20 +26,26 @@ pub(super) type Then = Box<dyn FnOnce(bool) + std::marker::Send>;
 pub(super) struct Sink {
     pub(super) name: String,
     queue: mpsc::Sender<(Alert, Then)>,
+    meter: Arc<Meter>,
     task: JoinHandle<()>,
 }
 
 impl Sink {
     pub(super) fn start(name: String, channel: Box<dyn Send>, meter: Arc<Meter>) -> Sink {
         let (queue, received) = mpsc::channel(WAITING_MAX);
-        let task =
-            tokio::spawn(serve(name.clone(), Arc::new(Mutex::new(channel)), received, meter));
-        Sink { name, queue, task }
+        let task = tokio::spawn(serve(
+            name.clone(),
+            Arc::new(Mutex::new(channel)),
+            received,
+            meter.clone(),
+        ));
+        Sink { name, queue, meter, task }
     }
 
     /// Tells an alert, sometime. If too many wait, `then` learns it at once.
     pub(super) fn tell(&self, alert: Alert, then: Then) {
         if let Err(error) = self.queue.try_send((alert, then)) {
+            self.meter.alert(&self.name, "dropped");
             let (_, then) = error.into_inner();
             then(false);
         }
@@ -62,9 +68,10 @@ async fn serve(
         let mut told = false;
         for attempt in 0..TRIES {
             if attempt > 0 {
-                tokio::time::sleep(jittered(PAUSE * 2u32.pow(attempt))).await;
+                tokio::time::sleep(jittered(PAUSE * 2u32.pow(attempt - 1))).await;
             }
-            let (channel, alert) = (channel.clone(), alert.clone());
+            let (channel, mut alert) = (channel.clone(), alert.clone());
+            alert.is_repeat |= attempt > 0; // who knows what became of the try before
             let sent = tokio::task::spawn_blocking(move || {
                 channel.lock().unwrap_or_else(PoisonError::into_inner).send(&alert)
             });
@@ -79,6 +86,9 @@ async fn serve(
                     tracing::warn!(sink = name, %error, "an alert was not sent");
                 }
             }
+        }
+        if !told {
+            meter.alert(&name, "dropped");
         }
         then(told);
     }

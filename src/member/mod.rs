@@ -15,12 +15,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::alerts::Parts;
 use crate::duties::adopt_all;
 use crate::feed::{MessageRecord, message_topic};
 use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::membership::{AskError, Session};
+use crate::meter::Meter;
 use crate::metrics::{KnownNumbers, MetricsSource};
 use crate::notice::{Board, Notice, Notices, Relay};
 use crate::queue::{PutBack, disown_strays};
@@ -66,6 +66,14 @@ pub struct Member {
     task: JoinHandle<()>,
 }
 
+/// What a service beside the stages needs of a member.
+pub(crate) struct MemberParts {
+    pub(crate) fleet: Fleet,
+    pub(crate) sessions: watch::Receiver<Option<Arc<Session>>>,
+    pub(crate) hub: Arc<OnceLock<EventHub>>,
+    pub(crate) meter: Arc<Meter>,
+}
+
 impl Member {
     /// The fleet it is a member of, over the member's own connections.
     pub fn fleet(&self) -> &Fleet {
@@ -105,9 +113,9 @@ impl Member {
         }
     }
 
-    /// What alerts need of this member.
-    pub(crate) fn parts(&self) -> Parts {
-        Parts {
+    /// What a service beside the stages needs of this member.
+    pub(crate) fn parts(&self) -> MemberParts {
+        MemberParts {
             fleet: self.fleet.clone(),
             sessions: self.sessions.clone(),
             hub: self.hub.clone(),

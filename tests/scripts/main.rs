@@ -2,6 +2,7 @@
 //! reply, late copies, refusals; and that each rule is needed: switched off, its test fails.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod alerts; // one member judges, each sink is told once
 mod bounds; // how long Redis is busy with one call, and how many bytes it moves
 mod bystanders; // senders and takers in the random schedule
 mod contest; // locks at random, checked after every step

@@ -130,7 +130,9 @@ impl Story<'_> {
 }
 
 /// Scripts whose repeats and late copies are another test's story.
-const ELSEWHERE: [(&str, &str); 23] = [
+const ELSEWHERE: [(&str, &str); 25] = [
+    ("alert_step", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
+    ("alert_told", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("note", "notices::a_repeated_note_is_one_entry"),
     ("control_set", "jobs::a_late_order_is_not_followed"),
     ("send", "sending::a_repeated_batch_is_added_once"),

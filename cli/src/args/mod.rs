@@ -32,7 +32,7 @@ pub(crate) use send::{Empty, SendArgs, SendLane};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 pub(crate) use verify::{PartArgs, VerifyArgs};
-pub(crate) use watch::{ArchiveArgs, HistoryArgs};
+pub(crate) use watch::{AlertArgs, ArchiveArgs, HistoryArgs, LIST, NotifyCommand, SinkArgs};
 
 use crate::exit::{Failure, USAGE};
 
@@ -231,6 +231,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Try out the sinks of alerts, and show the rules
+    #[command(subcommand)]
+    Notify(NotifyCommand),
     /// Events across the fleet: set, clear, show and wait for a named event
     #[command(subcommand)]
     Event(EventCommand),

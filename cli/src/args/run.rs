@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::{ArchiveArgs, LogFileArgs, values};
+use super::{AlertArgs, ArchiveArgs, LogFileArgs, values};
 use crate::builtin::WorkTime;
 
 /// Settings of a member.
@@ -57,6 +57,9 @@ pub(crate) struct ProcessArgs {
 
     #[command(flatten)]
     pub(crate) archive: ArchiveArgs,
+
+    #[command(flatten)]
+    pub(crate) alerts: AlertArgs,
 }
 
 /// Settings of a fleet in one terminal.

@@ -1,6 +1,10 @@
 //! The options of commands that watch a fleet.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+use artel::AlertRule;
+use clap::Subcommand;
 
 use super::values;
 use crate::archive::ArchivePlace;
@@ -24,6 +28,53 @@ pub(crate) struct ArchiveArgs {
     /// Remove records that are older than this
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "30d")]
     pub(crate) archive_age: Duration,
+}
+
+/// When to tell whom about trouble.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct AlertArgs {
+    /// Send an alert when this rule holds, such as "no_generator > 10s" or "error_ratio > 0.2 over 5m
+    /// hold 1m cooldown 30m critical"; may be given more than once. In the file it is a list, in the
+    /// variable one rule per line [default: the rules that `artel notify rules` marks]
+    #[arg(long = "alert", value_name = "RULE", value_delimiter = LIST)]
+    pub(crate) rules: Vec<AlertRule>,
+
+    #[command(flatten)]
+    pub(crate) to: SinkArgs,
+}
+
+/// Separates the values of an option that is a list in the settings file.
+pub(crate) const LIST: char = '\n';
+
+/// Who is told.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct SinkArgs {
+    /// Send alerts to: log, command:CMD (JSON on its stdin), webhook:URL, slack:URL, or
+    /// mail:smtps://USER:PASSWORD@HOST?from=ADDRESS&to=ADDRESS; may be given more than once. An address
+    /// with a secret belongs into the file [default: log, if there is an --alert]
+    #[arg(long = "alert-to", value_name = "SINK", value_delimiter = LIST)]
+    pub(crate) sinks: Vec<String>,
+
+    /// Read the secret that signs webhooks from this file, instead of from ARTEL_ALERT_SECRET
+    #[arg(long, value_name = "FILE")]
+    pub(crate) alert_secret_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum NotifyCommand {
+    /// Send a test alert to one sink, or to all that the settings name; exit code 1 if one fails
+    Test {
+        /// The sink: as in --alert-to, or its name, such as webhook or mail-2
+        sink: Option<String>,
+        #[command(flatten)]
+        to: SinkArgs,
+    },
+    /// Print the rules that there are, and what they mean
+    Rules {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Which entries of the common log to show.

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 
 use artel::{Address, Fleet};
 
-use crate::args::{Command, ConfigCommand, Global};
+use crate::alerts;
+use crate::args::{Command, ConfigCommand, Global, LIST};
 use crate::exit::{FAILURE, Failure, OK};
-use crate::layers::{self, FILE, Origin, Setting};
+use crate::file::{self, FILE};
+use crate::layers::{self, Origin, Setting};
 use crate::{commands, printer};
 
 /// Runs the command. `told` are the settings of a member that the command line names.
@@ -45,6 +47,14 @@ fn show(origin: bool, told: &[OsString]) -> Result<u8, Failure> {
 
 /// A value as TOML, without its password.
 fn written(name: &str, value: &str) -> String {
+    if let "alert" | "alert-to" = name {
+        let shown = |value: &str| match name {
+            "alert-to" => format!("{:?}", alerts::without_secrets(value)),
+            _ => format!("{value:?}"),
+        };
+        let values: Vec<String> = value.split(LIST).map(shown).collect();
+        return format!("[{}]", values.join(", "));
+    }
     // The library shows an address without its password. If it cannot parse the value, the value
     // might be just a password, so it is not shown. An address without these characters has no
     // password.
@@ -61,15 +71,16 @@ fn written(name: &str, value: &str) -> String {
 
 /// Checks one settings file by itself.
 fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
-    let (path, text) = match layers::file_in_use(file.or(global.config.as_ref()))? {
+    let (path, text) = match file::in_use(file.or(global.config.as_ref()))? {
         Some(found) => found,
-        None => (PathBuf::from(FILE), layers::file_text(Path::new(FILE))?), // fails: no such file
+        None => (PathBuf::from(FILE), file::text(Path::new(FILE))?), // fails: no such file
     };
     let args = layers::read_file(&path, &text)?;
     let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
     if let Command::Run(run) = args.action()? {
         let start = commands::run::Start::of_run(&run);
         start.parts()?;
+        alerts::alerts(&run.process.alerts)?;
         let redis = redis.unwrap_or_else(|| "redis://127.0.0.1".to_owned());
         start.config().validate()?;
         Fleet::open(redis, &fleet)?;

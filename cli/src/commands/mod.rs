@@ -13,6 +13,7 @@ pub(crate) mod fleets;
 pub(crate) mod history;
 pub(crate) mod lock;
 pub(crate) mod notice_log;
+pub(crate) mod notify;
 pub(crate) mod orders;
 pub(crate) mod pages;
 pub(crate) mod run;

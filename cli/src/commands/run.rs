@@ -141,7 +141,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         Some(address) => Some(http::listen(address).await?),
         None => None,
     };
-    let watchers = Watchers::open(start.process, &global.fleet)?;
+    let mut watchers = Watchers::open(start.process, &global.fleet)?;
     let talkers = match &worker {
         Worker::Lines(lines) => Some(lines.clone()),
         _ => None,
@@ -154,6 +154,7 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     let http_over = CancellationToken::new();
     let served = listening.map(|port| http::serve(port, token, &member, http_over.clone()));
     let _supervised = Supervised::start(&member);
+    watchers.start(&member)?;
     let teller = tokio::spawn(log_notices(member.notices(), config.label.clone()));
     if let Some(remark) = start.remark() {
         tracing::warn!("{remark}");
@@ -171,8 +172,13 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         }
     }
     supervisor::stopping();
-    member.stop();
-    if let Err(code) = signals.unless(member.stopped()).await {
+    let left = async {
+        // First: once the member has left, another one would tell again what this one is telling.
+        watchers.stop().await;
+        member.stop();
+        member.stopped().await;
+    };
+    if let Err(code) = signals.unless(left).await {
         external::end_all();
         return Ok(code);
     }

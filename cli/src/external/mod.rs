@@ -9,6 +9,7 @@
 mod answer;
 mod exec;
 mod lines;
+mod once;
 mod pace;
 mod process;
 mod source;

@@ -12,13 +12,9 @@ use std::sync::Arc;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 
-use crate::exit::{FAILURE, Failure, USAGE};
-use crate::file;
-use crate::variables::{self, HTTP_TOKEN};
-
-const TOKEN_BYTES_MIN: usize = 16;
-/// A larger file cannot be a token file.
-const FILE_BYTES_MAX: usize = 4096;
+use crate::exit::Failure;
+use crate::secret;
+use crate::variables::HTTP_TOKEN;
 
 /// The secret that a client needs for everything but probes.
 #[derive(Clone)]
@@ -27,36 +23,8 @@ pub(crate) struct Token(Arc<str>);
 impl Token {
     /// The token of this process: in `ARTEL_HTTP_TOKEN`, or in a file.
     pub(crate) fn of_this_process(file: Option<&Path>) -> Result<Option<Token>, Failure> {
-        let said = variables::get(HTTP_TOKEN);
-        let (token, place) = match (said, file) {
-            (Some(_), Some(_)) => {
-                let error = format!("{HTTP_TOKEN} and --http-token-file cannot be used together");
-                return Err(Failure::new(USAGE, error).hint("use only one of them for the token"));
-            }
-            (Some(token), None) => (token.into_encoded_bytes(), HTTP_TOKEN.to_owned()),
-            (None, Some(path)) => {
-                let read = file::read(path).map_err(|error| {
-                    Failure::new(FAILURE, format!("cannot read {}: {error}", path.display()))
-                        .hint("is the path right, and may this user read it?")
-                })?;
-                (read.trim_ascii().to_vec(), path.display().to_string())
-            }
-            (None, None) => return Ok(None),
-        };
-        let printable = token.iter().all(u8::is_ascii_graphic);
-        match String::from_utf8(token) {
-            Ok(token) if printable && (TOKEN_BYTES_MIN..=FILE_BYTES_MAX).contains(&token.len()) => {
-                Ok(Some(Token(token.into())))
-            }
-            _ => Err(Failure::new(
-                USAGE,
-                format!(
-                    "the token in {place} must have at least {TOKEN_BYTES_MIN} bytes, letters, \
-                     digits and signs only"
-                ),
-            )
-            .hint("`openssl rand -hex 16` makes a good one")),
-        }
+        let token = secret::read("token", HTTP_TOKEN, "--http-token-file", file)?;
+        Ok(token.map(|token| Token(token.into())))
     }
 
     /// Do these headers carry the token? The comparison takes as long for a wrong token as for the

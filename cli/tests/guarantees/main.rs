@@ -4,6 +4,7 @@
 //! are full and times are asserted, too.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod alerts; // told once, whoever dies
 mod archive; // what a member keeps on its disk
 mod connections; // TLS, ACL, unix sockets
 mod errors; // taken once, never lost

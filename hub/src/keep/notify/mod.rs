@@ -109,7 +109,7 @@ pub struct Alert {
     /// It is over: what it is about has ended.
     #[serde(default)]
     pub is_resolved: bool,
-    /// It may have been sent before, by a process that died while it sent it.
+    /// It may have been sent before: its sender died meanwhile, or got no answer.
     #[serde(default)]
     pub is_repeat: bool,
     /// When it happened, in milliseconds since 1970.

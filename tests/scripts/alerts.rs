@@ -1,0 +1,386 @@
+//! Alerts: one member judges, and each sink is told once, whoever dies and whichever reply is lost.
+
+use std::collections::BTreeMap;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::lab::{Answer, Lab, Late, on_each_server, proves};
+
+/// What a member must tell, as the script answers it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Claim {
+    sink: String,
+    rule: String,
+    what: String,
+    episode: String,
+    is_repeat: bool,
+    text: String,
+}
+
+fn claims(answer: &Answer) -> Vec<Claim> {
+    assert_eq!(answer.tag(), "ok", "{answer:?}");
+    let parts = answer.0[2..].chunks(6);
+    parts
+        .map(|part| Claim {
+            sink: part[0].clone(),
+            rule: part[1].clone(),
+            what: part[2].clone(),
+            episode: part[3].clone(),
+            is_repeat: part[4] == "1",
+            text: part[5].clone(),
+        })
+        .collect()
+}
+
+/// A rule as a step names it: its name, its kind, verdict, hold, cooldown, text.
+type Rule<'a> = [&'a str; 6];
+
+fn backlog(verdict: &str) -> Rule<'_> {
+    ["backlog", "c", verdict, "0", "0", if verdict == "1" { "it waits" } else { "it is gone" }]
+}
+
+fn lost<'a>(who: &'a str) -> Rule<'a> {
+    ["lost", "e", if who.is_empty() { "0" } else { "1" }, "0", "0", who]
+}
+
+impl Lab {
+    fn step_call(
+        &self,
+        (me, speaks): (&str, bool),
+        (cursor, next): (&str, &str),
+        sinks: &[&str],
+        busy: &[String],
+        rules: &[Rule<'_>],
+    ) -> Late {
+        let (count, of_busy) = (sinks.len().to_string(), busy.len().to_string());
+        let mut args = vec![me, if speaks { "1" } else { "0" }, cursor, next, &count];
+        args.extend(sinks);
+        args.push(&of_busy);
+        args.extend(busy.iter().map(String::as_str));
+        args.extend(rules.iter().flatten());
+        self.late("alert_step", &["members", "alerts"], &args)
+    }
+
+    /// One step of this member, which knows how far the log was read.
+    fn step(&mut self, me: &str, busy: &[String], rules: &[Rule<'_>]) -> Vec<Claim> {
+        let cursor = self.cursor();
+        let call = self.step_call((me, true), (&cursor, &cursor), &["mail"], busy, rules);
+        claims(&self.send(&call))
+    }
+
+    fn cursor(&mut self) -> String {
+        let alerts = self.key("alerts");
+        self.redis::<Option<String>>(&["HGET", &alerts, "cursor"]).unwrap_or_default()
+    }
+
+    fn told_call(&self, me: &str, claim: &Claim, told: bool) -> Late {
+        let told = if told { "1" } else { "0" };
+        let args = [me, &claim.sink, &claim.rule, &claim.what, &claim.episode, told];
+        self.late("alert_told", &["alerts"], &args)
+    }
+
+    fn told(&mut self, me: &str, claim: &Claim) {
+        let call = self.told_call(me, claim, true);
+        assert_eq!(self.send(&call), "ok");
+    }
+}
+
+fn whats(claims: &[Claim]) -> Vec<(&str, bool)> {
+    claims.iter().map(|claim| (&*claim.what, claim.is_repeat)).collect()
+}
+
+#[test]
+fn a_condition_is_told_once_and_its_end_once() {
+    on_each_server(|lab| {
+        lab.join("a");
+        assert!(lab.step("a", &[], &[backlog("0")]).is_empty());
+        let fired = lab.step("a", &[], &[backlog("1")]);
+        assert_eq!(whats(&fired), [("firing", false)]);
+        assert_eq!(fired[0].text, "it waits");
+        let busy = ["mail:backlog".to_owned()];
+        assert!(lab.step("a", &busy, &[backlog("1")]).is_empty(), "it is being told");
+        assert!(lab.step("a", &busy, &[backlog("0")]).is_empty(), "its end waits");
+        lab.told("a", &fired[0]);
+        let over = lab.step("a", &[], &[backlog("?")]);
+        assert_eq!(whats(&over), [("resolved", false)]);
+        assert_eq!(over[0].text, "it is gone");
+        lab.told("a", &over[0]);
+        assert!(lab.step("a", &[], &[backlog("0")]).is_empty());
+        assert_eq!(whats(&lab.step("a", &[], &[backlog("1")])), [("firing", false)]);
+    });
+}
+
+#[test]
+fn what_is_not_known_changes_nothing() {
+    on_each_server(|lab| {
+        lab.join("a");
+        let fired = lab.step("a", &[], &[backlog("1")]);
+        lab.told("a", &fired[0]);
+        lab.join("b");
+        assert!(lab.step("b", &[], &[backlog("?")]).is_empty());
+        assert_eq!(whats(&lab.step("b", &[], &[backlog("0")])), [("resolved", false)]);
+    });
+}
+
+#[test]
+fn a_hold_and_a_cooldown_are_kept() {
+    on_each_server(|lab| {
+        lab.join("a");
+        let slow = |verdict| ["slow", "c", verdict, "3600000", "0", "x"];
+        assert!(lab.step("a", &[], &[slow("1")]).is_empty());
+        assert!(lab.step("a", &[], &[slow("1")]).is_empty());
+        let cool = |verdict| ["cool", "c", verdict, "0", "3600000", "x"];
+        let fired = lab.step("a", &[], &[cool("1")]);
+        lab.told("a", &fired[0]);
+        let over = lab.step("a", &[], &[cool("0")]);
+        lab.told("a", &over[0]);
+        assert!(lab.step("a", &[], &[cool("1")]).is_empty(), "not so soon");
+    });
+}
+
+/// A sender died: what it was telling is told again, and marked. What it had told is not.
+fn is_told_again(lab: &mut Lab) -> bool {
+    ["a", "b"].iter().for_each(|id| {
+        lab.join(id);
+    });
+    let fired = lab.step("a", &[], &[backlog("1")]);
+    assert_eq!(whats(&fired), [("firing", false)]);
+    let patient = lab.step("b", &[], &[backlog("1")]).is_empty();
+    lab.reap("a");
+    let again = lab.step("b", &[], &[backlog("1")]);
+    let marked = whats(&again) == [("firing", true)];
+    let late = lab.told_call("a", &fired[0], true);
+    let refused = lab.send(&late) == "moved";
+    lab.told("b", again.first().unwrap_or(&fired[0]));
+    lab.join("c");
+    patient && marked && refused && lab.step("c", &[], &[backlog("1")]).is_empty()
+}
+
+#[test]
+fn what_a_dead_member_was_telling_is_told_again_and_marked() {
+    on_each_server(|lab| assert!(is_told_again(lab)));
+    proves("alert_step", "or who ~= me and deadline_of(KEYS[1], who)", "", is_told_again);
+    proves("alert_step", "or who ~= me and deadline_of(KEYS[1], who)", "or who ~= me", |lab| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| is_told_again(lab)))
+            .unwrap_or(false)
+    });
+}
+
+/// A reply is lost: the repeat is refused, nothing is judged twice, and what was claimed is told by the next step.
+#[test]
+fn a_step_whose_reply_is_lost_is_not_taken_twice() {
+    on_each_server(|lab| {
+        lab.join("a");
+        let call = lab.step_call(("a", true), ("", "5-0"), &["mail"], &[], &[lost("b died")]);
+        let first = claims(&lab.send(&call));
+        let again = lab.send(&call);
+        assert_eq!((again.tag(), again.at(1)), ("moved", "5-0"));
+        let next = lab.step("a", &[], &[lost("")]);
+        assert_eq!(next.len(), 1);
+        assert_eq!((&next[0].what, &next[0].text), (&first[0].what, &first[0].text));
+        assert!(next[0].is_repeat, "nobody knows whether the first one was told");
+        let told = lab.told_call("a", &next[0], true);
+        assert_eq!(lab.send(&told), "ok");
+        assert_eq!(lab.send(&told), "moved", "a repeat changes nothing");
+        let given_up = lab.told_call("a", &next[0], false);
+        assert_eq!(lab.send(&given_up), "moved", "and a late copy neither");
+        assert!(lab.step("a", &[], &[lost("")]).is_empty());
+    });
+}
+
+#[test]
+fn one_member_judges() {
+    on_each_server(|lab| {
+        ["a", "b"].iter().for_each(|id| {
+            lab.join(id);
+        });
+        let step = |lab: &Lab, me: &str, speaks, cursor: &str| {
+            lab.step_call((me, speaks), (cursor, "7-0"), &["mail"], &[], &[])
+        };
+        let call = step(lab, "a", false, "");
+        assert_eq!(lab.send(&call), "ok");
+        let call = step(lab, "b", false, "7-0");
+        assert_eq!(lab.send(&call), "held");
+        let call = step(lab, "b", true, "7-0");
+        assert_eq!(lab.send(&call), "ok", "it speaks for the fleet");
+        let call = step(lab, "a", false, "7-0");
+        assert_eq!(lab.send(&call), "held");
+        lab.reap("b");
+        assert_eq!(lab.send(&call), "ok", "the other one is dead");
+        let call = step(lab, "b", true, "7-0");
+        assert_eq!(lab.send(&call), "gone");
+    });
+}
+
+#[test]
+fn events_that_happen_while_one_is_told_are_told_together() {
+    on_each_server(|lab| {
+        ["a", "b"].iter().for_each(|id| {
+            lab.join(id);
+        });
+        let first = lab.step("a", &[], &[lost("x died")]);
+        let busy = ["mail:lost".to_owned()];
+        assert!(lab.step("a", &busy, &[lost("y died")]).is_empty());
+        assert!(lab.step("a", &busy, &[lost("z died")]).is_empty());
+        lab.reap("a");
+        let rest = lab.step("b", &[], &[lost("")]);
+        assert_eq!(whats(&rest), [("firing", true)], "the first may have been told");
+        assert_eq!(rest[0].text, "x died; y died; z died");
+        assert_ne!(rest[0].episode, first[0].episode);
+        lab.told("b", &rest[0]);
+        assert!(lab.step("b", &[], &[lost("")]).is_empty());
+    });
+}
+
+/// Members that judge, tell, die and lose replies, at random. Whatever happens: a sink is told each episode before the next
+/// one, never twice without a mark, and in the end nothing is left out.
+fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Result<(), String> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut named = 0;
+    let mut living: Vec<String> = Vec::new();
+    let mut open: Vec<(String, Claim)> = Vec::new(); // who tells what now
+    let mut told: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new(); // by sink: what reached it
+    let mut happened = Vec::new();
+    let mut holds = false;
+    let busy = |open: &[(String, Claim)], me: &str| -> Vec<String> {
+        let mine = open.iter().filter(|(who, _)| who == me);
+        mine.map(|(_, claim)| format!("{}:{}", claim.sink, claim.rule)).collect()
+    };
+    for step in 0..steps + 40 {
+        let is_end = step >= steps;
+        if living.len() < 2 {
+            named += 1;
+            let id = format!("m{named}");
+            lab.join(&id);
+            living.push(id);
+        }
+        match random.random_range(0..100) {
+            0..10 if !is_end => {
+                let at = random.random_range(0..living.len());
+                let dead = living.remove(at);
+                lab.reap(&dead);
+                // What it was sending reached the sink, or not.
+                for (_, claim) in open.extract_if(.., |(who, _)| *who == dead) {
+                    if random.random_bool(0.5) {
+                        told.entry(claim.sink.clone())
+                            .or_default()
+                            .push((claim.what + &claim.text, claim.is_repeat));
+                    }
+                }
+            }
+            10..50 => {
+                let Some(at) = (!open.is_empty()).then(|| random.random_range(0..open.len()))
+                else {
+                    continue;
+                };
+                let (who, claim) = open.remove(at);
+                let arrived = is_end || random.random_bool(0.8);
+                let call = lab.told_call(&who, &claim, arrived);
+                if arrived {
+                    told.entry(claim.sink.clone())
+                        .or_default()
+                        .push((claim.what + &claim.text, claim.is_repeat));
+                }
+                if lab.send(&call) != "ok" {
+                    return Err(format!("{who} told what somebody else was telling"));
+                }
+            }
+            _ => {
+                let me = living[random.random_range(0..living.len())].clone();
+                if !is_end && random.random_bool(0.3) {
+                    holds = !holds;
+                }
+                let event = match !is_end && random.random_bool(0.3) {
+                    true => format!("<{step}>"),
+                    false => String::new(),
+                };
+                let verdict = if is_end {
+                    "0"
+                } else if holds {
+                    "1"
+                } else {
+                    "0"
+                };
+                let cursor = lab.cursor();
+                let next = if event.is_empty() { cursor.clone() } else { format!("{step}-0") };
+                let rules = [backlog(verdict), lost(&event)];
+                let call = lab.step_call(
+                    (&me, true),
+                    (&cursor, &next),
+                    &["mail", "hook"],
+                    &busy(&open, &me),
+                    &rules,
+                );
+                let answer = lab.send(&call);
+                if !event.is_empty() {
+                    happened.push(event.clone());
+                }
+                // A lost reply: nothing of it is told now.
+                if !is_end && random.random_bool(0.1) {
+                    continue;
+                }
+                for claim in claims(&answer) {
+                    let same = |(_, other): &(String, Claim)| {
+                        (&other.sink, &other.rule) == (&claim.sink, &claim.rule)
+                    };
+                    if open.iter().any(same) {
+                        return Err(format!("two tell {} to {}", claim.rule, claim.sink));
+                    }
+                    open.push((me.clone(), claim));
+                }
+            }
+        }
+    }
+    for (sink, told) in &told {
+        for event in &happened {
+            let mut about = told.iter().filter(|(text, _)| text.contains(event.as_str()));
+            if about.next().is_none() {
+                return Err(format!("{sink} was not told {event}"));
+            }
+            if about.any(|(_, is_repeat)| !is_repeat) {
+                return Err(format!("{sink} was told {event} twice, without a mark"));
+            }
+        }
+        let states: Vec<&(String, bool)> =
+            told.iter().filter(|(text, _)| text.contains("it ")).collect();
+        for pair in states.windows(2) {
+            if pair[0].0 == pair[1].0 && !pair[1].1 {
+                return Err(format!("{sink} was told {:?} twice, without a mark", pair[1].0));
+            }
+        }
+        if states.last().is_some_and(|(text, _)| text.starts_with("firing")) {
+            return Err(format!("{sink} believes that it still fires"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_is_told_twice_and_nothing_is_left_out_whatever_happens() {
+    on_each_server(|lab| {
+        for seed in 0..20 {
+            let () = lab.redis(&["FLUSHALL"]);
+            if let Err(wrong) = nobody_is_told_twice_at_random(lab, seed, 300) {
+                panic!("seed {seed}: {wrong}");
+            }
+        }
+    });
+    let holds = |lab: &mut Lab| {
+        (100..110).all(|seed| {
+            let () = lab.redis(&["FLUSHALL"]);
+            nobody_is_told_twice_at_random(lab, seed, 200).is_ok()
+        })
+    };
+    for (rule, instead) in [
+        ("who == me and busy[claim] or ", ""),
+        ("what, which, doubtful == what,", "what, which, false,"),
+        ("'firing', episode, doubtful, text)", "'firing', episode, false, text)"),
+        ("redis.call('HEXISTS', KEYS[2], 'telling:' .. claim) == 1", "false"),
+        ("    if state == 'f' then ended, news", "    if false then ended, news"),
+    ] {
+        proves("alert_step", rule, instead, holds);
+    }
+    proves("alert_told", "redis.call('HDEL', KEYS[1], 'telling:'", "local _ = ('telling:'", holds);
+    proves("alert_told", "'|' .. what .. '|' .. of .. '|')", "'|||')", holds);
+}
