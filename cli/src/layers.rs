@@ -23,8 +23,18 @@ use crate::file::{self, Entries};
 use crate::variables::{self, SHARED};
 
 /// Options that are not settings: they make no sense in a file or in the environment.
-const NOT_SETTINGS: [&str; 9] =
-    ["help", "version", "getErrors", "cleanTemp", "temp", "json", "yes", "tethered", "config"];
+const NOT_SETTINGS: [&str; 10] = [
+    "help",
+    "version",
+    "getErrors",
+    "cleanTemp",
+    "temp",
+    "json",
+    "yes",
+    "tethered",
+    "config",
+    "once",
+];
 
 /// Where a value comes from.
 #[derive(Clone, Debug)]

@@ -91,6 +91,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Command::Fleets { json } => commands::fleets::fleets(&look()?, json).await,
         Command::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
         Command::Status(options) => commands::status::status(&look()?, &options).await,
+        Command::Top(options) => commands::top::top(&look()?, &options).await,
         Command::Stats { json } => commands::stats::stats(&look()?, json).await,
         Command::History(options) => match &options.archive {
             Some(place) => commands::history::archived(place, &options),

@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ratatui::crossterm::event::KeyEvent;
 use rustix::event::{PollFd, PollFlags, poll};
+use tokio::sync::mpsc;
 
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
@@ -123,6 +125,59 @@ pub(crate) fn screen() -> Screen {
     let size = size.and_then(|stdout| rustix::termios::tcgetwinsize(stdout).ok());
     let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
     Screen { width, coloured: may_colour(when, stdout.is_terminal()) }
+}
+
+/// The size of the terminal that shows the data: columns and rows.
+pub(crate) fn size() -> Option<(u16, u16)> {
+    let stdout = io::stdout();
+    let size = Some(&stdout).filter(|stdout| stdout.is_terminal());
+    let size = size.and_then(|stdout| rustix::termios::tcgetwinsize(stdout).ok())?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
+}
+
+/// Is there a terminal to draw on and to type at?
+pub(crate) fn has_terminal() -> bool {
+    io::stdout().is_terminal() && io::stdin().is_terminal()
+}
+
+/// The whole screen, until this is dropped; then the terminal is as it was.
+pub(crate) struct FullScreen(ratatui::DefaultTerminal);
+
+/// Takes the whole screen.
+pub(crate) fn full_screen() -> io::Result<FullScreen> {
+    ratatui::try_init().map(FullScreen)
+}
+
+impl FullScreen {
+    pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
+        self.0.draw(draw).map(|_| ())
+    }
+}
+
+impl Drop for FullScreen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// What is typed; `None` if the terminal has another size. Ends when the terminal is gone.
+pub(crate) fn keys() -> mpsc::Receiver<Option<KeyEvent>> {
+    use ratatui::crossterm::event::{Event, KeyEventKind, read};
+    let (tell, keys) = mpsc::channel(64);
+    // Nobody waits for this thread: it ends with the process.
+    std::thread::spawn(move || {
+        while let Ok(event) = read() {
+            let key = match event {
+                Event::Key(key) if key.kind != KeyEventKind::Release => Some(key),
+                Event::Resize(..) => None,
+                _ => continue,
+            };
+            if tell.blocking_send(key).is_err() {
+                return;
+            }
+        }
+    });
+    keys
 }
 
 /// Prints data for a screen. It is harmless already, and may contain our colours.

@@ -8,6 +8,7 @@ mod entry;
 mod note;
 
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 pub use entry::LogEntry;
 pub(crate) use note::{Author, Burst, Note, Thrift};
@@ -15,6 +16,7 @@ pub(crate) use note::{Author, Burst, Note, Thrift};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
+use crate::json_time::since_1970_ms;
 use crate::store::{Call, Reply, StoreError};
 
 /// Entries that are read at once.
@@ -59,6 +61,12 @@ impl History {
     /// The entries behind this one.
     pub(crate) fn from(fleet: &Fleet, after: &str) -> History {
         History { fleet: fleet.clone(), after: after.to_owned(), labels: HashMap::new() }
+    }
+
+    /// Leaves out entries that are older than this, Redis time.
+    pub fn since(mut self, time: SystemTime) -> History {
+        self.after = format!("{}-0", since_1970_ms(time).saturating_sub(1));
+        self
     }
 
     /// The next entries, the oldest first. Nothing if there is no newer one: ask again to follow the log.

@@ -32,7 +32,9 @@ pub(crate) use send::{Empty, SendArgs, SendLane};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 pub(crate) use verify::{PartArgs, VerifyArgs};
-pub(crate) use watch::{AlertArgs, ArchiveArgs, HistoryArgs, LIST, NotifyCommand, SinkArgs};
+pub(crate) use watch::{
+    AlertArgs, ArchiveArgs, HistoryArgs, LIST, NotifyCommand, SinkArgs, TopArgs,
+};
 
 use crate::exit::{Failure, USAGE};
 
@@ -216,6 +218,8 @@ pub(crate) enum Command {
     /// Show the generator, the members and the books; exit code 6 if the fleet has no members, if
     /// nobody leads although a member could, or if messages wait and nobody works
     Status(StatusArgs),
+    /// Show the fleet on one screen, live: generator, members, rates, lanes, failed messages, notices
+    Top(TopArgs),
     /// Ask every member for its role, its counts and its handler times
     Stats {
         /// Print one JSON document

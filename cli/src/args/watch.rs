@@ -60,6 +60,18 @@ pub(crate) struct SinkArgs {
     pub(crate) alert_secret_file: Option<PathBuf>,
 }
 
+/// How to show a fleet on one screen.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TopArgs {
+    /// Print one frame, and exit
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Time between two readings
+    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "1s")]
+    pub(crate) every: Duration,
+}
+
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum NotifyCommand {
     /// Send a test alert to one sink, or to all that the settings name; exit code 1 if one fails

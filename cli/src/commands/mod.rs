@@ -23,5 +23,6 @@ pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod take;
+pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod verify;

@@ -69,7 +69,13 @@ pub(crate) fn books(status: &Status) -> Vec<String> {
     ]
 }
 
-/// What is wrong, and what to try.
+/// What is wrong with this fleet, and what to try.
+pub(crate) fn trouble_of(status: &Status) -> Option<[&'static str; 2]> {
+    // A fleet has a lease as soon as a member has joined it.
+    let is_drained = status.members.iter().any(|member| member.is_drained);
+    status.trouble().map(|trouble| words(trouble, !status.lease.is_zero(), is_drained))
+}
+
 fn words(trouble: Trouble, was_joined: bool, is_drained: bool) -> [&'static str; 2] {
     match trouble {
         Trouble::NoMember if !was_joined => {
@@ -109,10 +115,7 @@ fn page(status: &Status, screen: Screen) -> String {
         }
         None => vec!["generator: none, no member can lead".to_owned()],
     }));
-    if let Some(trouble) = status.trouble() {
-        // A fleet has a lease as soon as a member has joined it.
-        let is_drained = status.members.iter().any(|member| member.is_drained);
-        let [what, hint] = words(trouble, !status.lease.is_zero(), is_drained);
+    if let Some([what, hint]) = trouble_of(status) {
         let trouble = screen.flow(&[format!("trouble: {what}"), hint.to_owned()]);
         let _ = writeln!(text, "{}", screen.trouble(trouble.trim_end()));
     }

@@ -23,5 +23,6 @@ mod sending; // sent once, put back once, no lane starved
 mod signals; // events, locks and numbers of the whole fleet
 mod stops; // graceful: handed over, handed back
 mod times; // what is retried, waits for a time, or comes again and again
+mod top; // the fleet on one screen
 mod up; // a fleet in one terminal, and the private server
 mod workers; // killed, frozen: one outcome each
