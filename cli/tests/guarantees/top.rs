@@ -25,7 +25,12 @@ impl Seat {
         let side = || Stdio::from(pty.slave.try_clone().expect("another handle"));
         command.env("TERM", "xterm-256color").stdin(side()).stdout(side()).stderr(side());
         let child = command.spawn().expect("it runs");
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
+        let screen = vt100::Parser::new(
+            rows.try_into().expect("rows"),
+            columns.try_into().expect("columns"),
+            0,
+        );
+        let screen = Arc::new(Mutex::new(screen));
         let keyboard = std::fs::File::from(pty.master);
         let mut output = keyboard.try_clone().expect("another handle");
         let shown = screen.clone();
