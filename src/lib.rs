@@ -94,6 +94,7 @@ mod sync;
 mod tenure;
 mod term;
 mod timings;
+pub mod trace;
 mod watch;
 mod worker;
 

@@ -66,7 +66,7 @@ const ROOMS: [(&str, &[&str]); 25] = [
     ("lib", &[]),
 ];
 /// What belongs to no stage and may be imported from anywhere.
-const COMMON: [&str; 18] = [
+const COMMON: [&str; 19] = [
     "backoff",
     "cause",
     "clock",
@@ -85,6 +85,7 @@ const COMMON: [&str; 18] = [
     "role",
     "term",
     "timings",
+    "trace",
 ];
 
 /// The crates of this project that have a `src` folder.

@@ -23,6 +23,7 @@ mod signals;
 mod supervisor;
 mod table;
 mod times;
+mod traces;
 mod variables;
 mod watchers;
 
@@ -44,6 +45,7 @@ fn main() -> std::process::ExitCode {
         Err(error) => return printer::report(&Failure::new(exit::FAILURE, error.to_string())),
     };
     let result = runtime.block_on(perform(args, &words));
+    traces::end();
     // Do not wait for tasks that still run: all important output is flushed already.
     runtime.shutdown_background();
     printer::end_log();
@@ -60,12 +62,14 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     // A process of `verify` or `bench` has no log.
     if !matches!(action, Command::VerifyPart(_) | Command::BenchPart(_)) {
         let of_up = matches!(&action, Command::Run(run) if run.tethered);
-        let file = match &action {
-            Command::Run(run) => Some(&run.process.log),
-            Command::Work(work) => Some(&work.process.log),
-            _ => None,
+        let (file, traced) = match &action {
+            Command::Run(run) => (Some(&run.process.log), Some(&run.process.traces)),
+            Command::Work(work) => (Some(&work.process.log), Some(&work.process.traces)),
+            Command::Send(send) => (None, Some(&send.traces)),
+            _ => (None, None),
         };
-        printer::start_log(&global.output, file, of_up)?;
+        let traced = traced.map(|traced| traces::start(traced, &global.fleet)).transpose()?;
+        printer::start_log(&global.output, file, of_up, traced.flatten())?;
         let (file, variables) = layers::remarks();
         if let Some(file) = file {
             tracing::info!("settings are read from {}", file.display());

@@ -13,15 +13,18 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
 use tracing::field::Field;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::{Color, LogFileArgs, LogFormat, OutputArgs};
 use crate::exit::Failure;
 use crate::harmless::{harmless, harmless_json, harmless_lines};
 use crate::log_file::LogFile;
 use crate::table::Screen;
+use crate::traces::Traces;
 
 /// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`. A member of `up` also logs each
 /// sent message that is done.
@@ -29,36 +32,39 @@ pub(crate) fn start_log(
     output: &OutputArgs,
     file: Option<&LogFileArgs>,
     of_up: bool,
+    traces: Option<Traces>,
 ) -> Result<(), Failure> {
     let _ = COLOUR.set(output.color);
     let level = match (output.quiet, output.verbose) {
         (true, _) => "warn",
         (false, 0) if of_up => "info,artel::sent=debug",
         (false, 0) => "info",
-        (false, 1) => "artel=debug,info",
-        (false, _) => "trace",
+        (false, 1) => "artel=debug,info,artel::trace=off",
+        (false, _) => "trace,artel::trace=off",
     };
     let filter = std::env::var("ARTEL_LOG").unwrap_or_else(|_| level.to_owned());
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(level));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let log = tracing_subscriber::fmt::layer().with_target(false);
     let file = file.map(LogFile::start).transpose()?.flatten();
     if let Some(file) = &file {
         let _ = LOG_FILE.set(file.clone());
     }
     let pretty = || debug_fn(field).delimited(" ");
-    match (output.log_format, file) {
+    let log = match (output.log_format, file) {
         (LogFormat::Pretty, None) => {
             let log = log.with_ansi(colour(output.color)).with_writer(io::stderr);
-            log.compact().fmt_fields(pretty()).init();
+            log.compact().fmt_fields(pretty()).boxed()
         }
         (LogFormat::Pretty, Some(file)) => {
             let log = log.with_ansi(false).with_writer(move || file.clone());
-            log.compact().fmt_fields(pretty()).init();
+            log.compact().fmt_fields(pretty()).boxed()
         }
         (LogFormat::Json, file) => {
-            log.json().flatten_event(true).with_writer(move || JsonLog(file.clone())).init();
+            log.json().flatten_event(true).with_writer(move || JsonLog(file.clone())).boxed()
         }
-    }
+    };
+    // The filter is for the log alone: traces have their own.
+    tracing_subscriber::registry().with(log.with_filter(filter)).with(traces).init();
     Ok(())
 }
 

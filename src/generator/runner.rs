@@ -10,16 +10,19 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use super::{Batch, BoxError, DynGenerate, Tick};
 use crate::config::Config;
 use crate::election::Lease;
 use crate::json_time::at_ms;
+use crate::lane::Lane;
 use crate::message::NewMessage;
 use crate::notice::{Board, Notice};
 use crate::panic::panic_text;
 use crate::queue::{Ending, Pusher, TermNumbers, Unpushed, ending_of};
 use crate::store::Store;
+use crate::trace;
 
 /// Ticks that are late by more than this are skipped.
 const CATCH_UP: Duration = Duration::from_secs(1);
@@ -71,14 +74,20 @@ impl Runner {
             let (ticks, next) = ticks_due(Instant::now(), due, interval, self.config.batch_max);
             due = next;
             let making = self.make(lease, &mut at, ticks);
-            let made = tokio::select! {
+            let mut made = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ending::Stopped,
                 () = lease.over.cancelled() => return ending_of(lease),
                 made = making => made,
             };
             lease.session.tenures.lease.note_progress();
-            let pushed = self.pusher.push_all(lease, &mut at.numbers, &made, stop).await;
+            let span = match made.len() {
+                0 => Span::none(),
+                count => trace::send(Lane::Generated.name(), count),
+            };
+            made.carry(&span);
+            let pushed = self.pusher.push_all(lease, &mut at.numbers, &made, stop);
+            let pushed = pushed.instrument(span).await;
             if let Some(ending) = pushed {
                 return ending;
             }

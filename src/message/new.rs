@@ -64,6 +64,12 @@ impl NewMessage {
         self
     }
 
+    /// Has it carry this trace context, unless it carries one already.
+    pub(crate) fn carry(&mut self, traceparent: &str) {
+        let headers = self.headers.get_or_insert_default();
+        headers.traceparent.get_or_insert_with(|| traceparent.into());
+    }
+
     /// Has it wait for this long before it may start, by Redis's clock. At most 366 days.
     ///
     /// ```

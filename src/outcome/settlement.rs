@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::Span;
 
 use crate::backoff::DELAY_MIN;
 use crate::cause::Cause;
@@ -45,6 +46,8 @@ pub(crate) struct Report {
     pub(crate) wait: Option<Duration>,
     /// Its payload, if it is to be told.
     pub(crate) payload: Option<Bytes>,
+    /// The span of its run. It ends with this.
+    pub(crate) span: Option<Box<Span>>,
 }
 
 /// A claim that was used up, and its outcome.

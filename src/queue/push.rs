@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::config::Config;
 use crate::election::Lease;
@@ -21,6 +22,7 @@ use crate::membership::{AskError, End, Patience};
 use crate::message::NewMessage;
 use crate::notice::{Board, Notice};
 use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError};
+use crate::trace;
 
 use super::pack::Numbered;
 
@@ -48,6 +50,13 @@ struct Stated {
 impl Unpushed {
     pub(crate) fn len(&self) -> usize {
         self.messages.len()
+    }
+
+    /// Has the messages carry the context of the span that pushes them, unless they carry one already.
+    pub(crate) fn carry(&mut self, span: &Span) {
+        if let Some(traceparent) = trace::context_of(span) {
+            self.messages.iter_mut().for_each(|message| message.carry(&traceparent));
+        }
     }
 
     /// Adds the messages of a tick, up to `room` messages in all. Messages that keep a state are added

@@ -8,11 +8,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::Error;
 use crate::fleet::{Budget, Fleet};
 use crate::id::MessageId;
 use crate::lane::Lane;
 use crate::message::NewMessage;
+use crate::trace;
 
 use super::pack::is_packed;
 
@@ -170,9 +173,13 @@ impl Sender {
                 format!("is remembered for 1ms to {DEDUP_MAX:?}, not {:?}", self.remember)
             }
             () => {
-                let messages = [message.into()];
+                let mut messages = Cow::from(vec![message.into()]);
                 let budget = self.begin(&messages).await?;
-                let sent = self.send_alone(&messages, Some(key), budget).await;
+                let span = trace::send(self.lane.name(), 1);
+                trace::carry(&span, &mut messages);
+                let sent = self.send_alone(&messages, Some(key), budget).instrument(span.clone());
+                let sent = sent.await;
+                trace::sent(&span, sent.as_ref().ok().map(|sent| &sent.id));
                 return sent.map_err(|error| error.into_error(1, true, budget));
             }
         };
@@ -200,17 +207,23 @@ impl Sender {
     }
 
     /// Adds these messages without a key. Returns the id of the first.
-    async fn send_batch(&self, messages: Cow<'_, [NewMessage]>) -> Result<MessageId, Error> {
+    async fn send_batch(&self, mut messages: Cow<'_, [NewMessage]>) -> Result<MessageId, Error> {
         let budget = self.begin(&messages).await?;
+        let span = trace::send(self.lane.name(), messages.len());
+        trace::carry(&span, &mut messages);
         let count = messages.len();
         let bytes = messages.iter().map(|message| message.payload().len()).sum();
         // What makes a pack by itself gains nothing by travelling with others. What waits for a time may be refused by
         // itself, and then the others must not be.
         let alone = is_packed(count, bytes) || messages.iter().any(NewMessage::is_posted);
         let sent = match alone {
-            true => self.send_alone(&messages, None, budget).await.map(|sent| sent.id),
-            false => self.send_in_line(messages, budget).await,
+            true => {
+                let sent = self.send_alone(&messages, None, budget).instrument(span.clone());
+                sent.await.map(|sent| sent.id)
+            }
+            false => self.send_in_line(messages, budget).instrument(span.clone()).await,
         };
+        trace::sent(&span, sent.as_ref().ok());
         sent.map_err(|error| error.into_error(count, false, budget))
     }
 

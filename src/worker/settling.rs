@@ -14,6 +14,7 @@ use crate::notice::Notice;
 use crate::outcome::{Ended, How, Outcome, Report, Settled, SettledBy};
 use crate::queue::Claim;
 use crate::store::{CALLS, StoreError};
+use crate::trace;
 
 impl Worker {
     pub(super) fn settle(&mut self, claim: Claim, outcome: Outcome, report: Report) {
@@ -50,8 +51,10 @@ impl Worker {
                 let (tally, mut done) = (&self.session.tally, 0);
                 // Messages of one kind usually come together.
                 let mut last: Option<(Option<Box<str>>, Arc<KindMeter>)> = None;
-                for Ended { claim, outcome, report: about } in recorded {
+                for Ended { claim, outcome, report: mut about } in recorded {
+                    let span = about.span.take();
                     if !lost.is_empty() && lost.contains(&block.position(&claim)) {
+                        trace::ended(span, "lost");
                         self.board.publish(Notice::ClaimLost { id: block.id(&claim) });
                         continue;
                     }
@@ -72,6 +75,7 @@ impl Worker {
                         Some(How::Retry(_)) => End::Retried,
                         Some(How::Snooze(_)) => End::Snoozed,
                     };
+                    trace::ended(span, end.name());
                     done += u64::from(end == End::Done);
                     if end == End::Failed {
                         tally.failed.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tracing::{Instrument, Span};
 
 use super::call::handle;
 use super::kinds::{Policies, Routing};
@@ -26,6 +27,7 @@ use crate::message::Message;
 use crate::outcome::{Outcome, Report};
 use crate::panic::drop_quietly;
 use crate::queue::{Claim, Claims};
+use crate::trace;
 
 /// A result that took this long is handed in at once: compared with that, handing it in costs nothing.
 const HAND_IN: Duration = Duration::from_micros(200);
@@ -259,7 +261,7 @@ impl Slot {
                 }
                 trusted = Some(now);
             }
-            let mut payload = None;
+            let (mut payload, mut span) = (None, None);
             let (kind, outcome) = match message {
                 Ok(message) => {
                     // It ends behind the handler, also if that panics or is stopped.
@@ -279,13 +281,16 @@ impl Slot {
                     }
                     let policy = policies.of(message.kind());
                     let kind = message.kind().map(Box::from);
-                    (kind, self.handle(handler, message, policy, now, redis).await)
+                    span = trace::process(&message);
+                    let handling = self.handle(handler, message, policy, now, redis);
+                    let entered = span.as_deref().cloned().unwrap_or_else(Span::none);
+                    (kind, handling.instrument(entered).await)
                 }
                 Err(_) => (None, unreadable()),
             };
             let ended = Instant::now();
             let took = ended.duration_since(now);
-            let report = Report { kind, took, wait, payload };
+            let report = Report { kind, took, wait, payload, span };
             result = self.running.take().map(|claim| Finished { claim, outcome, report });
             (now, count) = (ended, count + 1);
             // It takes longer than planned: others may have the rest.

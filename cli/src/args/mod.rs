@@ -33,7 +33,7 @@ pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
 pub(crate) use values::time;
 pub(crate) use verify::{PartArgs, VerifyArgs};
 pub(crate) use watch::{
-    AlertArgs, ArchiveArgs, HistoryArgs, LIST, NotifyCommand, SinkArgs, TopArgs,
+    AlertArgs, ArchiveArgs, HistoryArgs, LIST, NotifyCommand, SinkArgs, TopArgs, TraceArgs,
 };
 
 use crate::exit::{Failure, USAGE};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::{AlertArgs, ArchiveArgs, LogFileArgs, values};
+use super::{AlertArgs, ArchiveArgs, LogFileArgs, TraceArgs, values};
 use crate::builtin::WorkTime;
 
 /// Settings of a member.
@@ -60,6 +60,9 @@ pub(crate) struct ProcessArgs {
 
     #[command(flatten)]
     pub(crate) alerts: AlertArgs,
+
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
 }
 
 /// Settings of a fleet in one terminal.

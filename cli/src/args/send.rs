@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 
-use super::values;
+use super::{TraceArgs, values};
 
 /// A lane that messages can be sent to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -102,4 +102,7 @@ pub(crate) struct SendArgs {
     /// Print one JSON document per message instead of its id
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
 }

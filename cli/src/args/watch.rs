@@ -89,6 +89,19 @@ pub(crate) enum NotifyCommand {
     },
 }
 
+/// Where traces go.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TraceArgs {
+    /// Send traces of messages, from their sending to their outcome, to this receiver of OTLP over HTTP,
+    /// such as http://localhost:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+
+    /// Share of messages that are traced, from 0 to 1; a message whose sender traced it always is
+    #[arg(long, value_name = "SHARE", value_parser = values::share, default_value = "0.01")]
+    pub(crate) otlp_share: f64,
+}
+
 /// Which entries of the common log to show.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct HistoryArgs {

@@ -157,6 +157,8 @@ fn environment(message: &Message, context: &Context) -> Vec<(&'static str, Strin
         ("ARTEL_MESSAGE_LANE", message.lane().to_string()),
         ("ARTEL_TERM", context.term.map_or_else(String::new, |term| term.to_string())),
     ];
+    let traceparent = artel::trace::traceparent().or(message.traceparent().map(str::to_owned));
+    env.extend(traceparent.map(|traceparent| ("TRACEPARENT", traceparent)));
     env.extend(message.kind().map(|kind| ("ARTEL_MESSAGE_KIND", kind.to_owned())));
     env.extend(message.origin().map(|origin| ("ARTEL_MESSAGE_ORIGIN", origin.to_owned())));
     env

@@ -187,11 +187,12 @@ fn request(message: &Message, context: &Context) -> Vec<u8> {
     let mut request = json!({"v": 1, "id": context.id.as_str(), "attempt": context.attempt,
                              "retry": context.retry, "retries_left": context.retries_left,
                              "lane": message.lane().name()});
+    let traceparent = artel::trace::traceparent().or(message.traceparent().map(str::to_owned));
     let fields = [
         ("term", context.term.map(|term| json!(term.get()))),
         ("kind", message.kind().map(Value::from)),
         ("origin", message.origin().map(Value::from)),
-        ("traceparent", message.traceparent().map(Value::from)),
+        ("traceparent", traceparent.map(Value::from)),
         ("payload", std::str::from_utf8(message.payload()).ok().map(Value::from)),
     ];
     for (name, value) in fields {

@@ -24,5 +24,6 @@ mod signals; // events, locks and numbers of the whole fleet
 mod stops; // graceful: handed over, handed back
 mod times; // what is retried, waits for a time, or comes again and again
 mod top; // the fleet on one screen
+mod traces; // from the sending of a message to its outcome
 mod up; // a fleet in one terminal, and the private server
 mod workers; // killed, frozen: one outcome each
