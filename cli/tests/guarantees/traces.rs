@@ -139,6 +139,9 @@ fn a_receiver_that_is_away_or_hangs_holds_up_nobody() {
         let asked = Instant::now();
         assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
         println!("it ended after {:?}", asked.elapsed());
+        let said = member.stderr();
+        assert!(said.matches("traces are not sent").count() <= 1, "told once: {said}");
+        assert!(said.contains("spans were not sent spans="), "{said}");
         let output = send(&server, &otlp, "x");
         assert!(output.status.success());
     }

@@ -3,7 +3,9 @@
 //! **Invariant:** a receiver that is away, slow or wrong holds up nobody: spans wait in a bounded queue, have a thread of their own
 //! to be sent by, and are dropped when there are too many. The end of the program waits for them only for a moment.
 
-use std::sync::OnceLock;
+mod counted;
+
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use artel::trace::{Propagator, TARGET, set_propagator};
@@ -24,6 +26,7 @@ use tracing_subscriber::{Layer, Registry};
 use crate::args::TraceArgs;
 use crate::exit::{Failure, USAGE};
 use crate::layers;
+use counted::{Counts, Ending, Sending};
 
 /// What makes spans of messages into traces, beside the log.
 pub(crate) type Traces = Box<dyn Layer<LogRegistry> + Send + Sync>;
@@ -46,7 +49,7 @@ const SEND_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end of the program waits for what is still to be sent.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
+static PROVIDER: OnceLock<(SdkTracerProvider, Arc<Counts>)> = OnceLock::new();
 
 /// Sends spans of messages to the receiver, if one is named.
 pub(crate) fn start(args: &TraceArgs, fleet: &str) -> Result<Option<Traces>, Failure> {
@@ -69,13 +72,16 @@ pub(crate) fn start(args: &TraceArgs, fleet: &str) -> Result<Option<Traces>, Fai
         .with_attribute(KeyValue::new("artel.fleet", fleet.to_owned()))
         .with_attribute(KeyValue::new("process.pid", i64::from(std::process::id())))
         .build();
+    let counts = Arc::<Counts>::default();
+    let sending = Sending { inner: exporter, counts: counts.clone() };
+    let waiting = BatchSpanProcessor::builder(sending).with_batch_config(batch).build();
     let provider = SdkTracerProvider::builder()
-        .with_span_processor(BatchSpanProcessor::builder(exporter).with_batch_config(batch).build())
+        .with_span_processor(Ending { inner: waiting, counts: counts.clone() })
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(args.otlp_share))))
         .with_resource(resource)
         .build();
     let tracer = provider.tracer("artel");
-    let _ = PROVIDER.set(provider);
+    let _ = PROVIDER.set((provider, counts));
     set_propagator(W3c);
     let layer = tracing_opentelemetry::layer()
         .with_tracer(tracer)
@@ -88,10 +94,12 @@ pub(crate) fn start(args: &TraceArgs, fleet: &str) -> Result<Option<Traces>, Fai
 
 /// Sends what waits. The process is about to end.
 pub(crate) fn end() {
-    if let Some(provider) = PROVIDER.get()
-        && let Err(error) = provider.shutdown_with_timeout(END_WITHIN)
-    {
-        tracing::warn!(%error, "some traces were not sent");
+    if let Some((provider, counts)) = PROVIDER.get() {
+        let _ = provider.shutdown_with_timeout(END_WITHIN);
+        let spans = counts.unsent();
+        if spans > 0 {
+            tracing::warn!(spans, "spans were not sent");
+        }
     }
 }
 
