@@ -10,6 +10,7 @@ mod idle;
 mod jobs;
 mod report;
 mod signals;
+mod watch;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use crate::report::{Goal, Series, Table};
 use crate::signals::Signals;
 
 const USAGE: &str =
-    "usage: artel-bench [signals|growth|jobs] [--rounds N]   (default 5, at least 1)";
+    "usage: artel-bench [signals|growth|jobs|watch] [--rounds N]   (default 5, at least 1)";
 
 /// Push to handler start, a value per round each.
 #[derive(Default)]
@@ -80,6 +81,8 @@ enum What {
     Growth,
     /// Delays and retries.
     Jobs,
+    /// Log, metrics, archive and alerts.
+    Watch,
 }
 
 /// How many rounds, and of what?
@@ -89,6 +92,7 @@ fn rounds() -> Option<(usize, What)> {
         Some("signals") => What::Signals,
         Some("growth") => What::Growth,
         Some("jobs") => What::Jobs,
+        Some("watch") => What::Watch,
         _ => What::Everything,
     };
     if what != What::Everything {
@@ -105,6 +109,7 @@ async fn run(rounds: usize, what: What) -> Result<bool> {
     match what {
         What::Growth => return growth::run(rounds).await,
         What::Jobs => return jobs::run(rounds).await,
+        What::Watch => return watch::run(rounds).await,
         What::Everything | What::Signals => {}
     }
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };

@@ -131,6 +131,19 @@ impl TestFleet {
         self.members.iter().position(|process| Some(process.id()) == pid)
     }
 
+    /// Does the process with this id hold a message now?
+    pub fn holds(&mut self, pid: u32) -> bool {
+        let all = self.sessions();
+        let mine = all.into_iter().find(|id| {
+            let key = self.key(&format!("member:{id}"));
+            self.ask::<Option<u32>>(&["HGET", &key, "pid"]) == Some(pid)
+        });
+        mine.is_some_and(|id| {
+            let key = self.key(&format!("blocks:{id}"));
+            self.ask::<Vec<String>>(&["HKEYS", &key]).iter().any(|block| block != "hi")
+        })
+    }
+
     /// Waits until somebody leads; the session and the process.
     #[track_caller]
     pub fn leader(&mut self) -> (String, usize) {

@@ -18,6 +18,7 @@ mod http; // probes and numbers, for whom, whoever else is connected
 mod jobs; // just workers, and what became of a message
 mod metrics; // the numbers for Prometheus
 mod network; // replies lost, links cut, deaf in one direction
+mod orders; // paused, drained, stepped down
 mod outage; // Redis killed, stopped, frozen, full, forgetful
 mod sending; // sent once, put back once, no lane starved
 mod signals; // events, locks and numbers of the whole fleet

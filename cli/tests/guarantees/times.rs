@@ -11,7 +11,7 @@ use crate::fleet::{FLEET, TestFleet, artel, on_each_server, soak};
 
 /// Runs a command about the fleet; its output.
 #[track_caller]
-fn told(fleet: &TestFleet, args: &[&str]) -> String {
+pub fn told(fleet: &TestFleet, args: &[&str]) -> String {
     let url = fleet.server.url();
     let mut all = args.to_vec();
     all.extend(["--redis", &url, "--fleet", FLEET]);
@@ -96,12 +96,15 @@ on_each_server! {
         for pid in first {
             let retried = fleet.count("retried");
             eventually("another retry", || fleet.count("retried") > retried || fleet.done() == 6);
+            // In the middle of a run: it holds a message now.
+            eventually("it to hold a message", || fleet.holds(pid) || fleet.done() == 6);
             let process = fleet.members.iter().position(|member| member.id() == pid);
             fleet.members[process.expect("ours")].kill();
             fleet.add();
         }
         fleet.settled(6);
         let look = fleet.look();
+        assert!(look.count("returned") > 0, "a worker died while it held a message");
         assert_eq!((look.count("done"), look.count("failed"), look.count("retried")), (6, 0, 18));
         for id in ids {
             let settled = look.ledger.iter().find(|settled| settled.id == id).expect("settled");
@@ -114,7 +117,9 @@ on_each_server! {
             // Each dead worker is one more attempt, and no retry.
             assert_eq!((last[1], last[0]), (3, u64::from(settled.attempt)), "{runs:?}");
             for pair in runs.windows(2).filter(|pair| pair[1][1] > pair[0][1]) {
-                assert!(pair[1][2] >= pair[0][2] + 500, "a retry after half a second: {runs:?}");
+                let later = pair[1][2] - pair[0][2];
+                assert!(later >= 500, "a retry after half a second: {runs:?}");
+                println!("{kind:?}: the next run ended {later} ms later");
             }
         }
         fleet.audit();
