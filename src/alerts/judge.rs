@@ -74,9 +74,9 @@ impl Memory {
 
     /// The share of messages that failed within this time, and of how many. `None` if it is not known yet.
     fn errors(&self, now: Instant, over: Duration) -> Option<(f64, u64)> {
-        let within = self.counts.iter().filter(|(at, ..)| now.duration_since(*at) <= over);
-        let first = within.clone().next()?;
-        let last = within.last()?;
+        let is_within = |(at, ..): &&(Instant, u64, u64)| now.duration_since(*at) <= over;
+        let first = self.counts.iter().find(is_within)?;
+        let last = self.counts.back()?;
         if now.duration_since(first.0) < KNOWN_AFTER.min(over / 2) {
             return None;
         }

@@ -9,9 +9,7 @@ use std::time::Duration;
 use opentelemetry::Context;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{
-    BatchSpanProcessor, Span, SpanData, SpanExporter as _, SpanProcessor,
-};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
 
 /// How many spans ended, and what became of them.
 #[derive(Debug, Default)]
@@ -67,7 +65,7 @@ pub(super) struct Sending {
     pub(super) counts: Arc<Counts>,
 }
 
-impl opentelemetry_sdk::trace::SpanExporter for Sending {
+impl SpanExporter for Sending {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
         let result = self.inner.export(batch).await;
