@@ -40,7 +40,8 @@ pub(crate) fn start_log(
         (false, 0) if of_up => "info,artel::sent=debug",
         (false, 0) => "info",
         (false, 1) => "artel=debug,info,artel::trace=off",
-        (false, _) => "trace,artel::trace=off",
+        // Not the crates below us: they log addresses, which may be secrets.
+        (false, _) => "artel=trace,artel_hub=trace,info,artel::trace=off",
     };
     let filter = std::env::var("ARTEL_LOG").unwrap_or_else(|_| level.to_owned());
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(level));

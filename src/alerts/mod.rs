@@ -26,8 +26,8 @@ use crate::membership::Session;
 use crate::outcome::{MemberStatus, Status};
 use crate::store::{Call, Reply, Script, StoreError};
 use judge::{Change, Facts, Local, Memory, Verdict, judge};
+use rule::Condition;
 pub use rule::{AlertRule, BadRule};
-use rule::{Condition, WINDOW_MAX};
 use sinks::Sink;
 
 static STEP: Script = Script::new("alert_step", include_str!("alert_step.lua"));
@@ -353,11 +353,16 @@ impl Task {
         id.map_or_else(|| Ok("0-0".to_owned()), Reply::into_text)
     }
 
-    /// Reads the elections of the last hour: whoever judged before knew them.
+    /// Reads the elections that rules look back to: the member that judged before knew them.
     async fn remember(&mut self, until: &str) -> Result<(), StoreError> {
         self.memory = Memory::default();
+        let window = |rule: &AlertRule| match rule.condition {
+            Condition::Flapping(_, over) => Some(over),
+            _ => None,
+        };
+        let Some(window) = self.rules.iter().filter_map(window).max() else { return Ok(()) };
         let ms: u64 = until.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
-        let from = ms.saturating_sub(WINDOW_MAX.as_millis() as u64);
+        let from = ms.saturating_sub(window.as_millis() as u64);
         let mut log = History::from(&self.fleet, &format!("{from}-0"));
         let now = Instant::now();
         loop {

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use artel::{Address, Fleet};
 
-use crate::alerts;
 use crate::args::{Command, ConfigCommand, Global, LIST};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::file::{self, FILE};
 use crate::layers::{self, Origin, Setting};
+use crate::{alerts, traces};
 use crate::{commands, printer};
 
 /// Runs the command. `told` are the settings of a member that the command line names.
@@ -54,6 +54,9 @@ fn written(name: &str, value: &str) -> String {
         };
         let values: Vec<String> = value.split(LIST).map(shown).collect();
         return format!("[{}]", values.join(", "));
+    }
+    if name == "otlp" {
+        return format!("{:?}", traces::without_secrets(value));
     }
     // The library shows an address without its password. If it cannot parse the value, the value
     // might be just a password, so it is not shown. An address without these characters has no

@@ -120,6 +120,14 @@ fn endpoint(written: &str) -> Result<url::Url, Failure> {
     Ok(url)
 }
 
+/// What may be shown of a receiver: neither its user and password nor what stands behind its path.
+pub(crate) fn without_secrets(written: &str) -> String {
+    match endpoint(written) {
+        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Err(_) => "…".to_owned(),
+    }
+}
+
 /// The W3C trace context of spans.
 struct W3c;
 

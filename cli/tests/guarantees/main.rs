@@ -20,6 +20,7 @@ mod metrics; // the numbers for Prometheus
 mod network; // replies lost, links cut, deaf in one direction
 mod orders; // paused, drained, stepped down
 mod outage; // Redis killed, stopped, frozen, full, forgetful
+mod secrets; // each goes in, none comes out
 mod sending; // sent once, put back once, no lane starved
 mod signals; // events, locks and numbers of the whole fleet
 mod stops; // graceful: handed over, handed back
