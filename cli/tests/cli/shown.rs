@@ -69,6 +69,21 @@ fn flat(text: &str) -> String {
     text.lines().map(str::trim).fold(String::new(), |all, line| all + line + "\n")
 }
 
+/// The program takes these settings.
+#[track_caller]
+fn are_settings(text: &str) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (page, file) = (dir.path().join("page.sh"), dir.path().join("artel.toml"));
+    std::fs::write(&page, "#!/bin/sh\n").expect("written");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&page, executable).expect("executable");
+    std::fs::write(&file, text).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_artel"));
+    let output =
+        command.args(["config", "check"]).current_dir(dir.path()).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn every_program_on_a_page_is_an_example_that_is_run() {
     let examples = flat_sources(&["examples", "examples/handlers", "examples/languages"]);
@@ -84,9 +99,13 @@ fn every_program_on_a_page_is_an_example_that_is_run() {
                 }
                 "toml" => {
                     let table = toml::de::DeTable::parse(&text).expect("TOML");
-                    let dependencies =
-                        table.get_ref()["dependencies"].get_ref().as_table().expect("a table");
-                    assert!(dependencies.contains_key("artel"));
+                    match table.get_ref().get("dependencies") {
+                        Some(dependencies) => {
+                            let dependencies = dependencies.get_ref().as_table().expect("a table");
+                            assert!(dependencies.contains_key("artel"));
+                        }
+                        None => are_settings(&text),
+                    }
                 }
                 "console" | "text" => {} // the other test
                 other => panic!("{}: how is a block of {other:?} run?", page.display()),
