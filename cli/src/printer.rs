@@ -65,7 +65,11 @@ pub(crate) fn start_log(
         }
     };
     // The filter is for the log alone: traces have their own.
-    tracing_subscriber::registry().with(log.with_filter(filter)).with(traces).init();
+    let registry = tracing_subscriber::registry();
+    match traces {
+        None => registry.with(log).with(filter).init(),
+        Some(traces) => registry.with(log.with_filter(filter)).with(traces).init(),
+    }
     Ok(())
 }
 
