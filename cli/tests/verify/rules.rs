@@ -193,11 +193,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "a new generator gets the old term",
         rules: &[],
-        edits: &[(
-            "acquire",
-            "local token = grow(redis.call('GET', KEYS[3]), now_us)",
-            "local token = redis.call('GET', KEYS[3]) or '1'",
-        )],
+        edits: &[("acquire", "local token = grow(before, now_us)", "local token = before or '1'")],
         faults: "kill-generator",
         seeds: [1, 2, 3],
         time: "8s",
