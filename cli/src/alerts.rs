@@ -123,11 +123,13 @@ struct Log;
 impl Send for Log {
     fn send(&mut self, alert: &Alert) -> Result<(), SendError> {
         let (about, text) = (harmless(&alert.source), harmless(&alert.text));
+        let again = if alert.is_repeat { " (repeat)" } else { "" };
         match (alert.is_resolved, alert.severity) {
-            (true, _) => tracing::info!(about = &*about, "resolved: {text}"),
-            (false, Severity::Warning) => tracing::warn!(about = &*about, "alert: {text}"),
+            // Whoever sees the begin, also with --quiet, must see the end.
+            (true, _) => tracing::warn!(about = &*about, "resolved: {text}{again}"),
+            (false, Severity::Warning) => tracing::warn!(about = &*about, "alert: {text}{again}"),
             (false, severity) => {
-                tracing::error!(about = &*about, %severity, "alert: {text}");
+                tracing::error!(about = &*about, %severity, "alert: {text}{again}");
             }
         }
         Ok(())

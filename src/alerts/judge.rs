@@ -34,8 +34,8 @@ impl Verdict {
 /// What is known about the fleet now.
 pub(super) struct Facts<'a> {
     pub(super) numbers: &'a FleetNumbers,
-    /// Nobody leads, and somebody could.
-    pub(super) is_leaderless: bool,
+    /// Nobody leads, and somebody could. `None` if it is not known.
+    pub(super) is_leaderless: Option<bool>,
     /// What is new in the common log.
     pub(super) news: &'a [LogEntry],
 }
@@ -100,7 +100,7 @@ fn told(news: &[LogEntry], kind: &str) -> Option<String> {
     };
     let named = all.iter().take(NAMED_MAX);
     let mut lines: Vec<String> =
-        named.map(|entry| format!("{} {}", who(entry), entry.text())).collect();
+        named.map(|entry| format!("{} {}", who(entry), entry.text()).trim().to_owned()).collect();
     if all.len() > NAMED_MAX {
         lines.push(format!("and {} more", all.len() - NAMED_MAX));
     }
@@ -114,11 +114,14 @@ pub(super) fn judge(rule: &AlertRule, facts: &Facts<'_>, memory: &Memory, now: I
         None => Verdict::Calm(String::new()),
     };
     match rule.condition {
-        Condition::NoGenerator => Verdict::when(
-            facts.is_leaderless,
-            "nobody generates, although a member could".to_owned(),
-            "a member generates again",
-        ),
+        Condition::NoGenerator => match facts.is_leaderless {
+            None => Verdict::Unknown,
+            Some(is_leaderless) => Verdict::when(
+                is_leaderless,
+                "nobody generates, although a member could".to_owned(),
+                "a member generates again",
+            ),
+        },
         Condition::GeneratorChanged => happened("elected"),
         Condition::MemberLost => happened("died"),
         Condition::DataLoss => happened("data-loss"),
@@ -159,40 +162,6 @@ pub(super) fn judge(rule: &AlertRule, facts: &Facts<'_>, memory: &Memory, now: I
     }
 }
 
-/// Whether an alert that one process judges for itself fires.
-#[derive(Debug, Default)]
-pub(super) struct Local {
-    since: Option<Instant>,
-    fires: bool,
-    ended: Option<Instant>,
-}
-
-/// What is told.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Change {
-    Firing,
-    Resolved,
-}
-
-impl Local {
-    pub(super) fn step(&mut self, holds: bool, rule: &AlertRule, now: Instant) -> Option<Change> {
-        if !holds {
-            self.since = None;
-            if !std::mem::take(&mut self.fires) {
-                return None;
-            }
-            self.ended = Some(now);
-            return Some(Change::Resolved);
-        }
-        let since = *self.since.get_or_insert(now);
-        let cooled = self.ended.is_none_or(|ended| now.duration_since(ended) >= rule.cooldown);
-        let fires = now.duration_since(since) >= rule.hold && cooled;
-        let is_new = fires && !self.fires;
-        self.fires |= fires;
-        is_new.then_some(Change::Firing)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,7 +193,7 @@ mod tests {
     }
 
     fn facts(numbers: &FleetNumbers) -> Facts<'_> {
-        Facts { numbers, is_leaderless: false, news: &[] }
+        Facts { numbers, is_leaderless: None, news: &[] }
     }
 
     #[test]
@@ -256,17 +225,6 @@ mod tests {
         assert!(matches!(says("backlog_age > 5m"), Verdict::Calm(_)));
         assert!(matches!(says("books_unbalanced"), Verdict::Calm(_)));
         assert_eq!(says("redis_down"), Verdict::Unknown);
-    }
-
-    #[test]
-    fn a_local_alert_fires_once_after_its_hold_and_is_resolved_once() {
-        let (begun, rule) = (Instant::now(), rule("redis_down > 10s cooldown 60s"));
-        let (mut local, s) = (Local::default(), Duration::from_secs);
-        let mut at = |second: u64, holds| local.step(holds, &rule, begun + s(second));
-        assert_eq!((at(0, true), at(9, true), at(9, false)), (None, None, None), "too short");
-        assert_eq!((at(10, true), at(20, true)), (None, Some(Change::Firing)));
-        assert_eq!((at(30, true), at(40, false)), (None, Some(Change::Resolved)));
-        assert_eq!((at(41, false), at(42, true), at(60, true)), (None, None, None), "cooldown");
-        assert_eq!((at(100, true), at(101, true)), (Some(Change::Firing), None));
+        assert_eq!(says("no_generator"), Verdict::Unknown, "nobody knows who could lead");
     }
 }

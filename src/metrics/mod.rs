@@ -136,7 +136,7 @@ impl MetricsSource {
         let alerts = self.meter.alerts();
         text.counter(
             "artel_alerts_total",
-            "Alerts of this process by sink and result: sent, failed (one try), dropped (for this member).",
+            "Alerts of this process by sink and result: sent, failed (one try), deferred (tried again later).",
             alerts
                 .iter()
                 .map(|((sink, result), n)| (vec![("sink", &**sink), ("result", *result)], *n)),

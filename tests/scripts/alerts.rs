@@ -1,4 +1,4 @@
-//! Alerts: one member judges, and each sink is told once, whoever dies and whichever reply is lost.
+//! Alerts: one member judges, and each sink is told once, whichever member dies and whichever reply is lost.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,13 @@ struct Claim {
     what: String,
     episode: String,
     is_repeat: bool,
+    at: u64,
     text: String,
 }
 
 fn claims(answer: &Answer) -> Vec<Claim> {
     assert_eq!(answer.tag(), "ok", "{answer:?}");
-    let parts = answer.0[2..].chunks(6);
+    let parts = answer.0[3..].chunks(7);
     parts
         .map(|part| Claim {
             sink: part[0].clone(),
@@ -28,7 +29,8 @@ fn claims(answer: &Answer) -> Vec<Claim> {
             what: part[2].clone(),
             episode: part[3].clone(),
             is_repeat: part[4] == "1",
-            text: part[5].clone(),
+            at: part[5].parse().expect("a time"),
+            text: part[6].clone(),
         })
         .collect()
 }
@@ -50,38 +52,41 @@ impl Lab {
         (me, speaks): (&str, bool),
         (cursor, next): (&str, &str),
         sinks: &[&str],
-        busy: &[String],
+        (busy, open): (&[String], &[&str]),
         rules: &[Rule<'_>],
     ) -> Late {
-        let (count, of_busy) = (sinks.len().to_string(), busy.len().to_string());
-        let mut args = vec![me, if speaks { "1" } else { "0" }, cursor, next, &count];
+        let counts = [sinks.len(), busy.len(), open.len()].map(|count| count.to_string());
+        let mut args = vec![me, if speaks { "1" } else { "0" }, cursor, next, &counts[0]];
         args.extend(sinks);
-        args.push(&of_busy);
+        args.push(&counts[1]);
         args.extend(busy.iter().map(String::as_str));
+        args.push(&counts[2]);
+        args.extend(open);
         args.extend(rules.iter().flatten());
-        self.late("alert_step", &["members", "alerts"], &args)
+        self.late("alert_step", &["members", "alerts", "notices"], &args)
     }
 
     /// One step of this member, which knows how far the log was read.
     fn step(&mut self, me: &str, busy: &[String], rules: &[Rule<'_>]) -> Vec<Claim> {
         let cursor = self.cursor();
-        let call = self.step_call((me, true), (&cursor, &cursor), &["mail"], busy, rules);
+        let cursors = (cursor.as_str(), cursor.as_str());
+        let call = self.step_call((me, true), cursors, &["mail"], (busy, &[]), rules);
         claims(&self.send(&call))
     }
 
     fn cursor(&mut self) -> String {
         let alerts = self.key("alerts");
-        self.redis::<Option<String>>(&["HGET", &alerts, "cursor"]).unwrap_or_default()
+        let cursor = self.redis::<Option<String>>(&["HGET", &alerts, "cursor"]);
+        cursor.unwrap_or_else(|| "0-0".to_owned())
     }
 
-    fn told_call(&self, me: &str, claim: &Claim, told: bool) -> Late {
-        let told = if told { "1" } else { "0" };
+    fn told_call(&self, me: &str, claim: &Claim, told: &str) -> Late {
         let args = [me, &claim.sink, &claim.rule, &claim.what, &claim.episode, told];
         self.late("alert_told", &["alerts"], &args)
     }
 
     fn told(&mut self, me: &str, claim: &Claim) {
-        let call = self.told_call(me, claim, true);
+        let call = self.told_call(me, claim, "1");
         assert_eq!(self.send(&call), "ok");
     }
 }
@@ -150,7 +155,7 @@ fn is_told_again(lab: &mut Lab) -> bool {
     lab.reap("a");
     let again = lab.step("b", &[], &[backlog("1")]);
     let marked = whats(&again) == [("firing", true)];
-    let late = lab.told_call("a", &fired[0], true);
+    let late = lab.told_call("a", &fired[0], "1");
     let refused = lab.send(&late) == "moved";
     lab.told("b", again.first().unwrap_or(&fired[0]));
     lab.join("c");
@@ -172,7 +177,8 @@ fn what_a_dead_member_was_telling_is_told_again_and_marked() {
 fn a_step_whose_reply_is_lost_is_not_taken_twice() {
     on_each_server(|lab| {
         lab.join("a");
-        let call = lab.step_call(("a", true), ("", "5-0"), &["mail"], &[], &[lost("b died")]);
+        let call =
+            lab.step_call(("a", true), ("0-0", "5-0"), &["mail"], (&[], &[]), &[lost("b died")]);
         let first = claims(&lab.send(&call));
         let again = lab.send(&call);
         assert_eq!((again.tag(), again.at(1)), ("moved", "5-0"));
@@ -180,10 +186,10 @@ fn a_step_whose_reply_is_lost_is_not_taken_twice() {
         assert_eq!(next.len(), 1);
         assert_eq!((&next[0].what, &next[0].text), (&first[0].what, &first[0].text));
         assert!(next[0].is_repeat, "nobody knows whether the first one was told");
-        let told = lab.told_call("a", &next[0], true);
+        let told = lab.told_call("a", &next[0], "1");
         assert_eq!(lab.send(&told), "ok");
         assert_eq!(lab.send(&told), "moved", "a repeat changes nothing");
-        let given_up = lab.told_call("a", &next[0], false);
+        let given_up = lab.told_call("a", &next[0], "0");
         assert_eq!(lab.send(&given_up), "moved", "and a late copy neither");
         assert!(lab.step("a", &[], &[lost("")]).is_empty());
     });
@@ -196,9 +202,9 @@ fn one_member_judges() {
             lab.join(id);
         });
         let step = |lab: &Lab, me: &str, speaks, cursor: &str| {
-            lab.step_call((me, speaks), (cursor, "7-0"), &["mail"], &[], &[])
+            lab.step_call((me, speaks), (cursor, "7-0"), &["mail"], (&[], &[]), &[])
         };
-        let call = step(lab, "a", false, "");
+        let call = step(lab, "a", false, "0-0");
         assert_eq!(lab.send(&call), "ok");
         let call = step(lab, "b", false, "7-0");
         assert_eq!(lab.send(&call), "held");
@@ -230,6 +236,165 @@ fn events_that_happen_while_one_is_told_are_told_together() {
         assert_ne!(rest[0].episode, first[0].episode);
         lab.told("b", &rest[0]);
         assert!(lab.step("b", &[], &[lost("")]).is_empty());
+    });
+}
+
+fn fields(lab: &mut Lab, pairs: &[(&str, &str)]) {
+    let alerts = lab.key("alerts");
+    for (field, value) in pairs {
+        let _: i64 = lab.redis(&["HSET", &alerts, field, value]);
+    }
+}
+
+/// Redis lost the record: the caller knows how far the log was read, and what must still be told to end.
+fn survives_a_loss(lab: &mut Lab) -> bool {
+    lab.join("a");
+    let fired = lab.step("a", &[], &[backlog("1")]);
+    lab.told("a", &fired[0]);
+    let alerts = lab.key("alerts");
+    let step = |lab: &mut Lab, cursor: &str, rules: &[Rule<'_>]| {
+        let memory = (&[][..], &["mail:backlog"][..]);
+        let call = lab.step_call(("a", true), (cursor, "8-0"), &["mail"], memory, rules);
+        lab.send(&call)
+    };
+    assert_eq!(step(lab, "7-0", &[]).at(1), "0-0", "the record knows better");
+    let _: i64 = lab.redis(&["DEL", &alerts]);
+    let begun = step(lab, "7-0", &[]);
+    let open = begun.at(2).contains("mail:backlog");
+    let quiet = claims(&step(lab, "8-0", &[backlog("1")])).is_empty();
+    let over = claims(&step(lab, "8-0", &[backlog("0")]));
+    open && quiet && whats(&over) == [("resolved", false)]
+}
+
+#[test]
+fn what_was_told_to_fire_is_told_to_end_although_redis_lost_the_record() {
+    on_each_server(|lab| assert!(survives_a_loss(lab)));
+    proves("alert_step", "if is_lost and rule then", "if false then", survives_a_loss);
+}
+
+/// A cursor that cannot be true is taken as missing, and the caller's, too.
+fn heals_a_cursor(lab: &mut Lab) -> bool {
+    lab.join("a");
+    let notices = lab.key("notices");
+    let entry: String = lab.redis(&["XADD", &notices, "*", "kind", "joined"]);
+    let step = |lab: &mut Lab, cursor: &str, next: &str| {
+        let call = lab.step_call(("a", true), (cursor, next), &["mail"], (&[], &[]), &[]);
+        lab.send(&call)
+    };
+    let future = "99999999999999-0";
+    for damaged in
+        ["", "x", "5", future, "1-99999999999999999999999", "\n", "9999999999999999999999-1"]
+    {
+        fields(lab, &[("cursor", damaged)]);
+        if step(lab, "5-0", &entry).tag() != "ok" {
+            return false;
+        }
+        fields(lab, &[("cursor", damaged)]);
+        let unknown = step(lab, "", "");
+        let unsound = step(lab, future, future);
+        if unknown.tag() != "moved" || unknown.at(1) != entry || unsound.at(1) != entry {
+            return false;
+        }
+    }
+    // The clock went back: the log itself is ahead, so its newest entry is a place in it.
+    let _: String = lab.redis(&["XADD", &notices, future, "kind", "joined"]);
+    fields(lab, &[("cursor", future)]);
+    step(lab, future, future).tag() == "ok"
+}
+
+#[test]
+fn a_cursor_that_cannot_be_true_stops_nobody() {
+    on_each_server(|lab| assert!(heals_a_cursor(lab)));
+    let rule = "if tonumber(ms) > now and tonumber(ms) > tonumber((string.match(newest(), '^%d+'))) then return nil end";
+    proves("alert_step", rule, "", heals_a_cursor);
+    proves("alert_step", rule, "if tonumber(ms) > now then return nil end", heals_a_cursor);
+}
+
+/// Times that are still to come keep no alert back.
+fn fires_although_times_are_wrong(lab: &mut Lab) -> bool {
+    lab.join("a");
+    let future = "99999999999999";
+    fields(
+        lab,
+        &[
+            ("rule:cool", &format!("q|0|{future}|{future}")),
+            ("rule:slow", &format!("p|{future}|0|0")),
+            ("rule:lost", &format!("q|{future}|0|0")),
+        ],
+    );
+    let rules = [
+        ["cool", "c", "1", "0", "3600000", "x"],
+        ["slow", "c", "1", "0", "0", "x"],
+        ["lost", "e", "1", "0", "3600000", "b died"],
+    ];
+    let fired = lab.step("a", &[], &rules);
+    fired.len() == 3 && fired[1].at < 99_999_999_999_999
+}
+
+#[test]
+fn times_that_are_still_to_come_keep_no_alert_back() {
+    on_each_server(|lab| assert!(fires_although_times_are_wrong(lab)));
+    let holds = fires_although_times_are_wrong;
+    proves("alert_step", "since > now or now - since >= time", "now - since >= time", holds);
+    proves("alert_step", "if state == 'q' or since > now then", "if state == 'q' then", holds);
+}
+
+/// A rule that is not set any more: what it was told to fire is told to end.
+fn ends_with_its_rule(lab: &mut Lab) -> bool {
+    lab.join("a");
+    let fired = lab.step("a", &[], &[backlog("1"), lost("")]);
+    let busy = ["mail:backlog".to_owned()];
+    assert!(lab.step("a", &busy, &[lost("")]).is_empty(), "it is being told");
+    lab.told("a", &fired[0]);
+    let over = lab.step("a", &[], &[lost("")]);
+    if whats(&over) != [("resolved", false)] || over[0].text != "this rule is not set any more" {
+        return false;
+    }
+    lab.told("a", &over[0]);
+    lab.step("a", &[], &[lost("")]).is_empty()
+}
+
+#[test]
+fn what_fires_ends_with_its_rule() {
+    on_each_server(|lab| assert!(ends_with_its_rule(lab)));
+    proves("alert_step", "if rule and not judged[rule] then", "if false then", ends_with_its_rule);
+}
+
+/// A sink that rests gets no claim from this member. What was given back untouched is not marked.
+fn lets_a_sink_rest(lab: &mut Lab) -> bool {
+    lab.join("a");
+    let resting = ["mail".to_owned()];
+    let rests = lab.step("a", &resting, &[backlog("1"), lost("b died")]).is_empty();
+    let tried = lab.step("a", &[], &[backlog("1"), lost("c died")]);
+    for claim in &tried {
+        let call = lab.told_call("a", claim, "-");
+        assert_eq!(lab.send(&call), "ok");
+    }
+    let again = lab.step("a", &[], &[backlog("1"), lost("")]);
+    rests && whats(&again) == [("firing", false); 2] && again[1].text == "b died; c died"
+}
+
+#[test]
+fn a_sink_that_rests_gets_nothing_and_loses_nothing() {
+    on_each_server(|lab| assert!(lets_a_sink_rest(lab)));
+    proves("alert_step", "return telling or busy[sink],", "return telling,", lets_a_sink_rest);
+}
+
+#[test]
+fn a_claim_says_when_it_happened() {
+    on_each_server(|lab| {
+        lab.join("a");
+        let now = |lab: &mut Lab| -> u64 {
+            let time: (u64, u64) = lab.redis(&["TIME"]);
+            time.0 * 1000 + time.1 / 1000
+        };
+        let before = now(lab);
+        let fired = lab.step("a", &[], &[backlog("1"), lost("b died")]);
+        let after = now(lab);
+        assert!(fired.iter().all(|claim| (before..=after).contains(&claim.at)), "{fired:?}");
+        lab.told("a", &fired[0]);
+        let over = lab.step("a", &["mail:lost".to_owned()], &[backlog("0"), lost("")]);
+        assert!((after..=now(lab)).contains(&over[0].at), "{over:?}");
     });
 }
 
@@ -276,7 +441,7 @@ fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Resul
                 };
                 let (who, claim) = open.remove(at);
                 let arrived = is_end || random.random_bool(0.8);
-                let call = lab.told_call(&who, &claim, arrived);
+                let call = lab.told_call(&who, &claim, if arrived { "1" } else { "0" });
                 if arrived {
                     told.entry(claim.sink.clone())
                         .or_default()
@@ -309,7 +474,7 @@ fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Resul
                     (&me, true),
                     (&cursor, &next),
                     &["mail", "hook"],
-                    &busy(&open, &me),
+                    (&busy(&open, &me), &[]),
                     &rules,
                 );
                 let answer = lab.send(&call);
@@ -375,7 +540,7 @@ fn nobody_is_told_twice_and_nothing_is_left_out_whatever_happens() {
     for (rule, instead) in [
         ("who == me and busy[claim] or ", ""),
         ("what, which, doubtful == what,", "what, which, false,"),
-        ("'firing', episode, doubtful, text)", "'firing', episode, false, text)"),
+        ("'firing', episode, doubtful, since", "'firing', episode, false, since"),
         ("redis.call('HEXISTS', KEYS[2], 'telling:' .. claim) == 1", "false"),
         ("    if state == 'f' then ended, news", "    if false then ended, news"),
     ] {

@@ -1,4 +1,4 @@
-//! Alerts: told once when they fire and once when they are resolved, whoever dies.
+//! Alerts: told once when they fire and once when they are resolved, whichever member dies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -75,10 +75,13 @@ impl Watched {
             "1",
             "--lease",
             "1s",
+            "--verbose",
             "--alert",
             "backlog_age > 300ms",
             "--alert",
             "generator_changed",
+            "--alert",
+            "data_loss",
             "--alert-to",
             &webhook,
             "--alert-to",
@@ -102,13 +105,22 @@ impl Watched {
         self.fleet.add_with(&["--redis", &url, "--label", &label]);
     }
 
-    /// Sends so many messages.
+    /// Sends messages.
     fn send(&self, count: usize) {
         let mut args = vec!["send", "--fleet", FLEET, "--redis"];
         let (url, payloads) = (self.fleet.server.url(), vec!["x"; count]);
         args.push(&url);
         args.extend(payloads);
         assert!(clean_command(artel(), &args).output().expect("it runs").status.success());
+    }
+
+    /// Waits until each member has learned, this often, how many claims are open.
+    fn all_know_as_open(&self, open: usize, times: usize) {
+        let said = format!("alerts that fire, by sink: {open}");
+        eventually("all members to know what fires", || {
+            let members = self.fleet.members.iter();
+            members.map(|member| member.stderr().matches(&said).count()).all(|n| n >= times)
+        });
     }
 
     fn close(&self) {
@@ -127,7 +139,7 @@ impl Watched {
         ]
     }
 
-    /// Waits until both sinks were told this of the backlog so many times, apart from repeats.
+    /// Waits until both sinks were told this of the backlog this often, apart from repeats.
     fn eventually_told(&self, what: &str, is_resolved: bool, times: usize) {
         eventually(what, || {
             self.told().iter().all(|told| episodes(told, is_resolved).len() >= times)
@@ -147,7 +159,7 @@ on_each_server! {
     /// The generator is killed again and again, often while it tells an alert, through three episodes. Each sink is told
     /// each episode, and its end; twice only if the sender died meanwhile, and then it is marked. No change of the
     /// generator is left out.
-    fn an_alert_is_told_once_whoever_dies(kind) {
+    fn an_alert_is_told_once_whichever_member_dies(kind) {
         // A receiver that answers late: its sender often dies before.
         let late = |answer: &'static str| move |_: &Caught| {
             std::thread::sleep(std::time::Duration::from_millis(400)); // the fault itself
@@ -199,6 +211,148 @@ on_each_server! {
         let repeats = watched.told().map(|told| told.iter().filter(|told| told.is_repeat).count());
         println!("repeats: {repeats:?}");
     }
+}
+
+on_each_server! {
+    /// Redis loses everything, again and again: that it did is told each time, and so is the end of what fired before.
+    fn a_loss_is_told_and_what_fired_before_is_resolved(kind) {
+        let at_once = |answer: &'static str| move |_: &Caught| answer.to_owned();
+        let (http, mail) = (Catcher::http(at_once("200 OK")), Catcher::mail(at_once("250 taken")));
+        let watched = Watched::start(Server::start(kind), 3, http, mail);
+        watched.open();
+        for round in 1..4 {
+            watched.close();
+            watched.send(12);
+            watched.eventually_told("the backlog", false, round);
+            watched.all_know_as_open(2, round); // any member may have to end it
+            watched.fleet.server.say(&["FLUSHALL"]);
+            watched.open();
+            watched.eventually_told("its end", true, round);
+            eventually("the loss", || {
+                watched.told().iter().all(|told| {
+                    told.iter().filter(|told| told.rule == "data_loss").count() >= round
+                })
+            });
+            watched.all_know_as_open(0, round);
+        }
+        for told in watched.told() {
+            assert!(episodes(&told, false).iter().all(|episode| episode.len() == 1), "{told:#?}");
+        }
+    }
+}
+
+/// What another program wrote into the record of the alerts keeps nobody from being told.
+#[test]
+fn a_damaged_record_keeps_nothing_back() {
+    let server = Server::any();
+    let http = Catcher::http(|_| "200 OK".to_owned());
+    let to = format!("webhook:http://{}/", http.address());
+    let rules = ["--alert", "member_lost", "--alert", "generator_changed", "--alert-to", &to];
+    let one = member(&server, "one", &rules);
+    let alerts = format!("artel:{{{FLEET}}}:alerts");
+    let mut redis = server.connect();
+    let mut set = |field: &str, value: &[u8]| {
+        let () =
+            redis::cmd("HSET").arg(&alerts).arg(field).arg(value).query(&mut redis).expect("set");
+    };
+    let told =
+        |text: &str| http.taken().iter().map(of_webhook).any(|told| told.text.contains(text));
+    let loses = |label: &str| {
+        let mut lost = member(&server, label, &["--alert", "member_lost", "--alert-to", &to]);
+        lost.kill();
+    };
+    eventually("one that judges", || {
+        redis::cmd("HEXISTS")
+            .arg(&alerts)
+            .arg("cursor")
+            .query(&mut server.connect())
+            .expect("asked")
+    });
+    set("news:webhook:generator_changed", b"\xff\xfe damaged");
+    loses("lost-1");
+    eventually("the first loss", || told("lost-1") && told("\u{fffd} damaged"));
+    for (label, cursor) in [("lost-2", "garbage"), ("lost-3", "99999999999999-0")] {
+        set("cursor", cursor.as_bytes());
+        loses(label);
+        eventually(label, || told(label));
+    }
+    set("rule:member_lost", b"q|99999999999999|99999999999999|0");
+    loses("lost-4");
+    eventually("the last loss", || told("lost-4"));
+    // A key of another type: the log says that nothing is judged, once, and that it is again.
+    let mut redis = server.connect();
+    let () = redis::cmd("SET").arg(&alerts).arg("x").query(&mut redis).expect("set");
+    eventually("a warning", || one.stderr().contains("alerts are not judged"));
+    let () = redis::cmd("DEL").arg(&alerts).query(&mut redis).expect("deleted");
+    eventually("the end of it", || one.stderr().contains("alerts are judged again"));
+    assert_eq!(one.stderr().matches("alerts are not judged").count(), 1);
+}
+
+/// The judge is frozen while a sink is slow. Another member tells what it had claimed, marked. When it wakes, it tells
+/// nothing of that any more.
+#[test]
+fn a_frozen_judge_tells_nothing_that_others_have_told() {
+    let slow = Arc::new(AtomicBool::new(true));
+    let held = slow.clone();
+    let http = Catcher::http(move |_| {
+        while held.load(Ordering::Relaxed) {
+            std::thread::sleep(std::time::Duration::from_millis(20)); // the fault itself
+        }
+        "200 OK".to_owned()
+    });
+    let mail = Catcher::mail(|_| "250 taken".to_owned());
+    let mut watched = Watched::start(Server::any(), 2, http, mail);
+    eventually("the first change to be told", || watched.http.taken().len() == 1);
+    watched.send(12); // the gate was never open
+    let claimed = watched.fleet.key("alerts");
+    let (_, judge) = watched.fleet.leader();
+    eventually("the backlog to wait behind it", || {
+        let told: String = redis::cmd("HGET")
+            .arg(&claimed)
+            .arg("told:webhook:backlog_age > 300ms")
+            .query(watched.fleet.connection())
+            .unwrap_or_default();
+        told.contains("|firing|")
+    });
+    let (old, _) = watched.fleet.leader();
+    watched.fleet.members[judge].freeze();
+    let _ = watched.fleet.next_leader(&old);
+    slow.store(false, Ordering::Relaxed);
+    watched.eventually_told("the backlog", false, 1);
+    watched.fleet.members[judge].thaw();
+    eventually("it to join again", || watched.fleet.sessions().len() == 2);
+    watched.open();
+    watched.eventually_told("its end", true, 1);
+    let [told, _] = watched.told();
+    let begun: Vec<bool> = episodes(&told, false)[0].iter().map(|told| told.is_repeat).collect();
+    assert_eq!(begun, [true], "{told:#?}");
+}
+
+/// The receiver fails as long as Redis is away, as it does when a network is cut. Both the begin and the end are told later.
+#[test]
+fn what_a_sink_could_not_be_told_is_told_later() {
+    let mut server = Server::any();
+    let away = Arc::new(AtomicBool::new(true));
+    let fails = away.clone();
+    let http = Catcher::http(move |_| match fails.load(Ordering::Relaxed) {
+        true => "500 Internal Server Error".to_owned(),
+        false => "200 OK".to_owned(),
+    });
+    let to = format!("webhook:http://{}/", http.address());
+    let one = member(&server, "one", &["--alert", "redis_down > 500ms", "--alert-to", &to]);
+    server.kill();
+    eventually("it to be given up for now", || one.stderr().contains("an alert was not sent"));
+    let tries = http.taken().len();
+    server.restart();
+    away.store(false, Ordering::Relaxed);
+    eventually("begin and end", || http.taken().len() >= tries + 2);
+    let told: Vec<Told> = http.taken()[tries..].iter().map(of_webhook).collect();
+    let what: Vec<(bool, bool)> =
+        told.iter().map(|told| (told.is_resolved, told.is_repeat)).collect();
+    assert_eq!(what, [(false, true), (true, false)], "{told:#?}");
+    let said = one.stderr();
+    assert_eq!(said.matches("an alert was not sent").count(), 1, "once for all tries: {said}");
+    assert!(said.contains("alerts are sent again"), "{said}");
 }
 
 /// A member with these alert options.
