@@ -12,6 +12,7 @@ use artel::{AlertRule, Alerts};
 use crate::args::{AlertArgs, SinkArgs};
 use crate::exit::{Failure, USAGE};
 use crate::external::CommandLine;
+use crate::file::nearest;
 use crate::harmless::harmless;
 use crate::variables::ALERT_SECRET;
 use crate::{layers, secret};
@@ -29,11 +30,16 @@ pub(crate) struct Sink {
 
 /// The sinks that the settings name.
 pub(crate) fn sinks(args: &SinkArgs) -> Result<Vec<Sink>, Failure> {
+    sinks_of(&layers::name_of("--alert-to"), args)
+}
+
+/// These sinks. An error says who named them.
+pub(crate) fn sinks_of(named_by: &str, args: &SinkArgs) -> Result<Vec<Sink>, Failure> {
     let option = "--alert-secret-file";
     let secret = secret::read("secret", ALERT_SECRET, option, args.alert_secret_file.as_deref())?;
     let mut sinks: Vec<Sink> = Vec::new();
     for written in &args.sinks {
-        let (kind, sink) = open(written, secret.as_deref())?;
+        let (kind, sink) = open(named_by, written, secret.as_deref())?;
         let same = sinks.iter().filter(|other| other.name.split('-').next() == Some(kind)).count();
         let name = if same == 0 { kind.to_owned() } else { format!("{kind}-{}", same + 1) };
         sinks.push(Sink { name, sink });
@@ -50,15 +56,21 @@ pub(crate) fn without_secrets(written: &str) -> String {
 }
 
 /// Reads one sink, as it is written.
-fn open(written: &str, secret: Option<&str>) -> Result<(&'static str, Box<dyn Send>), Failure> {
-    let option = layers::name_of("--alert-to");
-    let refuse = |why: String| Failure::new(USAGE, format!("{option}: {why}")).hint(KINDS);
+fn open(
+    named_by: &str,
+    written: &str,
+    secret: Option<&str>,
+) -> Result<(&'static str, Box<dyn Send>), Failure> {
+    let refuse = |why: String| Failure::new(USAGE, format!("{named_by}: {why}")).hint(KINDS);
     let (kind, rest) = written.split_once(':').unwrap_or((written, ""));
     let bad = |error: &dyn std::fmt::Display| refuse(error.to_string());
     Ok(match (kind, rest) {
         ("log", "") => ("log", Box::new(Log)),
+        (kind @ ("command" | "webhook" | "slack" | "mail"), "") => {
+            return Err(refuse(format!("behind {kind}: must stand whom to tell")));
+        }
         ("command", command) => {
-            ("command", Box::new(Command(CommandLine::parse("--alert-to", command)?)))
+            ("command", Box::new(Command(CommandLine::parse_of(named_by, command)?)))
         }
         ("webhook", url) => {
             let webhook = Webhook::json(url).map_err(|error| bad(&error))?;
@@ -70,7 +82,14 @@ fn open(written: &str, secret: Option<&str>) -> Result<(&'static str, Box<dyn Se
         }
         ("slack", url) => ("slack", Box::new(Webhook::slack(url).map_err(|error| bad(&error))?)),
         ("mail", url) => ("mail", Box::new(mail(url).map_err(refuse)?)),
-        _ => return Err(refuse("it names a sink that does not exist".to_owned())),
+        // What is not a kind may be a secret. What is nearly one is not.
+        (kind, _) => {
+            let kinds = ["log", "command", "webhook", "slack", "mail"].map(str::to_owned);
+            return Err(refuse(match nearest(kind, &kinds) {
+                Some(right) => format!("there is no sink `{kind}`: did you mean `{right}`?"),
+                None => "it names a sink that does not exist".to_owned(),
+            }));
+        }
     })
 }
 

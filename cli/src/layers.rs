@@ -317,7 +317,7 @@ pub(crate) fn read_file(path: &Path, text: &str) -> Result<Args, Failure> {
         let has =
             |command: &&Command| command.get_arguments().any(|arg| arg.get_long() == Some(&name));
         let owner = Some(&run).filter(has).or_else(|| command.get_subcommands().find(has));
-        let Some(owner) = owner else { continue };
+        let Some(owner) = owner.filter(|_| !entry.value.is_empty()) else { continue };
         let Some(arg) = owner.get_arguments().find(|arg| arg.get_long() == Some(&name)) else {
             continue;
         };

@@ -15,6 +15,7 @@ mod harmless;
 mod http;
 mod layers;
 mod log_file;
+mod otlp;
 mod printer;
 mod repeats;
 mod secret;
@@ -23,7 +24,6 @@ mod signals;
 mod supervisor;
 mod table;
 mod times;
-mod traces;
 mod variables;
 mod watchers;
 
@@ -45,7 +45,7 @@ fn main() -> std::process::ExitCode {
         Err(error) => return printer::report(&Failure::new(exit::FAILURE, error.to_string())),
     };
     let result = runtime.block_on(perform(args, &words));
-    traces::end();
+    otlp::end();
     // Do not wait for tasks that still run: all important output is flushed already.
     runtime.shutdown_background();
     printer::end_log();
@@ -68,7 +68,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
             Command::Send(send) => (None, Some(&send.traces)),
             _ => (None, None),
         };
-        let traced = traced.map(|traced| traces::start(traced, &global.fleet)).transpose()?;
+        let traced = traced.map(|traced| otlp::start(traced, &global.fleet)).transpose()?;
         printer::start_log(&global.output, file, of_up, traced.flatten())?;
         let (file, variables) = layers::remarks();
         if let Some(file) = file {

@@ -23,8 +23,8 @@ use crate::args::{Color, LogFileArgs, LogFormat, OutputArgs};
 use crate::exit::Failure;
 use crate::harmless::{harmless, harmless_json, harmless_lines};
 use crate::log_file::LogFile;
+use crate::otlp::Traces;
 use crate::table::Screen;
-use crate::traces::Traces;
 
 /// Starts the log on stderr. `ARTEL_LOG` overrules `-v` and `-q`. A member of `up` also logs each
 /// sent message that is done.

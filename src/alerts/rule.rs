@@ -338,8 +338,14 @@ impl FromStr for AlertRule {
             return Err(BadRule(format!("there is no rule {name:?}: try {}", names.join(", "))));
         };
         let bad = |what: String| BadRule(format!("{name}: {what}"));
+        if text.contains(">=") {
+            return Err(bad("a bound is written with `>`".into()));
+        }
         let value = match words.next_if_eq(&">") {
             Some(_) => Some(words.next().ok_or_else(|| bad("a value must follow `>`".into()))?),
+            None if words.peek().is_some_and(|word| word.starts_with(['<', '='])) => {
+                return Err(bad("a bound is written with `>`".into()));
+            }
             None => None,
         };
         let (hold, cooldown) = (Duration::ZERO, Duration::ZERO);
@@ -397,6 +403,8 @@ mod tests {
             ("", "try no_generator"),
             ("no_generators", "try no_generator"),
             ("no_generator >", "must follow"),
+            ("no_generator < 10s", "written with `>`"),
+            ("no_generator >= 10s", "written with `>`"),
             ("no_generator > 10", "such as `10s`"),
             ("no_generator > 99999999999999999999s", "such as `10s`"),
             ("backlog_age", "how old"),

@@ -73,9 +73,10 @@ impl LogEntry {
         let (kind, member) = (take("kind")?, take("member"));
         let (role, term) = (take("role"), take("term"));
         take("mark");
+        fields.retain(|_, value| !value.is_empty());
         // These are parts of the JSON themselves.
         for name in ["id", "time", "time_ms"] {
-            take(name);
+            fields.remove(name);
         }
         Some(LogEntry {
             id: id.to_owned(),

@@ -7,6 +7,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
+use super::watch::Since;
+
 /// A time such as `500ms`. A bare `0` is a time, too; an option that needs more than zero refuses
 /// it later.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
@@ -30,6 +32,16 @@ pub(super) fn point(text: &str) -> Result<SystemTime, String> {
     time.map(SystemTime::from).map_err(|error| {
         format!("not a time ({error}): try `2026-12-24T18:00:00Z`, or `--in 10m` for a span")
     })
+}
+
+/// A time until now such as `1h`, or a point in time.
+pub(super) fn since(text: &str) -> Result<Since, String> {
+    match time(text) {
+        Ok(time) => Ok(Since::Ago(time)),
+        Err(error) => point(text)
+            .map(Since::At)
+            .map_err(|_| format!("{error}, or a point in time such as `2026-12-24T18:00:00Z`")),
+    }
 }
 
 /// A back-off such as `5s..1h`, or one time for a fixed one.

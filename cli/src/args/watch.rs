@@ -1,7 +1,7 @@
 //! The options of commands that watch a fleet.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use artel::AlertRule;
 use clap::Subcommand;
@@ -102,6 +102,22 @@ pub(crate) struct TraceArgs {
     pub(crate) otlp_share: f64,
 }
 
+/// From when on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Since {
+    Ago(Duration),
+    At(SystemTime),
+}
+
+impl Since {
+    pub(crate) fn from(self, now: SystemTime) -> SystemTime {
+        match self {
+            Since::Ago(time) => now.checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH),
+            Since::At(time) => time,
+        }
+    }
+}
+
 /// Which entries of the common log to show.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct HistoryArgs {
@@ -109,16 +125,16 @@ pub(crate) struct HistoryArgs {
     #[arg(long, short)]
     pub(crate) follow: bool,
 
-    /// Only entries of the last TIME, such as 1h
-    #[arg(long, value_name = "TIME", value_parser = values::time)]
-    pub(crate) since: Option<Duration>,
+    /// Only entries of the last TIME, such as 1h, or since a point in time, such as 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = values::since)]
+    pub(crate) since: Option<Since>,
 
     /// Only entries about this member: its label, or the first characters of its id
     #[arg(long, value_name = "MEMBER")]
     pub(crate) member: Option<String>,
 
-    /// Only entries of this kind, such as elected, died or ordered, or, of an archive, messages of this
-    /// kind; may be given more than once
+    /// Only entries of this kind, such as joined, left, died, elected, resigned, adopted, ordered,
+    /// data-loss or disconnected, or, of an archive, messages of this kind; may be given more than once
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<String>,
 
@@ -131,7 +147,8 @@ pub(crate) struct HistoryArgs {
     pub(crate) archive: Option<ArchivePlace>,
 
     /// Only messages that ended so: generated, done, failed, retried or snoozed
-    #[arg(long, value_name = "OUTCOME", requires = "archive")]
+    #[arg(long, value_name = "OUTCOME", requires = "archive",
+        value_parser = ["generated", "done", "failed", "retried", "snoozed"])]
     pub(crate) outcome: Option<String>,
 
     /// Only the newest N entries [default: all; 100 of an archive]

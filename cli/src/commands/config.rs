@@ -13,7 +13,7 @@ use crate::args::{Command, ConfigCommand, Global, LIST};
 use crate::exit::{FAILURE, Failure, OK};
 use crate::file::{self, FILE};
 use crate::layers::{self, Origin, Setting};
-use crate::{alerts, traces};
+use crate::{alerts, otlp};
 use crate::{commands, printer};
 
 /// Runs the command. `told` are the settings of a member that the command line names.
@@ -56,7 +56,7 @@ fn written(name: &str, value: &str) -> String {
         return format!("[{}]", values.join(", "));
     }
     if name == "otlp" {
-        return format!("{:?}", traces::without_secrets(value));
+        return format!("{:?}", otlp::without_secrets(value));
     }
     // The library shows an address without its password. If it cannot parse the value, the value
     // might be just a password, so it is not shown. An address without these characters has no
@@ -84,6 +84,7 @@ fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
         let start = commands::run::Start::of_run(&run);
         start.parts()?;
         alerts::alerts(&run.process.alerts)?;
+        otlp::check(&run.process.traces)?;
         let redis = redis.unwrap_or_else(|| "redis://127.0.0.1".to_owned());
         start.config().validate()?;
         Fleet::open(redis, &fleet)?;

@@ -1,6 +1,6 @@
 //! `artel history`: what happened to the fleet, from its common log; what a process did, from its archive.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, SystemTime};
 
 use artel::LogEntry;
@@ -25,10 +25,10 @@ pub(crate) async fn history(place: &Place, args: &HistoryArgs) -> Result<u8, Fai
     let filter = Filter::new(args, fleet.now().await?)?;
     let (mut history, mut kept) = (fleet.history(), VecDeque::new());
     let most = usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-    let mut any = false;
+    let mut kinds = BTreeSet::new();
     loop {
         let page = history.page().await?;
-        any |= !page.is_empty();
+        kinds.extend(page.iter().map(|entry| entry.kind.clone()));
         if page.is_empty() {
             break;
         }
@@ -40,7 +40,16 @@ pub(crate) async fn history(place: &Place, args: &HistoryArgs) -> Result<u8, Fai
         }
     }
     if kept.is_empty() && !args.follow {
-        tracing::info!("{}", if any { "no entry fits" } else { "this log is empty" });
+        match kinds.is_empty() {
+            true => tracing::info!("this log is empty"),
+            false => {
+                let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+                tracing::info!(
+                    "no entry fits; there are entries of these kinds: {}",
+                    harmless(&kinds)
+                );
+            }
+        }
     }
     if !print(kept.make_contiguous(), args.json)? {
         return Ok(OK);
@@ -76,14 +85,20 @@ pub(crate) fn archived(place: &ArchivePlace, args: &HistoryArgs) -> Result<u8, F
     let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(not_a_regex)?;
     let history = place.read()?;
     let mut query = Query::all().newest_first();
-    if let Some(from) = args.since.and_then(|since| SystemTime::now().checked_sub(since)) {
-        query = query.from(from);
+    if let Some(since) = args.since {
+        query = query.from(since.from(SystemTime::now()));
     }
-    let mut left = args.limit.unwrap_or(ARCHIVED);
+    let most = args.limit.unwrap_or(ARCHIVED);
+    let mut left = most;
     let failed = |error: artel::hub::ArchiveError| Failure::new(FAILURE, error.to_string());
     loop {
         let page = history.query(&query).map_err(failed)?;
-        let Some(last) = page.last() else { return Ok(OK) };
+        let Some(last) = page.last() else {
+            if left == most {
+                tracing::info!("no record fits");
+            }
+            return Ok(OK);
+        };
         query = query.before(last.id);
         let mut text = String::new();
         for record in page.iter().filter(|record| fits(record, args, grep.as_ref())) {
@@ -153,8 +168,8 @@ struct Filter<'a> {
 impl Filter<'_> {
     fn new(args: &HistoryArgs, now: SystemTime) -> Result<Filter<'_>, Failure> {
         let grep = args.grep.as_deref().map(Regex::new).transpose().map_err(not_a_regex)?;
-        let since = args.since.and_then(|since| now.checked_sub(since));
-        Ok(Filter { args, grep, since: since.unwrap_or(SystemTime::UNIX_EPOCH) })
+        let since = args.since.map_or(SystemTime::UNIX_EPOCH, |since| since.from(now));
+        Ok(Filter { args, grep, since })
     }
 
     fn takes(&self, entry: &LogEntry) -> bool {

@@ -11,6 +11,9 @@ use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::harmless::harmless;
 use crate::{printer, table};
 
+const TAKES: &str = "is the address right, and does the receiver take it? A receiver must answer with a \
+                     status of 200 to 299, a command must end with 0";
+
 pub(crate) async fn notify(fleet: &str, command: &NotifyCommand) -> Result<u8, Failure> {
     match command {
         NotifyCommand::Test { sink, to } => test(fleet, sink.as_deref(), to).await,
@@ -29,7 +32,10 @@ fn wanted(sink: Option<&str>, to: &SinkArgs) -> Result<Vec<Sink>, Failure> {
         None => Ok(sinks),
         Some(name) => match sinks.iter().position(|one| one.name == name) {
             Some(at) => Ok(vec![sinks.swap_remove(at)]),
-            None => alerts::sinks(&SinkArgs { sinks: vec![name.to_owned()], ..to.clone() }),
+            None => {
+                let one = SinkArgs { sinks: vec![name.to_owned()], ..to.clone() };
+                alerts::sinks_of("SINK", &one)
+            }
         },
     }
 }
@@ -55,8 +61,10 @@ async fn test(fleet: &str, sink: Option<&str>, to: &SinkArgs) -> Result<u8, Fail
     printer::shown(&text)?;
     match failed {
         0 => Ok(OK),
-        _ => Err(Failure::new(FAILURE, format!("{failed} of the sinks cannot be reached"))
-            .hint("is the address right, and does the receiver answer?")),
+        1 => Err(Failure::new(FAILURE, "a sink did not take the alert").hint(TAKES)),
+        _ => {
+            Err(Failure::new(FAILURE, format!("{failed} sinks did not take the alert")).hint(TAKES))
+        }
     }
 }
 

@@ -38,9 +38,13 @@ pub(crate) struct CommandLine {
 impl CommandLine {
     /// Parses the value of `option`, and refuses a command that does not exist.
     pub(crate) fn parse(option: &str, text: &str) -> Result<CommandLine, Failure> {
+        CommandLine::parse_of(&crate::layers::name_of(option), text)
+    }
+
+    /// The same; an error says who named it.
+    pub(crate) fn parse_of(option: &str, text: &str) -> Result<CommandLine, Failure> {
         let plain =
             |c: char| c.is_ascii_alphanumeric() || c.is_whitespace() || "_./-+:,@".contains(c);
-        let option = crate::layers::name_of(option);
         let mut words = text.split_whitespace();
         let Some(first) = words.next() else {
             let error = format!("{option} is empty");

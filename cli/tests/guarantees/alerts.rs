@@ -491,7 +491,10 @@ fn sinks_can_be_tried_out() {
         ("alert = [\n\"member_lots\"]\n", "there is no rule \"member_lots\"", "--alert"),
         ("alert = [\"backlog_age\"]\n", "say how old", "--alert"),
         ("alert = [1]\n", "must be a list of texts", "such as"),
-        ("alert-to = [\"slak:http://hush\"]\n", "a sink that does not exist", "slack:URL"),
+        ("alert-to = [\"slak:http://hush\"]\n", "did you mean `slack`", "slack:URL"),
+        ("alert-to = [\"hush\"]\n", "a sink that does not exist", "slack:URL"),
+        ("alert-to = [\"command:\"]\n", "behind command:", "slack:URL"),
+        ("otlp = \"localhost:4318\"\nalert = []\n", "it must begin with http", "--otlp"),
         ("alert-to = \"webhook:ftp://hush\"\n", "must begin with http", "webhook:URL"),
         ("alert = [\"flapping\", \"flapping\"]\n", "twice", "notify rules"),
     ] {
@@ -502,7 +505,12 @@ fn sinks_can_be_tried_out() {
         assert!(err.contains(&place) || err.contains("alert"), "{text}: {err}");
         assert!(!err.contains("hush"), "{text}: {err}");
     }
-    write("");
+    // An error about the command line does not blame the file.
+    let (code, _, err) = run(&["notify", "test", "slak:https://hush"]);
+    assert!(code == Some(2) && err.contains("SINK: there is no sink `slak`"), "{err}");
+    write("alert = []\nalert-to = []\n");
+    let (code, _, err) = run(&["config", "check"]);
+    assert_eq!(code, Some(0), "{err}");
     let (code, _, err) = run(&["notify", "test"]);
     assert!(code == Some(2) && err.contains("no sink is set"), "{err}");
     let gone = artel_rig::free_port();

@@ -116,7 +116,18 @@ fn an_archive_is_asked_by_outcome_kind_and_text() {
     assert_eq!(failed[0]["payload"]["payload"], "two");
     assert_eq!(records(&place, &["--grep", "thre+"]).len(), 1);
     assert_eq!(records(&place, &["--kind", "order", "--since", "1h"]).len(), 3);
+    assert_eq!(records(&place, &["--since", "2020-01-01T00:00:00Z", "--kind", "order"]).len(), 3);
     assert_eq!(records(&place, &["--member", "nobody"]).len(), 0);
+    let none = archived(&place, &["--member", "nobody"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no record fits"));
+    let wrong = archived(&place, &["--outcome", "lost"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("snoozed"), "the outcomes are named");
+    for file in std::fs::read_dir(dir.path()).expect("a folder") {
+        use std::os::unix::fs::PermissionsExt;
+        let file = file.expect("a file");
+        let mode = file.metadata().expect("its mode").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{:?} is for its user alone", file.path());
+    }
 }
 
 fn records_if_any(place: &str) -> usize {

@@ -139,6 +139,7 @@ fn the_terminal_is_given_back_on_a_signal() {
     for (size, signal, code) in [
         ((24, 80), nix::sys::signal::Signal::SIGTERM, Some(143)),
         ((50, 200), nix::sys::signal::Signal::SIGINT, Some(0)),
+        ((24, 80), nix::sys::signal::Signal::SIGQUIT, Some(131)),
     ] {
         let mut seat = seat(&fleet, size);
         seat.shows("members: 1");

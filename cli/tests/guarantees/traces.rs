@@ -147,6 +147,62 @@ fn a_receiver_that_is_away_or_hangs_holds_up_nobody() {
     }
 }
 
+/// A user and a password are sent, a redirect is not followed, and the log says that spans are not sent, at each level.
+#[test]
+fn spans_go_to_their_receiver_alone() {
+    let server = Server::any();
+    let away = Catcher::http(|_| "200 OK".to_owned());
+    let target = away.address();
+    let redirects = Catcher::http(move |_| {
+        format!("307 Temporary Redirect\r\nlocation: http://{target}/v1/traces")
+    });
+    let otlp = format!("http://me:p%40ss@{}/?key=hush", redirects.address());
+    for level in [&[][..], &["-v"], &["-vv"]] {
+        let mut options = vec!["--otlp", &otlp, "--otlp-share", "1", "--label", "traced"];
+        options.extend(level);
+        let mut worker = worker(&server, &options);
+        assert!(send(&server, &otlp, "x").status.success());
+        eventually("a warning", || worker.stderr().contains("traces are not sent"));
+        worker.terminate();
+        assert_eq!(worker.exit_code(), Some(0));
+        assert!(!worker.stderr().contains("hush"), "{}", worker.stderr());
+    }
+    assert!(away.taken().is_empty());
+    let head = redirects.taken()[0].head.to_lowercase();
+    assert!(
+        head.contains("authorization: basic bwu6cebzcw==") && !head.contains("referer"),
+        "{head}"
+    );
+}
+
+/// A message whose context is nonsense is handled like any other.
+#[test]
+fn a_context_that_is_none_stops_no_message() {
+    let server = Server::any();
+    let receiver = Catcher::http(|_| "200 OK".to_owned());
+    let otlp = format!("http://{}", receiver.address());
+    let _worker = worker(&server, &["--otlp", &otlp, "--otlp-share", "1"]);
+    let contexts =
+        ["nonsense", "00-0-0-01", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "é"];
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let fleet = artel::Fleet::connect(server.url(), FLEET).await.expect("connected");
+        for context in contexts {
+            let message = artel::NewMessage::from("x").with_traceparent(context);
+            fleet.send(message).await.expect("sent");
+        }
+    });
+    eventually("all to be done", || {
+        let key = format!("artel:{{{FLEET}}}:counts");
+        let count = |name: &str| -> usize {
+            let n: Option<usize> =
+                redis::cmd("HGET").arg(&key).arg(name).query(&mut server.connect()).expect("asked");
+            n.unwrap_or(0)
+        };
+        count("done") + count("failed") == contexts.len()
+    });
+}
+
 /// Without `--otlp` messages carry nothing, and a wrong receiver is refused.
 #[test]
 fn nothing_is_traced_unless_it_is_asked_for() {

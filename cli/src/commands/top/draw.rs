@@ -20,7 +20,7 @@ const BAR: usize = 20;
 const KEYS: &str = "q quit  s sort  / filter  Tab list  Enter open  r requeue  p pause  ? help";
 const HELP: [&str; 11] = [
     "q, Ctrl-C        quit",
-    "s                sort members by label, done, failed, in flight",
+    "s                sort members by label, done, failed, runs",
     "/                filter members and failed messages by a text",
     "Esc              no filter",
     "Tab              move in the other list",
@@ -246,7 +246,11 @@ fn draw_members(frame: &mut Frame<'_>, area: Rect, view: &View, look: Look) {
 
 fn draw_errors(frame: &mut Frame<'_>, area: Rect, view: &View, look: Look) {
     let errors = view.errors();
-    let title = format!("failed messages: {} stored, the newest first", view.sample.stored);
+    let found = match view.filter.as_str() {
+        "" => String::new(),
+        filter => format!(", {} of the newest with \"{filter}\"", view.errors().len()),
+    };
+    let title = format!("failed messages: {} stored{found}, the newest first", view.sample.stored);
     let now = view.sample.time.unwrap_or(SystemTime::UNIX_EPOCH);
     let rows = errors.iter().map(|error| {
         let age = times::span(now.duration_since(error.failed_at).unwrap_or_default());

@@ -14,10 +14,11 @@ use artel::Fleet;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::args::TopArgs;
-use crate::exit::{Failure, OK, USAGE};
+use crate::exit::{FAILURE, Failure, OK, USAGE};
 use crate::harmless::harmless;
 use crate::printer;
 use crate::settings::Place;
@@ -67,6 +68,9 @@ async fn show(
     every: Duration,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
+    // A core dump is of no use here: give the terminal back.
+    let mut quit =
+        signal(SignalKind::quit()).map_err(|error| Failure::new(FAILURE, error.to_string()))?;
     let (tell, mut news) = mpsc::channel(8);
     let reading = tokio::spawn(read_on(reader, every, tell.clone()));
     let mut keys = printer::keys();
@@ -75,6 +79,7 @@ async fn show(
         screen.draw(|frame| draw(frame, &view, look))?;
         tokio::select! {
             code = signals.next() => break if code == 130 { OK } else { code },
+            _ = quit.recv() => break 131,
             Some(news) = news.recv() => match news {
                 News::Sample(sample) => view.update(*sample),
                 News::Away(why) => view.away(why),

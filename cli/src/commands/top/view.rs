@@ -38,7 +38,7 @@ impl Sort {
             Sort::Label => "label",
             Sort::Done => "done",
             Sort::Failed => "failed",
-            Sort::InFlight => "in flight",
+            Sort::InFlight => "runs",
         }
     }
 }

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{ArchiveError, ArchiveStore, Query, Record, oldest};
+use super::{ArchiveError, ArchiveStore, Query, Record, oldest, private};
 
 /// The maximum number of full files.
 const FILES_MAX: usize = 9_999;
@@ -144,7 +144,8 @@ fn path(folder: &Path, age: usize) -> PathBuf {
 
 /// Locks the files against other writers.
 pub(crate) fn lock(path: &Path) -> std::io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    let file =
+        private(&mut OpenOptions::new()).create(true).truncate(false).write(true).open(path)?;
     // An archive that was just dropped may still be writing.
     let due = Instant::now() + Duration::from_secs(1);
     while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -191,7 +192,8 @@ impl Lines<File> {
     /// Opens a file for appending. If a crash cut off the last line, that line is terminated, so
     /// that only this line is lost.
     pub(crate) fn open(path: &Path) -> std::io::Result<Lines<File>> {
-        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        let mut file =
+            private(&mut OpenOptions::new()).create(true).read(true).append(true).open(path)?;
         if file.metadata()?.len() > 0 {
             file.seek(SeekFrom::End(-1))?;
             let mut last = [0];

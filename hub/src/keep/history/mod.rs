@@ -287,6 +287,13 @@ impl ArchiveError {
     }
 }
 
+/// A file that is created with these options is for this user alone: payloads may be anybody's secrets.
+pub(crate) fn private(options: &mut std::fs::OpenOptions) -> &mut std::fs::OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options
+}
+
 /// A store for archived events.
 ///
 /// ```

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 
-use super::{ArchiveError, ArchiveStore, Query, Record, oldest};
+use super::{ArchiveError, ArchiveStore, Query, Record, oldest, private};
 
 /// The bounds are checked after this many events, or after this time.
 const LOOK_EVERY: usize = 1000;
@@ -15,6 +15,16 @@ const SHARE: i64 = 20;
 
 /// Opens an SQLite file with the hub's settings.
 pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
+    // Payloads may be anybody's secrets: a new file is for this user alone. SQLite's own error says no reason.
+    private(&mut std::fs::OpenOptions::new())
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(path)
+        .map_err(|error| {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+            rusqlite::Error::SqliteFailure(code, Some(error.to_string()))
+        })?;
     let connection = Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(5))?;
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;

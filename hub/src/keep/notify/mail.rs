@@ -99,7 +99,7 @@ impl Mail {
         if secret && !is_encrypted(&parsed) {
             return Err(MailError::new(
                 "a user and a password are not sent without TLS: begin the URL with smtps://, or \
-                 end it with ?tls=required",
+                 add the parameter tls=required",
             ));
         }
         if let Some(credentials) = credentials {

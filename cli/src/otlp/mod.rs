@@ -5,15 +5,17 @@
 
 mod counted;
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use artel::trace::{Propagator, TARGET, set_propagator};
+use base64::Engine;
 use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider,
@@ -54,12 +56,13 @@ static PROVIDER: OnceLock<(SdkTracerProvider, Arc<Counts>)> = OnceLock::new();
 /// Sends spans of messages to the receiver, if one is named.
 pub(crate) fn start(args: &TraceArgs, fleet: &str) -> Result<Option<Traces>, Failure> {
     let Some(written) = &args.otlp else { return Ok(None) };
-    let url = endpoint(written)?;
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (url, headers) = endpoint(written)?;
     let exporter = SpanExporter::builder()
         .with_http()
+        .with_http_client(client()?)
         .with_protocol(Protocol::HttpJson)
         .with_endpoint(url.as_str())
+        .with_headers(headers)
         .with_timeout(SEND_WITHIN)
         .build()
         .map_err(|_| refused("the receiver cannot be used"))?;
@@ -108,8 +111,23 @@ fn refused(why: &str) -> Failure {
         .hint("name a receiver of OTLP over HTTP, such as `--otlp http://localhost:4318`")
 }
 
-/// Where spans are posted. Its path is `/v1/traces`, unless another one is given.
-fn endpoint(written: &str) -> Result<url::Url, Failure> {
+/// Posts spans. A redirect counts as a failure: spans and their address are for the receiver alone.
+fn client() -> Result<reqwest::blocking::Client, Failure> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let nowhere = reqwest::redirect::Policy::none();
+    let builder = reqwest::blocking::Client::builder().timeout(SEND_WITHIN).redirect(nowhere);
+    // A blocking client must not be made in async code.
+    let made = std::thread::spawn(move || builder.build()).join();
+    made.ok().and_then(Result::ok).ok_or_else(|| refused("no client can be made"))
+}
+
+/// Could a receiver be written so?
+pub(crate) fn check(args: &TraceArgs) -> Result<(), Failure> {
+    args.otlp.as_deref().map_or(Ok(()), |written| endpoint(written).map(|_| ()))
+}
+
+/// Where spans are posted, and the headers of a user and a password. Its path is `/v1/traces`, unless another one is given.
+fn endpoint(written: &str) -> Result<(url::Url, HashMap<String, String>), Failure> {
     let mut url = url::Url::parse(written).map_err(|_| refused("it is not a URL"))?;
     if !["http", "https"].contains(&url.scheme()) || !url.has_host() {
         return Err(refused("it must begin with http:// or https://"));
@@ -117,13 +135,22 @@ fn endpoint(written: &str) -> Result<url::Url, Failure> {
     if ["", "/"].contains(&url.path()) {
         url.set_path("/v1/traces");
     }
-    Ok(url)
+    let mut headers = HashMap::new();
+    if !url.username().is_empty() || url.password().is_some() {
+        let plain = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
+        let password = url.password().unwrap_or_default();
+        let pair = [&plain(url.username())[..], b":", &plain(password)].concat();
+        let pair = base64::prelude::BASE64_STANDARD.encode(pair);
+        headers.insert("authorization".to_owned(), format!("Basic {pair}"));
+        let _ = (url.set_username(""), url.set_password(None));
+    }
+    Ok((url, headers))
 }
 
 /// What may be shown of a receiver: neither its user and password nor what stands behind its path.
 pub(crate) fn without_secrets(written: &str) -> String {
     match endpoint(written) {
-        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Ok((url, _)) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
         Err(_) => "…".to_owned(),
     }
 }
@@ -197,12 +224,15 @@ mod tests {
 
     #[test]
     fn a_receiver_is_a_url() {
-        let path = |written: &str| endpoint(written).map(|url| url.to_string()).ok();
+        let path = |written: &str| endpoint(written).map(|(url, _)| url.to_string()).ok();
         assert_eq!(
             path("http://localhost:4318").as_deref(),
             Some("http://localhost:4318/v1/traces")
         );
         assert_eq!(path("https://h/own").as_deref(), Some("https://h/own"));
+        let (url, headers) = endpoint("http://me:p%40ss@h").expect("good");
+        assert_eq!(url.as_str(), "http://h/v1/traces");
+        assert_eq!(headers["authorization"], "Basic bWU6cEBzcw==");
         for wrong in ["", "localhost:4318", "grpc://h:4317", "http://"] {
             let failure = endpoint(wrong).expect_err(wrong);
             assert_eq!(failure.code, USAGE);
