@@ -107,6 +107,13 @@ fn every_program_on_a_page_is_an_example_that_is_run() {
                         None => are_settings(&text),
                     }
                 }
+                // An alert, with every field that a sink gets.
+                "json" => {
+                    let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+                    let alert = serde_json::from_value::<artel::hub::notify::Alert>(shown.clone());
+                    let alert = serde_json::to_value(alert.expect("an alert")).expect("JSON");
+                    assert_eq!(alert, shown, "{}", page.display());
+                }
                 "console" | "text" => {} // the other test
                 other => panic!("{}: how is a block of {other:?} run?", page.display()),
             }
