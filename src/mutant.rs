@@ -25,18 +25,21 @@ pub(crate) enum Rule {
     ForgottenIsDoubt,
     /// Others than the first let go what is overdue.
     OthersPromote,
+    /// Periodic entries fire by the clock of Redis.
+    FireByRedisTime,
     /// Outcomes of messages with duties are named.
     DutiesAreNamed,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     Rule::TrustFromSending,
     Rule::SubscribeThenRead,
     Rule::ReadAfterReconnect,
     Rule::ChannelNamesDatabase,
     Rule::ForgottenIsDoubt,
     Rule::OthersPromote,
+    Rule::FireByRedisTime,
     Rule::DutiesAreNamed,
 ];
 

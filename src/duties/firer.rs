@@ -5,14 +5,15 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::promoter::acts_first;
 use super::{Duty, Means};
 use crate::Error;
 use crate::clock::Moment;
-use crate::json_time::at_ms;
+use crate::json_time::{at_ms, since_1970_ms};
 use crate::membership::{AskError, Patience, Session};
+use crate::mutant::{Rule, disabled};
 use crate::notice::Notice;
 use crate::schedule::{Entries, Fired, Firing};
 use crate::store::Link;
@@ -102,7 +103,10 @@ impl Firer {
                 }
             }
         }
-        let now = || session.views.follow().borrow().redis_ms(Moment::now());
+        let now = || match disabled(Rule::FireByRedisTime) {
+            true => Some(since_1970_ms(SystemTime::now())),
+            false => session.views.follow().borrow().redis_ms(Moment::now()),
+        };
         let Some(now_ms) = now() else { return RETRY };
         // An entry that cannot fire now must not hold up the others.
         let (mut held_up, mut pause) = (HashSet::new(), LOOK_EVERY);

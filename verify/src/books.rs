@@ -219,6 +219,21 @@ impl Books {
         })
     }
 
+    /// For how long the first message that waits for a time is overdue, ms, and the term of the lease after that.
+    pub(crate) fn overdue(&mut self) -> RedisResult<(u64, Option<u64>)> {
+        self.with(|connection| {
+            let mut first = redis::cmd("ZRANGE");
+            first.arg(key("scheduled")).arg(0).arg(0).arg("WITHSCORES");
+            let first: Vec<(String, f64)> = first.query(connection)?;
+            let (s, us): (u64, u64) = redis::cmd("TIME").query(connection)?;
+            let lease: Option<String> = redis::cmd("GET").arg(key("lease")).query(connection)?;
+            let now = (s * 1000 + us / 1000) as f64;
+            let overdue = first.first().map_or(0.0, |(_, due)| (now - due).max(0.0)) as u64;
+            let term = lease.as_deref().and_then(|lease| lease.split_once('|'));
+            Ok((overdue, term.and_then(|(_, term)| term.parse().ok())))
+        })
+    }
+
     /// The last accepted message of any generator: its term and its number.
     pub(crate) fn last(&mut self) -> RedisResult<Option<(u64, u64)>> {
         let get = |connection: &mut Connection| {

@@ -65,6 +65,8 @@ pub(crate) struct Watch {
     pub(crate) held_up: Option<(usize, u64, Instant)>,
     /// Silent generators: which process, its term, and since when.
     pub(crate) silenced: Vec<(usize, u64, Instant)>,
+    /// The last term about which it was judged whether others stood in for its silent generator.
+    pub(crate) stood_in: u64,
     /// When a generator last made messages, and when a worker last began with one.
     pub(crate) made: u64,
     pub(crate) begun_with: u64,
@@ -90,6 +92,7 @@ impl Watch {
             read: 0,
             held_up: None,
             silenced: Vec::new(),
+            stood_in: 0,
             made: 0,
             begun_with: 0,
             rested: HashSet::new(),
@@ -294,6 +297,7 @@ impl Director<'_> {
             }
         }
         self.watch_over_waits();
+        self.watch_over_due();
         if let Some(entries) = entries {
             self.watch.read = entries.len();
             entries.iter().for_each(|entry| self.watch.checker.settled(entry));

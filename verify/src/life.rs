@@ -85,11 +85,11 @@ pub(crate) enum Later {
 
 /// For how long this message of a sender waits, and what becomes of it meanwhile.
 pub(crate) fn later(number: u64) -> Option<(Duration, Later)> {
-    let what = match number % 80 {
-        7 | 27 => Later::Waits,
-        47 => Later::Cancelled,
-        67 => Later::RunNow,
-        77 => Later::Moved,
+    let what = match (number % 8, number / 8 % 3) {
+        (1 | 4, _) => Later::Waits,
+        (7, 0) => Later::Cancelled,
+        (7, 1) => Later::RunNow,
+        (7, _) => Later::Moved,
         _ => return None,
     };
     Some((Duration::from_millis(400 + number % 7 * 200), what))

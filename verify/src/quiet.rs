@@ -26,6 +26,10 @@ const HEAL_MORE: Duration = Duration::from_secs(10);
 const EMPTY_MAX: Duration = Duration::from_secs(20);
 /// At a quiet point nothing may be overdue for longer than this.
 const OVERDUE_MS: u64 = 1000;
+/// When a generator is silent for this long and still leads, others have let go what is due.
+const STAND_IN_AFTER: Duration = Duration::from_millis(850);
+/// Then nothing may be overdue for longer than this.
+const STAND_IN_MS: u64 = 700;
 /// It is a violation if this many generators were silent and none of them was ever replaced. With
 /// fewer, a busy machine may be the cause.
 const SILENCED_MIN: u64 = 4;
@@ -222,7 +226,39 @@ impl Director<'_> {
                 format!("a generator was silent {silenced} times, and nobody ever took over");
             self.watch.checker.blame(Invariant::Heals, what, Vec::new());
         }
+        let Paths { stood_in, held_back, .. } = self.watch.paths;
+        if held_back >= SILENCED_MIN && stood_in == 0 {
+            let what = format!(
+                "a silent generator held up what was due {held_back} times, and nobody ever stood in"
+            );
+            self.watch.checker.blame(Invariant::NotLate, what, Vec::new());
+        }
         self.watch.checker.finish(&now);
         Ok(())
+    }
+
+    /// While a silent generator still leads: do others let go what is due? Judged once for each.
+    pub(crate) fn watch_over_due(&mut self) {
+        let Some(&(_, term, since)) = self.watch.silenced.last() else { return };
+        let is_wary = self.stage.redis_hurt || self.stage.clock_set.elapsed() < TAKES_EFFECT * 2;
+        if is_wary || self.watch.stood_in == term || since.elapsed() < STAND_IN_AFTER {
+            return;
+        }
+        // Somebody must have been well all the time.
+        let long = since.elapsed().as_micros() as u64;
+        let is_well = |process: &&Process| {
+            !process.hurt && process.joined && process.touched + long < history::now()
+        };
+        let can_stand_in = self.members().filter(is_well).count() > 0;
+        if let Ok((overdue, leads)) = self.stage.books.overdue()
+            && can_stand_in
+            && leads == Some(term)
+        {
+            self.watch.stood_in = term;
+            match overdue < STAND_IN_MS {
+                true => self.watch.paths.stood_in += 1,
+                false => self.watch.paths.held_back += 1,
+            }
+        }
     }
 }

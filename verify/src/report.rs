@@ -94,6 +94,10 @@ pub struct Paths {
     pub silenced: u64,
     /// How many of these generators were replaced before they could be reached again.
     pub replaced: u64,
+    /// How often others let go what was due while a silent generator still led.
+    pub stood_in: u64,
+    /// How often nobody did.
+    pub held_back: u64,
     /// How often the clock of Redis was wrong, as intended.
     pub clocks_seen: u64,
     /// The errors that a killed taker held were taken by the next one.

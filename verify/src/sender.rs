@@ -17,7 +17,7 @@ use crate::sent::{ENTRY, KEY};
 const SENDS_WITHIN: Duration = Duration::from_secs(60);
 /// Every such message of a sender is large.
 const LARGE_EVERY: u64 = 20;
-const BETWEEN_SENDS: Duration = Duration::from_millis(50);
+const BETWEEN_SENDS: Duration = Duration::from_millis(25);
 /// After this time without an answer, a message is sent under another name with the same key. The
 /// library would repeat it for a minute, in vain if the clock of Redis is set meanwhile.
 const SEND_MAX: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use crate::rules::Mutant;
 
-pub(crate) const JOB_MUTANTS: [Mutant; 10] = [
+pub(crate) const JOB_MUTANTS: [Mutant; 12] = [
     Mutant {
         name: "a retry does not count the attempt",
         rules: &[],
@@ -125,6 +125,24 @@ pub(crate) const JOB_MUTANTS: [Mutant; 10] = [
         seeds: [1, 2, 3],
         time: "8s",
         broken: &["entries-once"],
+    },
+    Mutant {
+        name: "a periodic entry fires by the clock of a member",
+        rules: &["FireByRedisTime"],
+        edits: &[("fire", "if due > NOW then return 'early' end", "")],
+        faults: "clock-member",
+        seeds: [1, 2, 3],
+        time: "20s",
+        broken: &["not-before-its-time", "entries-once"],
+    },
+    Mutant {
+        name: "nobody but the first lets go what is due",
+        rules: &["OthersPromote"],
+        edits: &[],
+        faults: "freeze-long,kill-taker,kill-sender",
+        seeds: [1, 2, 3],
+        time: "40s",
+        broken: &["not-late"],
     },
     Mutant {
         name: "outcomes of messages with duties are not named",
