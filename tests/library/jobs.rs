@@ -567,6 +567,46 @@ async fn an_entry_that_is_replaced_does_not_show_its_payload() {
     }
 }
 
+/// Two versions of a program declare an entry differently: the last one wins, and learns what was there before.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_versions_that_declare_an_entry_differently_are_told() {
+    let server = Server::any();
+    let fleet = fleet(&server).await;
+    let declares =
+        |spec: &str| fleet.join().cron("nightly", Cron::new(spec).message("all")).start();
+    let old = declares("@daily").await.expect("joined");
+    let same = declares("@daily").await.expect("joined");
+    let mut new = declares("@hourly").await.expect("joined");
+    let mut notices = new.notices();
+    let before = loop {
+        let notice = tokio::time::timeout(Duration::from_secs(30), notices.next()).await;
+        if let Notice::CronReplaced { entry, before } = notice.expect("in time").expect("a notice")
+        {
+            assert_eq!(entry, "nightly");
+            break before;
+        }
+    };
+    assert!(before.contains("@daily"), "{before}");
+    let entries = fleet.crons().list().await.expect("listed");
+    assert_eq!((entries.len(), entries[0].spec.as_str()), (1, "@hourly"));
+    for member in [old, same, new] {
+        member.shutdown().await;
+    }
+}
+
+/// Which kinds a member handles is on its card.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kinds_of_a_member_are_on_its_card() {
+    let server = Server::any();
+    let fleet = fleet(&server).await;
+    let handle = |_: Message, _: Context| async {};
+    let member = fleet.join().on("mail", handle).on("order", handle).start().await.expect("joined");
+    let mut kinds = fleet.status().await.expect("a status").members[0].kinds.clone();
+    kinds.sort();
+    assert_eq!(kinds, ["mail", "order"]);
+    member.shutdown().await;
+}
+
 /// More entries than are read at once, and large ones: all of them are listed, and all of them fire.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_entries_are_read_however_many_there_are() {

@@ -202,6 +202,27 @@ on_each_server! {
         }
     }
 
+    /// The handlers of docs/jobs.md: a verdict is final, a busy server is asked again, and the outcome sends the next step.
+    fn the_handlers_of_the_page_about_jobs_work(kind) {
+        let example = |name: &str| {
+            format!("{}/../examples/handlers/{name}", env!("CARGO_MANIFEST_DIR"))
+        };
+        let (sh, python) = (vec![example("mail.sh")], vec![example("mail.py"), "lines".to_owned()]);
+        for handler in if has_python() { vec![sh, python] } else { vec![sh] } {
+            let mut bench = Bench::new(Server::start(kind));
+            let mode = handler.get(1).map_or("exec", String::as_str);
+            bench.start(&["--generator", "true", "--handler", &handler[0], "--handler-mode", mode,
+                "--backoff", "100ms", "--leader-works", "always"]);
+            bench.artel(&["send", "--kind", "mail", "ada@example.org", "no address at all"]);
+            eventually("both mails and what follows", || {
+                bench.count("done") == 2 && bench.count("failed") == 1
+            });
+            assert!(bench.count("retried") >= 1);
+            assert_eq!(bench.count("followed"), 1);
+            assert!(bench.artel(&["errors", "list"]).contains("no address"));
+        }
+    }
+
     /// One message per line of a generator in sh and in Python; a failing one adds nothing.
     fn commands_generate_messages(kind) {
         let mut bench = Bench::new(Server::start(kind));
