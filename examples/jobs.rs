@@ -28,11 +28,18 @@ async fn mail(mail: Mail, context: Context) -> Result<Outcome, String> {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redis = std::env::args().nth(1).unwrap_or("redis://127.0.0.1:6379".into());
     let fleet = Fleet::connect(redis, "mails").await?;
+    let (told, mut out) = tokio::sync::mpsc::channel(8);
     let quick = Backoff::exponential(Duration::from_millis(100), Duration::from_secs(60));
     let member = fleet
         .join()
         .on(MAIL.retries(8).backoff(quick), mail)
-        .on("log", |message: Message, _: Context| async move { println!("{}", message.text()) })
+        .on("log", move |message: Message, _: Context| {
+            let told = told.clone();
+            async move {
+                println!("{}", message.text());
+                let _ = told.send(message.text().into_owned()).await;
+            }
+        })
         .cron(
             "nightly",
             Cron::new("0 2 * * *")
@@ -44,9 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let later =
         MAIL.message(&Mail { to: "ann@example.org".to_owned() })?.after(Duration::from_millis(300));
     fleet.send(later).await?;
-    while fleet.status().await?.messages.done < 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    while out.recv().await.is_some_and(|mail| mail != "ann@example.org") {}
     member.shutdown().await;
     Ok(())
 }

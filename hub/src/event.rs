@@ -163,6 +163,14 @@ impl AnyEvent {
         let encode = self.meta().channel.codec()?.encode;
         self.meta().json.get_or_init(|| encode(self).map(Box::new)).as_deref()
     }
+
+    /// The same, for a reader that keeps it: it is encoded for this reader, unless somebody needed it before.
+    pub(crate) fn own_json(&self) -> Option<Value> {
+        match self.meta().json.get() {
+            Some(known) => known.as_deref().cloned(),
+            None => (self.meta().channel.codec()?.encode)(self),
+        }
+    }
 }
 
 impl std::fmt::Debug for AnyEvent {

@@ -88,6 +88,8 @@ pub enum MessageState {
         attempt: u32,
         /// How often it was retried already.
         retry: u32,
+        /// How often a member that got it had no handler for its kind.
+        waits: u32,
         /// When it was added, Redis time.
         since: SystemTime,
     },
@@ -163,6 +165,7 @@ impl Fleet {
                         due: waits.due,
                         attempt: waits.attempt,
                         retry: waits.retry,
+                        waits: waits.waits,
                         since: waits.generated_at,
                     });
                 }

@@ -72,6 +72,11 @@ impl Message {
         self.tries.retries
     }
 
+    /// How often a member that got it had no handler for its kind.
+    pub(crate) fn waits(&self) -> u32 {
+        self.tries.waits
+    }
+
     /// How often it was snoozed before this attempt.
     pub fn snoozed(&self) -> u32 {
         self.tries.snoozes

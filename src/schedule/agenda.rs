@@ -58,6 +58,8 @@ pub struct Scheduled {
     pub attempt: u32,
     /// How often it was retried already.
     pub retry: u32,
+    /// How often a member that got it had no handler for its kind.
+    pub waits: u32,
     /// When it was added.
     pub generated_at: SystemTime,
     /// Its payload.
@@ -327,6 +329,7 @@ impl Scheduled {
                 lane: message.lane(),
                 attempt: message.attempt(),
                 retry: message.retry(),
+                waits: message.waits(),
                 generated_at: message.generated_at(),
                 payload: message.into_payload(),
                 score,

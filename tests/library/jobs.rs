@@ -594,6 +594,24 @@ async fn two_versions_that_declare_an_entry_differently_are_told() {
     }
 }
 
+/// A message whose kind nobody handles: one can see why it waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_can_see_that_nobody_handles_a_kind() {
+    let server = Server::any();
+    let fleet = fleet(&server).await;
+    let handle = |_: Message, _: Context| async {};
+    let member = fleet.join().on("known", handle).start().await.expect("joined");
+    let sent = fleet.send(NewMessage::from("x").with_kind("unknown")).await.expect("sent");
+    until("it to wait", async || {
+        let state = fleet.find(sent.id.as_str()).await.expect("found");
+        matches!(state, artel::MessageState::Scheduled { waits: 1, retry: 0, .. })
+    })
+    .await;
+    let waiting = fleet.schedule().page(&mut ScheduleCursor::default(), 10).await.expect("listed");
+    assert_eq!((waiting.len(), waiting[0].waits), (1, 1));
+    member.shutdown().await;
+}
+
 /// Which kinds a member handles is on its card.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kinds_of_a_member_are_on_its_card() {

@@ -26,6 +26,10 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 
 /// A point in time such as `2026-12-24T18:00:00+01:00`. Without a zone it is UTC.
 pub(super) fn point(text: &str) -> Result<SystemTime, String> {
+    // As the program prints it.
+    let printed =
+        text.strip_suffix(" UTC").map(|time| format!("{}Z", time.trim().replacen(' ', "T", 1)));
+    let text = printed.as_deref().unwrap_or(text);
     let zoned = text.parse::<Zoned>().map(|time| time.timestamp());
     let time = zoned.or_else(|_| text.parse::<Timestamp>());
     let time = time.or_else(|_| text.parse::<DateTime>()?.to_zoned(TimeZone::UTC).map(Into::into));
@@ -147,6 +151,7 @@ mod tests {
         let utc = point("2026-12-24T17:00:00Z").expect("a time");
         for same in [
             "2026-12-24T18:00:00+01:00",
+            "2026-12-24 17:00:00 UTC",
             "2026-12-24T11:30:00-05:30",
             "2026-12-24 17:00:00",
             "2026-12-24 17:00Z",

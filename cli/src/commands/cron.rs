@@ -56,6 +56,7 @@ pub(crate) async fn cron(place: &Place, command: &CronCommand) -> Result<u8, Fai
                 if !crons.remove(name).await? {
                     return Err(missing(name, "does not exist"));
                 }
+                printer::remark(&format!("entry {name} is removed"));
             }
         }
         CronCommand::Run { name } => match crons.run(name).await? {
@@ -67,6 +68,7 @@ pub(crate) async fn cron(place: &Place, command: &CronCommand) -> Result<u8, Fai
                 if !crons.pause(name).await? {
                     return Err(missing(name, "does not exist, or is paused already"));
                 }
+                printer::remark(&format!("entry {name} is paused"));
             }
         }
         CronCommand::Resume { names } => {
@@ -74,6 +76,7 @@ pub(crate) async fn cron(place: &Place, command: &CronCommand) -> Result<u8, Fai
                 if !crons.resume(name).await? {
                     return Err(missing(name, "does not exist, or is not paused"));
                 }
+                printer::remark(&format!("entry {name} is resumed"));
             }
         }
     }
@@ -99,6 +102,12 @@ fn entry(args: &CronSetArgs) -> Cron {
     if args.no_overlap { cron.no_overlap() } else { cron }
 }
 
+/// When an entry last fired, as the clocks of its zone show it.
+fn last(at: std::time::SystemTime, zone: &str, now: std::time::SystemTime) -> String {
+    let ago = times::span(now.duration_since(at).unwrap_or_default());
+    format!("{} ({ago} ago)", times::point_in(at, zone))
+}
+
 fn rows(entries: &[CronEntry], now: std::time::SystemTime) -> String {
     let rows = entries.iter().map(|entry| {
         let next = match entry.next_at {
@@ -109,9 +118,9 @@ fn rows(entries: &[CronEntry], now: std::time::SystemTime) -> String {
         [
             entry.name.clone(),
             entry.spec.clone(),
-            entry.tz.clone(),
+            if entry.spec.starts_with("every ") { String::new() } else { entry.tz.clone() },
             next,
-            entry.fired_at.map_or_else(|| "never".to_owned(), |at| times::point_ago(at, now)),
+            entry.fired_at.map_or_else(|| "never".to_owned(), |at| last(at, &entry.tz, now)),
             entry.catch_up.to_owned(),
             if entry.overlap { "yes" } else { "no" }.to_owned(),
             entry.kind.clone().unwrap_or_default(),

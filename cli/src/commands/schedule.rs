@@ -41,8 +41,12 @@ pub(crate) async fn schedule(place: &Place, command: &ScheduleCommand) -> Result
                 (None, at) => schedule.move_to(&own, at.unwrap_or_else(SystemTime::now)).await?,
             };
             done(id, moved)?;
-            let due = schedule.get(&own).await?.map(|one| times::point(one.due));
-            let due = due.map_or_else(String::new, |due| format!(": it is due at {due}"));
+            let due = match schedule.get(&own).await? {
+                Some(one) if one.left.is_some() => {
+                    format!(": it is due at {}", times::point(one.due))
+                }
+                _ => ": it is due now".to_owned(),
+            };
             printer::remark(&format!("message {id} is moved{due}"));
         }
     }
@@ -126,6 +130,7 @@ fn document(one: &Scheduled) -> Value {
         "lane": one.lane.name(),
         "attempt": one.attempt,
         "retries": one.retry,
+        "waits": one.waits,
         "generated_ms": since_1970_ms(one.generated_at),
     });
     match std::str::from_utf8(&one.payload) {

@@ -23,8 +23,8 @@ pub(crate) async fn show(place: &Place, id: &str, json: bool) -> Result<u8, Fail
     if code == NOT_FOUND {
         let error = format!("message {id} is not found in fleet {:?}", place.fleet);
         return Err(Failure::new(NOT_FOUND, error).hint(
-            "is the `--fleet` right? Messages that are done are remembered only with a ledger \
-             (`artel run --ledger 100000`)",
+            "is the `--fleet` right? If its members have `--ledger 100000`, the last messages that \
+             ended are remembered",
         ));
     }
     let now = fleet.now().await?;
@@ -42,7 +42,7 @@ fn words(state: &MessageState, now: SystemTime) -> String {
             attempts(*attempt),
             format!("added {}", ago(since)),
         ]),
-        MessageState::Scheduled { due, attempt, retry, since } => screen.flow(&[
+        MessageState::Scheduled { due, attempt, retry, waits, since } => screen.flow(&[
             match due.duration_since(now) {
                 Ok(left) => {
                     format!("waits until {} (in {})", times::point(*due), times::span(left))
@@ -50,6 +50,10 @@ fn words(state: &MessageState, now: SystemTime) -> String {
                 Err(_) => format!("was due {}", ago(due)),
             },
             if *retry > 0 { format!("retried {}", counted(*retry)) } else { String::new() },
+            match waits {
+                0 => String::new(),
+                times => format!("{} a member had no handler for it", counted(*times)),
+            },
             attempts(*attempt),
             format!("added {}", ago(since)),
         ]),
@@ -85,9 +89,11 @@ fn words(state: &MessageState, now: SystemTime) -> String {
             format!("not added: message {of} was sent with the same key before\n")
         }
         MessageState::Ended { is_done: true } => "done\n".to_owned(),
-        _ => "it has ended: it is done; or it failed and is no longer stored; or it was a \
-              duplicate (a ledger would show which: `artel run --ledger 100000`)\n"
-            .to_owned(),
+        _ => {
+            "it has ended: it is done; or it was cancelled; or it failed and is no longer stored; \
+              or it was a duplicate. Members with `--ledger 100000` remember which\n"
+                .to_owned()
+        }
     }
 }
 
@@ -112,7 +118,8 @@ fn document(id: &str, state: &MessageState) -> Value {
             "state": "waiting", "lane": lane(line), "ahead": ahead, "attempt": attempt,
             "since_ms": since_1970_ms(*since),
         }),
-        MessageState::Scheduled { due, attempt, retry, since } => json!({
+        MessageState::Scheduled { due, attempt, retry, waits, since } => json!({
+            "waits": waits,
             "state": "scheduled", "due_ms": since_1970_ms(*due), "attempt": attempt,
             "retries": retry, "since_ms": since_1970_ms(*since),
         }),

@@ -128,7 +128,8 @@ impl TestFleet {
         let key = self.key(&format!("member:{member}"));
         let pid: Option<u32> =
             redis::cmd("HGET").arg(key).arg("pid").query(&mut self.connection).ok().flatten();
-        self.members.iter().position(|process| Some(process.id()) == pid)
+        // The newest: one that was killed before may have had the same number.
+        self.members.iter().rposition(|process| Some(process.id()) == pid)
     }
 
     /// Does the process with this id hold a message now?

@@ -36,7 +36,7 @@ use crate::wait::lane::Priority;
 use crate::wait::overflow::{Overflow, Queue};
 
 /// The maximum number of events per transaction.
-const BATCH: usize = 256;
+const BATCH: usize = 1024;
 /// The maximum nesting of JSON that can be read back from any store.
 const DEPTH_MAX: usize = 100;
 /// How many events may wait for the disk by default.
@@ -109,7 +109,7 @@ fn is_shallow(value: &Value, levels: usize) -> bool {
 
 /// The payload as JSON. `None` if encoding panics or the JSON is nested too deeply.
 pub(crate) fn encoded(event: &AnyEvent) -> Option<Value> {
-    let json = std::panic::AssertUnwindSafe(|| event.json().cloned());
+    let json = std::panic::AssertUnwindSafe(|| event.own_json());
     // Deeper JSON could be written but not read back.
     std::panic::catch_unwind(json).ok().flatten().filter(|value| is_shallow(value, DEPTH_MAX))
 }

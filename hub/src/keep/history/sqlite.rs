@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 
+use crate::wait::lane::Priority;
+
 use super::{ArchiveError, ArchiveStore, Query, Record, oldest, private};
 
 /// The bounds are checked after this many events, or after this time.
@@ -163,9 +165,13 @@ fn small(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn word(priority: crate::wait::lane::Priority) -> String {
-    let text = serde_json::to_value(priority).ok();
-    text.as_ref().and_then(|value| value.as_str()).unwrap_or("normal").to_string()
+/// As it is written in JSON.
+fn word(priority: Priority) -> &'static str {
+    match priority {
+        Priority::High => "high",
+        Priority::Normal => "normal",
+        Priority::Low => "low",
+    }
 }
 
 impl ArchiveStore for SqliteArchive {
@@ -239,6 +245,13 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_priority_is_read_as_it_was_written() {
+        for priority in [Priority::High, Priority::Normal, Priority::Low] {
+            assert_eq!(serde_json::to_value(priority).expect("JSON"), word(priority));
+        }
+    }
 
     /// Regression: queries for one key did not use its index.
     #[test]
