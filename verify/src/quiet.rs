@@ -220,6 +220,14 @@ impl Director<'_> {
                 format!("{read} different messages were settled, the ledger had {there} entries");
             self.watch.checker.blame(Invariant::BooksBalance, what, Vec::new());
         }
+        self.judge_silence();
+        self.watch.checker.finish(&now);
+        Ok(())
+    }
+
+    /// A silent generator must be replaced, and what it held up must be let go by others: at least once, if it happened often
+    /// enough.
+    fn judge_silence(&mut self) {
         let Paths { silenced, replaced, .. } = self.watch.paths;
         if silenced >= SILENCED_MIN && replaced == 0 {
             let what =
@@ -233,8 +241,6 @@ impl Director<'_> {
             );
             self.watch.checker.blame(Invariant::NotLate, what, Vec::new());
         }
-        self.watch.checker.finish(&now);
-        Ok(())
     }
 
     /// While a silent generator still leads: do others let go what is due? Judged once for each.
