@@ -22,7 +22,8 @@ const COUNTS: [&str; 4] = ["count", "returned", "failed", "open"];
 /// # let url = server.url();
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// # let fleet = artel::Fleet::connect(url, "orders").await?;
-/// fleet.join().start().await?.shutdown().await;
+/// let work = |_: artel::Message, _: artel::Context| async { artel::Outcome::done() };
+/// fleet.join().handle(work).start().await?.shutdown().await;
 /// let entries = fleet.history().page().await?;
 /// let kinds: Vec<&str> = entries.iter().map(|entry| entry.kind.as_str()).collect();
 /// assert_eq!(kinds, ["joined", "left"]);

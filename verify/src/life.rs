@@ -114,11 +114,11 @@ mod tests {
         assert!(near(share(&|id| snoozes(id) > 0), 0.02) && near(share(&is_followed), 0.05));
         assert!(ids.iter().any(|id| retries(*id) > 0 && is_failed(*id) && is_followed(*id)));
         let of = |what| {
-            (0..80).filter(|number| later(*number).is_some_and(|(_, is)| is == what)).count()
+            (0..24).filter(|number| later(*number).is_some_and(|(_, is)| is == what)).count()
         };
         assert_eq!(
             [Later::Waits, Later::Cancelled, Later::RunNow, Later::Moved].map(of),
-            [2, 1, 1, 1]
+            [6, 1, 1, 1]
         );
     }
 }

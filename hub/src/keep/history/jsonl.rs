@@ -260,6 +260,11 @@ fn read(path: &Path, mut each: impl FnMut(Record) -> bool) -> std::io::Result<()
 }
 
 impl ArchiveStore for JsonLinesArchive {
+    /// A batch is written to one file, so it must be small beside a file.
+    fn batch_max(&self) -> usize {
+        256
+    }
+
     fn append(&mut self, records: &[Record]) -> Result<(), ArchiveError> {
         let folder = self.folder.clone();
         let failed = |error: std::io::Error| ArchiveError::new(&folder, "not written", error);

@@ -35,7 +35,7 @@ use crate::run::subscription::Subscription;
 use crate::wait::lane::Priority;
 use crate::wait::overflow::{Overflow, Queue};
 
-/// The maximum number of events per transaction.
+/// The maximum number of events per transaction, unless the store wants fewer.
 const BATCH: usize = 1024;
 /// The maximum nesting of JSON that can be read back from any store.
 const DEPTH_MAX: usize = 100;
@@ -324,6 +324,10 @@ pub trait ArchiveStore: Send + 'static {
     fn append(&mut self, records: &[Record]) -> Result<(), ArchiveError>;
     /// The selected events, oldest first.
     fn query(&mut self, query: &Query) -> Result<Vec<Record>, ArchiveError>;
+    /// How many events it is given at once, at most.
+    fn batch_max(&self) -> usize {
+        BATCH
+    }
 }
 
 /// An archive that can be queried while it is written. Clones share it.
@@ -394,12 +398,16 @@ impl Subscribe<AnyEvent> {
     /// succeeds or the archive is stopped.
     pub fn archive(self, history: &History) -> Result<Subscription, SubscribeError> {
         let store = history.store.clone();
+        let batch_max = store.lock().unwrap_or_else(PoisonError::into_inner).batch_max();
         let backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
         self.queue_unless_set(Queue::bounded(WAITING).on_full(Overflow::DropNewest))
             .on(Context::Thread)
             .stage(Stage::Archive)
             .restart(Restart::times(u32::MAX).backoff(backoff))
-            .spawn_with(move || ArchiveWriter { store: store.clone(), batch: Vec::new() })
+            .spawn_with(move || {
+                let (store, batch) = (store.clone(), Vec::new());
+                ArchiveWriter { store, batch, batch_max }
+            })
     }
 }
 
@@ -407,6 +415,7 @@ impl Subscribe<AnyEvent> {
 struct ArchiveWriter {
     store: Arc<Mutex<dyn ArchiveStore>>,
     batch: Vec<Record>,
+    batch_max: usize,
 }
 
 impl Handler<AnyEvent> for ArchiveWriter {
@@ -416,7 +425,7 @@ impl Handler<AnyEvent> for ArchiveWriter {
     }
 
     fn collects(&self) -> usize {
-        BATCH
+        self.batch_max
     }
 
     async fn commit(&mut self) -> Result<(), HandlerError> {
