@@ -117,7 +117,7 @@ pub use fleet::{Fleet, FleetInfo};
 pub use generator::{Batch, BoxError, Generate, IntoBatch, Tick};
 pub use history::{History, LogEntry};
 pub use id::{MemberId, MessageId};
-pub use inspect::{Data, Finding, Level, MessageState, WaitingIn};
+pub use inspect::{Data, Finding, Level, ListCursor, Listed, MessageState, WaitingIn};
 pub use json_time::TimeLeft;
 pub use lane::Lane;
 pub use member::{Member, MemberBuilder, Readiness, Roles};
@@ -126,9 +126,9 @@ pub use metrics::MetricsSource;
 pub use notice::{Notice, Notices};
 pub use orders::{About, Order};
 pub use outcome::{
-    Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, GeneratorStatus, IntoOutcome,
-    LaneLengths, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued, Requeuer, Status,
-    Taker, Trouble,
+    Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, FleetCounts, GeneratorStatus,
+    IntoOutcome, LaneLengths, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued,
+    Requeuer, Status, Taker, Trouble,
 };
 pub use queue::{PutBack, Sender, Sent};
 pub use role::Role;

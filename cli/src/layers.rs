@@ -429,7 +429,12 @@ pub(crate) fn told(words: &[OsString]) -> Vec<OsString> {
 pub(crate) fn passed_on(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
     const ADDRESS: [&str; 8] =
         ["redis", "redis-url-file", "host", "port", "db", "tls-ca", "tls-cert", "tls-key"];
-    const OWN: [&str; 10] = [
+    const OWN: [&str; 15] = [
+        "http",
+        "http-token-file",
+        "http-read-token-file",
+        "http-read-only",
+        "http-base",
         "fleet",
         "label",
         "log-format",

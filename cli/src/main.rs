@@ -59,6 +59,9 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
     let global = args.global.clone();
     let look = || place(&global, Need::Nothing).map(|(place, _)| place);
     let action = args.action()?;
+    if !matches!(action, Command::Serve(_)) {
+        global.one_fleet()?;
+    }
     // A process of `verify` or `bench` has no log.
     if !matches!(action, Command::VerifyPart(_) | Command::BenchPart(_)) {
         let of_up = matches!(&action, Command::Run(run) if run.tethered);
@@ -68,7 +71,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
             Command::Send(send) => (None, Some(&send.traces)),
             _ => (None, None),
         };
-        let traced = traced.map(|traced| otlp::start(traced, &global.fleet)).transpose()?;
+        let traced = traced.map(|traced| otlp::start(traced, global.fleet())).transpose()?;
         printer::start_log(&global.output, file, of_up, traced.flatten())?;
         let (file, variables) = layers::remarks();
         if let Some(file) = file {
@@ -96,6 +99,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Command::Fleet(command) => commands::fleets::fleet(&look()?, &command).await,
         Command::Status(options) => commands::status::status(&look()?, &options).await,
         Command::Top(options) => commands::top::top(&look()?, &options).await,
+        Command::Serve(options) => commands::serve::serve(&global, &options).await,
         Command::Stats { json } => commands::stats::stats(&look()?, json).await,
         Command::History(options) => match &options.archive {
             Some(place) => commands::history::archived(place, &options),
@@ -104,7 +108,7 @@ async fn perform(args: Args, words: &[OsString]) -> Result<u8, Failure> {
         Command::Doctor { json } => {
             commands::doctor::doctor(&look()?, &settings::private(&global)?, json).await
         }
-        Command::Notify(command) => commands::notify::notify(&global.fleet, &command).await,
+        Command::Notify(command) => commands::notify::notify(global.fleet(), &command).await,
         Command::Event(command) => commands::event::event(&look()?, &command).await,
         Command::Lock(command) => commands::lock::lock(&look()?, &command).await,
         Command::Verify(options) => commands::verify::verify(&global, &options, words).await,

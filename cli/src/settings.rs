@@ -60,7 +60,7 @@ pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>)
     if let (Some(certificate), Some(key)) = (&global.tls_cert, &global.tls_key) {
         redis = redis.with_identity(read(certificate)?, read(key)?);
     }
-    Ok((Place { redis, fleet: global.fleet.clone() }, hold))
+    Ok((Place { redis, fleet: global.fleet().to_owned() }, hold))
 }
 
 /// The server that the command line names for `verify` or `bench`, if it does. An address from the environment or from a

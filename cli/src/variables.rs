@@ -12,13 +12,15 @@ use crate::file::nearest;
 const PREFIX: &str = "ARTEL_";
 const EMBEDDED: &str = "ARTEL_EMBEDDED";
 pub(crate) const HTTP_TOKEN: &str = "ARTEL_HTTP_TOKEN";
+pub(crate) const HTTP_READ_TOKEN: &str = "ARTEL_HTTP_READ_TOKEN";
 /// What signs webhooks.
 pub(crate) const ALERT_SECRET: &str = "ARTEL_ALERT_SECRET";
 /// The usual variable for the address of Redis; other programs use it, too.
 pub(crate) const SHARED: &str = "REDIS_URL";
 
 /// Variables that we read, and that are not settings.
-const OTHERS: [&str; 5] = ["ARTEL_LOG", "ARTEL_CONFIG", "ARTEL_REDIS", HTTP_TOKEN, ALERT_SECRET];
+const OTHERS: [&str; 6] =
+    ["ARTEL_LOG", "ARTEL_CONFIG", "ARTEL_REDIS", HTTP_TOKEN, HTTP_READ_TOKEN, ALERT_SECRET];
 /// Variables that we set for the commands we run. Such a command may run us again.
 const TOLD: [&str; 11] = [
     "ARTEL_MESSAGE_ID",
@@ -44,15 +46,17 @@ const ADDRESS: [&str; 7] = [
     SHARED,
 ];
 /// Variables with credentials, or with the name of a file that may hold some.
-const SECRETS: [&str; 9] = [
+const SECRETS: [&str; 11] = [
     "ARTEL_TLS_CA",
     "ARTEL_TLS_CERT",
     "ARTEL_TLS_KEY",
     "ARTEL_CONFIG",
     "ARTEL_HTTP_TOKEN_FILE",
+    "ARTEL_HTTP_READ_TOKEN_FILE",
     "ARTEL_ALERT_TO",
     "ARTEL_ALERT_SECRET_FILE",
     HTTP_TOKEN,
+    HTTP_READ_TOKEN,
     ALERT_SECRET,
 ];
 

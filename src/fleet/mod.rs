@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::Error;
 use crate::config::{Config, Durability, check_fleet_name};
 use crate::error::Unfit;
+use crate::process;
 use crate::store::{Address, Hints, Opened, Signal, Store, StoreError};
 use crate::watch::EventWatch;
 
@@ -53,6 +54,8 @@ pub struct Fleet {
     pub(crate) names: Arc<Names>,
     pub(crate) payload_bytes_max: usize,
     pub(crate) durability: Durability,
+    /// Who asks, for the common log, if that is not simply this process.
+    who: Option<Arc<str>>,
 }
 
 /// What a client can read about a fleet without joining it.
@@ -122,7 +125,33 @@ impl Fleet {
             names: Arc::new(Names::new()),
             payload_bytes_max,
             durability,
+            who: None,
         })
+    }
+
+    /// The same client, which acts for somebody: the common log says so with every order, and with everything that is
+    /// put back to work, dropped, cancelled or moved. Without it the log names this process.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// fleet.acting_as("anna").pause(artel::Lane::Low).await?;
+    /// let entry = fleet.history().page().await?.pop().expect("an entry");
+    /// assert_eq!(entry.text(), "order `pause lane low`, by anna");
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn acting_as(&self, who: &str) -> Fleet {
+        let who: String = who.chars().filter(|c| !c.is_control()).take(100).collect();
+        Fleet { who: Some(who.into()), ..self.clone() }
+    }
+
+    /// Who asks, for the common log.
+    pub(crate) fn who(&self) -> String {
+        self.who.as_deref().map_or_else(process::who, str::to_owned)
     }
 
     /// The client of a member with these settings. It uses these connections, or new ones if another

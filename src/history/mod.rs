@@ -17,7 +17,7 @@ use crate::Error;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
 use crate::json_time::since_1970_ms;
-use crate::store::{Call, Reply, StoreError};
+use crate::store::{Call, Reply, StoreError, nonce};
 
 /// Entries that are read at once.
 const PAGE: usize = 500;
@@ -46,6 +46,8 @@ pub struct History {
     fleet: Fleet,
     /// The id of the last entry that was read.
     after: String,
+    /// The id of the oldest entry that was read backwards; empty if none was.
+    before: String,
     /// The labels of members, as their entries say.
     labels: HashMap<String, String>,
 }
@@ -55,12 +57,89 @@ impl Fleet {
     pub fn history(&self) -> History {
         History::from(self, "0-0")
     }
+
+    /// Writes to the common log what somebody did that changes no message by itself, such as setting an event: scripts
+    /// write the rest. The entry says who it was ([`Fleet::acting_as`]).
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// fleet.acting_as("anna").log_action("set the event `open`").await?;
+    /// let entry = fleet.history().page().await?.pop().expect("an entry");
+    /// assert_eq!((&*entry.kind, &*entry.text()), ("acted", "set the event `open`, by anna"));
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped before it returns, the entry may have been written or not.
+    pub async fn log_action(&self, what: &str) -> Result<(), Error> {
+        self.compare().await?;
+        let what: String = what.chars().take(200).collect();
+        let note = Note { kind: "acted", text: format!("{what}, by {}", self.who()) };
+        self.store.repeat(&note.call(&self.store, &nonce(), &Author::default())).await
+    }
 }
 
 impl History {
     /// The entries behind this one.
     pub(crate) fn from(fleet: &Fleet, after: &str) -> History {
-        History { fleet: fleet.clone(), after: after.to_owned(), labels: HashMap::new() }
+        let (after, before) = (after.to_owned(), String::new());
+        History { fleet: fleet.clone(), after, before, labels: HashMap::new() }
+    }
+
+    /// Leaves out this entry and everything before it.
+    ///
+    /// # Errors
+    ///
+    /// If this is not the id of an entry.
+    pub fn after(mut self, id: &str) -> Result<History, Error> {
+        self.after = position(id)?;
+        Ok(self)
+    }
+
+    /// Pages back from this entry, which is left out.
+    ///
+    /// # Errors
+    ///
+    /// If this is not the id of an entry.
+    pub fn before(mut self, id: &str) -> Result<History, Error> {
+        self.before = position(id)?;
+        Ok(self)
+    }
+
+    /// Entries before those that were paged back through, the newest first. Empty if there are none.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a page that was not returned comes again.
+    pub async fn page_back(&mut self) -> Result<Vec<LogEntry>, Error> {
+        let store = &self.fleet.store;
+        let from =
+            if self.before.is_empty() { "+".to_owned() } else { format!("({}", self.before) };
+        let call = Call::plain("XREVRANGE").arg(store.keys.notices()).arg(from);
+        let call = call.arg(format!("({}", self.after)).arg("COUNT").arg(PAGE);
+        let mut page = store.once(&call.reading(entries)).await?;
+        if let Some(last) = page.last() {
+            self.before.clone_from(&last.id);
+        }
+        // Names are learned from the older entries: from their joining.
+        for entry in page.iter_mut().rev() {
+            self.name(entry).await;
+        }
+        Ok(page)
     }
 
     /// Leaves out entries that are older than this, Redis time.
@@ -132,6 +211,18 @@ impl History {
 impl std::fmt::Debug for History {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("History").field("after", &self.after).finish_non_exhaustive()
+    }
+}
+
+/// The id of an entry, as Redis writes it.
+fn position(id: &str) -> Result<String, Error> {
+    let number = |text: &str| text.len() <= 20 && text.parse::<u64>().is_ok();
+    match id.split_once('-') {
+        Some((ms, seq)) if number(ms) && number(seq) => Ok(id.to_owned()),
+        _ => {
+            let problem = "must be the id of an entry, such as 1794710083950-0".to_owned();
+            Err(Error::Config { field: "entry", problem })
+        }
     }
 }
 

@@ -10,7 +10,9 @@ mod find;
 mod finding;
 mod fleet_findings;
 mod fleets;
+mod listing;
 
 pub use data::Data;
 pub use find::{MessageState, WaitingIn};
 pub use finding::{Finding, Level};
+pub use listing::{ListCursor, Listed};

@@ -110,6 +110,7 @@ impl Member {
             hub: self.hub.get().cloned(),
             began: self.began,
             numbers: self.numbers.clone(),
+            is_member: true,
         }
     }
 

@@ -55,6 +55,37 @@ pub struct MetricsSource {
     pub(crate) hub: Option<EventHub>,
     pub(crate) began: Instant,
     pub(crate) numbers: KnownNumbers,
+    /// Without a member there are only the numbers of the fleet.
+    pub(crate) is_member: bool,
+}
+
+impl Fleet {
+    /// The numbers of the whole fleet, for a process that is no member of it. It tells them whoever else does: such a
+    /// process is asked instead of the members, not beside them.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let fleet = artel::Fleet::connect(url, "orders").await?;
+    /// let page = fleet.metrics().page().await;
+    /// assert!(page.contains("artel_books_balance{fleet=\"orders\"} 0"));
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn metrics(&self) -> MetricsSource {
+        MetricsSource {
+            fleet: self.clone(),
+            meter: Arc::default(),
+            sessions: watch::channel(None).1,
+            roles: watch::channel(Role::Outside).1,
+            hub: None,
+            began: Instant::now(),
+            numbers: KnownNumbers::default(),
+            is_member: false,
+        }
+    }
 }
 
 impl MetricsSource {
@@ -66,12 +97,15 @@ impl MetricsSource {
     pub async fn page(&self) -> String {
         let mut text = Text::new(self.fleet.store.fleet());
         let session = self.sessions.borrow().clone();
-        self.process(&mut text, session.as_deref());
-        self.messages(&mut text);
+        if self.is_member {
+            self.process(&mut text, session.as_deref());
+            self.messages(&mut text);
+        }
         if let Some(hub) = &self.hub {
             subscribers(&mut text, hub);
         }
-        let speaks = session.is_some_and(|session| session.trust.holds() && session.speaks());
+        let speaks = !self.is_member
+            || session.is_some_and(|session| session.trust.holds() && session.speaks());
         text.gauge(
             "artel_speaks_for_fleet",
             "1 if this process tells the numbers of the whole fleet.",
@@ -81,6 +115,16 @@ impl MetricsSource {
             numbers_of_fleet(&mut text, &numbers);
         }
         text.into_page()
+    }
+
+    /// One page for several fleets.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn pages(sources: &[MetricsSource]) -> String {
+        let pages = futures_util::future::join_all(sources.iter().map(MetricsSource::page)).await;
+        text::joined(pages)
     }
 
     fn process(&self, text: &mut Text, session: Option<&Session>) {

@@ -87,6 +87,26 @@ impl Text {
     }
 }
 
+/// Several pages as one: a metric that is on more than one of them has one head.
+pub(super) fn joined(pages: Vec<String>) -> String {
+    let mut metrics: Vec<(String, String)> = Vec::new();
+    for page in pages {
+        for metric in page
+            .split_inclusive('\n')
+            .collect::<Vec<_>>()
+            .chunk_by(|_, next| !next.starts_with("# HELP "))
+        {
+            let heads = metric.iter().take_while(|line| line.starts_with('#')).count();
+            let (head, samples) = (metric[..heads].concat(), metric[heads..].concat());
+            match metrics.iter_mut().find(|(known, _)| *known == head) {
+                Some((_, known)) => known.push_str(&samples),
+                None => metrics.push((head, samples)),
+            }
+        }
+    }
+    metrics.into_iter().map(|(head, samples)| head + &samples).collect()
+}
+
 /// The text of a label, as the format wants it. Control characters are of no use to anybody.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
@@ -107,6 +127,36 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_metric_of_two_pages_has_one_head() {
+        let page = |fleet: &str, more: bool| {
+            let mut text = Text::new(fleet);
+            text.gauge("a", "A.", [(vec![], 1.0)]);
+            text.gauge("b", "B.", [(vec![], 2.0), (vec![("lane", "low")], 3.0)]);
+            if more {
+                text.gauge("c", "C.", [(vec![], 4.0)]);
+            }
+            text.into_page()
+        };
+        let both = joined(vec![page("x", false), page("y", true)]);
+        let lines: Vec<&str> = both.lines().filter(|line| !line.contains("TYPE")).collect();
+        assert_eq!(
+            lines,
+            [
+                "# HELP a A.",
+                "a{fleet=\"x\"} 1",
+                "a{fleet=\"y\"} 1",
+                "# HELP b B.",
+                "b{fleet=\"x\"} 2",
+                "b{fleet=\"x\",lane=\"low\"} 3",
+                "b{fleet=\"y\"} 2",
+                "b{fleet=\"y\",lane=\"low\"} 3",
+                "# HELP c C.",
+                "c{fleet=\"y\"} 4",
+            ]
+        );
+    }
 
     #[test]
     fn buckets_are_sums_and_labels_are_harmless() {

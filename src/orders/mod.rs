@@ -11,7 +11,6 @@ use crate::id::MemberId;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 use crate::membership::Orders;
-use crate::process;
 use crate::store::{Call, Reply, Script, StoreError};
 
 static CONTROL_SET: Script = Script::new("control_set", include_str!("control_set.lua"));
@@ -236,7 +235,7 @@ impl Fleet {
                 .arg(&known)
                 .arg(until)
                 .arg(member.map_or("", MemberId::as_str))
-                .arg(process::who())
+                .arg(self.who())
                 .reading(Answer::read);
             match store.repeat(&call).await? {
                 Answer::Done => return Ok(true),

@@ -170,6 +170,12 @@ impl Books {
         Ok((members, Duration::from_millis(leaderless_ms)))
     }
 
+    /// The age of the oldest message that waits.
+    pub(super) fn oldest_waiting(&self) -> Option<Duration> {
+        let oldest = self.oldest_ms.iter().flatten().min();
+        oldest.map(|at| Duration::from_millis((self.now_ms - at).max(0) as u64))
+    }
+
     /// The member that leads. After its deadline no member leads, even if nobody is there to judge.
     pub(super) fn generator(&self, members: &[MemberStatus]) -> Option<GeneratorStatus> {
         let (member, term) = self.lease.as_ref()?;

@@ -12,12 +12,9 @@ use super::take::{Taker, restore_dead};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::json_time::since_1970_ms;
-use crate::lane::Lane;
-use crate::process;
-use crate::store::{Call, PROTOCOL, Reply, Script, Store, StoreError, nonce};
+use crate::store::{Call, Reply, Script, Store};
 
 static DROP: Script = Script::new("drop", include_str!("drop.lua"));
-static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
 
 /// Records per page.
 pub(super) const PAGE: usize = 100;
@@ -58,6 +55,11 @@ impl Cursor {
     }
 
     /// Goes on after this record.
+    /// The position of the last record that was read.
+    pub fn position(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
     pub(super) fn pass(&mut self, record: &ErrorRecord) {
         self.after = Some(record.position.clone());
     }
@@ -74,39 +76,6 @@ impl Cursor {
         let from = self.after.as_ref().map_or("+".to_owned(), |position| format!("({position}"));
         Span { from, to: self.since_ms.to_string(), newest_first: true }
     }
-}
-
-/// The result of putting records back to work.
-///
-/// ```
-/// # let server = artel_rig::Server::any();
-/// # let url = server.url();
-/// # tokio::runtime::Runtime::new()?.block_on(async {
-/// # let fleet = artel::Fleet::connect(url, "orders").await?;
-/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
-/// # let member = fleet.join().handle(handler).start().await?;
-/// # fleet.send("order 7").await?;
-/// # while fleet.errors().count().await? == 0 {
-/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-/// # }
-/// # member.shutdown().await;
-///
-/// use artel::Cursor;
-///
-/// let page = fleet.errors().page(&mut Cursor::default(), 10).await?;
-/// let requeued = fleet.errors().requeue(None).put_back(&page).await?;
-/// assert_eq!((requeued.messages, requeued.unreadable), (1, 0));
-/// # Ok::<(), artel::Error>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Requeued {
-    /// New messages, one for each record that was removed.
-    pub messages: u64,
-    /// Records that stay: this version cannot read them, or another message of their periodic entry is not over.
-    pub unreadable: u64,
 }
 
 /// The failed messages of one fleet. Made by [`Fleet::errors`].
@@ -221,6 +190,22 @@ impl ErrorStore {
         Ok(page)
     }
 
+    /// The record at this position; `None` if it is no longer stored.
+    ///
+    /// # Errors
+    ///
+    /// If this is not a position, or Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn get(&self, position: &str) -> Result<Option<ErrorRecord>, Error> {
+        Cursor::after(position)?;
+        let span = Span { from: position.to_owned(), to: position.to_owned(), newest_first: false };
+        let page = read_page(&self.fleet.store, self.fleet.store.keys.errors(), span, 1).await?;
+        Ok(page.into_iter().next())
+    }
+
     /// Removes these records for good, and counts them as dropped. Returns how many were still stored.
     ///
     /// # Errors
@@ -237,7 +222,7 @@ impl ErrorStore {
         let mut dropped = 0;
         for some in records.chunks(PAGE) {
             let mut call =
-                DROP.call(&keys).arg(process::who()).reading(|reply: Reply| reply.number(0));
+                DROP.call(&keys).arg(self.fleet.who()).reading(|reply: Reply| reply.number(0));
             for record in some {
                 call.push_arg(&record.position);
             }
@@ -260,13 +245,6 @@ impl ErrorStore {
         Taker::new(&self.fleet, Some((Box::new(choose), cursor)))
     }
 
-    /// Begins to put records back to work: into this lane, or each into its own (`normal` for generated
-    /// messages).
-    pub fn requeue(&self, lane: Option<Lane>) -> Requeuer {
-        let (fleet, done) = (self.fleet.clone(), Requeued::default());
-        Requeuer { fleet, lane, name: nonce(), next: 1, in_doubt: false, done }
-    }
-
     async fn len(&self, key: String) -> Result<u64, Error> {
         let call = Call::plain("XLEN").arg(key).reading(Reply::into_number);
         Ok(self.fleet.store.once(&call).await? as u64)
@@ -276,12 +254,6 @@ impl ErrorStore {
 impl std::fmt::Debug for ErrorStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ErrorStore").field("fleet", &self.fleet).finish()
-    }
-}
-
-impl std::fmt::Debug for Requeuer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Requeuer").field("done", &self.done).finish_non_exhaustive()
     }
 }
 
@@ -332,158 +304,4 @@ pub(super) async fn read_page(
 
 pub(crate) async fn drains(store: &Store) -> Result<Vec<String>, Error> {
     store.once(&Call::plain("HKEYS").arg(store.keys.drains()).reading(Reply::into_texts)).await
-}
-
-/// Puts failed messages back to work: each as a new message, with the old id as its `origin`.
-///
-/// ```
-/// # let server = artel_rig::Server::any();
-/// # let url = server.url();
-/// # tokio::runtime::Runtime::new()?.block_on(async {
-/// # let fleet = artel::Fleet::connect(url, "orders").await?;
-/// # let handler = |_: artel::Message, _: artel::Context| async { artel::Outcome::failed("no such customer") };
-/// # let member = fleet.join().handle(handler).start().await?;
-/// # fleet.send("order 7").await?;
-/// # while fleet.errors().count().await? == 0 {
-/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-/// # }
-/// # member.shutdown().await;
-///
-/// use artel::{Cursor, Lane};
-///
-/// let (errors, mut cursor) = (fleet.errors(), Cursor::default());
-/// let mut requeuer = errors.requeue(Some(Lane::Low));
-/// loop {
-///     let page = errors.page(&mut cursor, 100).await?;
-///     if page.is_empty() {
-///         break;
-///     }
-///     requeuer.put_back(&page).await?;
-/// }
-/// assert_eq!(requeuer.done().messages, 1);
-/// # Ok::<(), artel::Error>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Requeuer {
-    fleet: Fleet,
-    lane: Option<Lane>,
-    name: String,
-    next: u64,
-    /// A call was sent under `next` and its answer was never received.
-    in_doubt: bool,
-    done: Requeued,
-}
-
-impl Requeuer {
-    /// What was put back so far, by the calls that were answered.
-    pub fn done(&self) -> Requeued {
-        self.done
-    }
-
-    /// Puts these records back to work. Records that are no longer stored are left out. Returns what
-    /// this call did.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Full`] if there is no room: then [`done`](Self::done) says what was put back before,
-    /// and the rest is still stored.
-    ///
-    /// # Cancel safety
-    ///
-    /// If it is dropped before it returns, the records may have been put back or not, but never twice.
-    pub async fn put_back(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
-        self.lane.map_or(Ok(()), Lane::check_open)?;
-        self.fleet.compare().await?;
-        let (mut total, mut rest) = (Requeued::default(), records);
-        while !rest.is_empty() {
-            let (moved, looked) = self.chunk(&rest[..rest.len().min(PAGE)]).await?;
-            for sum in [&mut total, &mut self.done] {
-                sum.messages += moved.messages;
-                sum.unreadable += moved.unreadable;
-            }
-            rest = &rest[looked.clamp(1, rest.len())..];
-        }
-        Ok(total)
-    }
-
-    /// Puts back the first of these records, as many as one script moves. Also returns how many it has
-    /// read.
-    async fn chunk(&mut self, records: &[ErrorRecord]) -> Result<(Requeued, usize), Error> {
-        loop {
-            if std::mem::replace(&mut self.in_doubt, true) {
-                // Removing a record is what must happen once. Under a new name only its count is lost.
-                self.name = nonce();
-                self.next = 1;
-            }
-            let call = self.call(records);
-            let reply = match self.fleet.store.repeat(&call).await {
-                Err(Error::Refused { reason }) if reason.starts_with("OOM") => {
-                    return Err(Error::Full { reason: "Redis is out of memory".to_owned() });
-                }
-                reply => reply?,
-            };
-            match reply {
-                Answer::Moved { messages, unreadable, looked } => {
-                    self.next += messages;
-                    self.in_doubt = false;
-                    return Ok((Requeued { messages, unreadable }, looked));
-                }
-                Answer::Full(max) => {
-                    return Err(Error::Full { reason: format!("{max} messages wait already") });
-                }
-                Answer::Protocol(theirs) => return Err(self.fleet.store.other_protocol(&theirs)),
-                Answer::Forgotten => {} // again, under another name
-            }
-        }
-    }
-
-    fn call(&self, records: &[ErrorRecord]) -> Call<Answer> {
-        let keys = &self.fleet.store.keys;
-        let mut all = keys.jobs();
-        all.extend([keys.errors(), keys.sent(&self.name), keys.config(), keys.notices()]);
-        let mut call = REQUEUE
-            .call(&all)
-            .arg(&self.name)
-            .arg(self.next)
-            .arg(self.lane.map_or(String::new(), |lane| lane.letter().to_string()))
-            .arg(PROTOCOL)
-            .arg(CHUNK_BYTES_MAX)
-            .arg(process::who());
-        for record in records {
-            call.push_arg(&record.position);
-        }
-        call.reading(Answer::read)
-    }
-}
-
-/// What Redis answered to a call that puts records back to work.
-enum Answer {
-    Moved {
-        messages: u64,
-        unreadable: u64,
-        /// How many records were read. The others are for another call.
-        looked: usize,
-    },
-    /// This many messages wait already.
-    Full(String),
-    Protocol(String),
-    /// The numbers were forgotten.
-    Forgotten,
-}
-
-impl Answer {
-    fn read(reply: Reply) -> Result<Answer, StoreError> {
-        match reply.tag() {
-            "ok" | "already" => Ok(Answer::Moved {
-                messages: reply.number(0)? as u64,
-                unreadable: reply.number(1)? as u64,
-                looked: reply.number(2)? as usize,
-            }),
-            "full" => Ok(Answer::Full(reply.text(0)?)),
-            "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
-            "gap" => Ok(Answer::Forgotten),
-            _ => Err(reply.unexpected()),
-        }
-    }
 }

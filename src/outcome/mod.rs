@@ -9,18 +9,21 @@ mod effect;
 mod error_store;
 mod numbers;
 mod record;
+mod requeue;
 mod settlement;
 mod status;
 mod take;
 
 pub use effect::Effect;
 pub(crate) use error_store::drains;
-pub use error_store::{Cursor, ErrorStore, Requeued, Requeuer};
+pub use error_store::{Cursor, ErrorStore};
+pub use numbers::FleetCounts;
 pub(crate) use numbers::FleetNumbers;
 #[cfg(test)]
 pub(crate) use numbers::LaneNumbers;
 pub use record::ErrorRecord;
 pub(crate) use record::record_of;
+pub use requeue::{Requeued, Requeuer};
 pub(crate) use settlement::{Ended, Report, Settled, SettledBy, Settlement};
 pub use status::{
     ErrorsStatus, GeneratorStatus, LaneLengths, MemberStatus, MessageCounts, RedisStatus, Status,

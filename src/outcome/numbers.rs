@@ -1,11 +1,14 @@
-//! [`FleetNumbers`]: the numbers of a whole fleet, from one script.
+//! [`FleetNumbers`] and [`FleetCounts`]: the numbers of a whole fleet, from one script.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::books::{Books, read_books};
 use crate::Error;
 use crate::fleet::Fleet;
+use crate::json_time::at_ms;
 use crate::lane::Lane;
+
+use super::status::{LaneLengths, MessageCounts};
 
 /// One lane.
 #[derive(Clone, Debug)]
@@ -35,7 +38,60 @@ pub(crate) struct FleetNumbers {
     pub(crate) balance: i64,
 }
 
+/// The counts of a fleet at one moment. They cost Redis one script, however many members there are; [`Status`](crate::Status)
+/// has the members, too.
+///
+/// ```
+/// # let server = artel_rig::Server::any();
+/// # let url = server.url();
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// # let fleet = artel::Fleet::connect(url, "orders").await?;
+/// fleet.send("order 7").await?;
+/// let counts = fleet.counts().await?;
+/// assert_eq!((counts.messages.waiting, counts.members, counts.stored_errors), (1, 0, 0));
+/// # Ok::<(), artel::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct FleetCounts {
+    /// Redis time.
+    pub time: SystemTime,
+    /// The books.
+    pub messages: MessageCounts,
+    /// How many wait in each lane.
+    pub lanes: LaneLengths,
+    /// The age of the oldest message that waits.
+    pub oldest_waiting: Option<Duration>,
+    /// Sessions, observers and overdue members included.
+    pub members: u64,
+    /// Failed messages that are kept.
+    pub stored_errors: u64,
+}
+
 impl Fleet {
+    /// The counts of this fleet, without its members.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn counts(&self) -> Result<FleetCounts, Error> {
+        let books = read_books(&self.store).await?;
+        Ok(FleetCounts {
+            time: at_ms(books.now_ms as u64),
+            messages: books.messages,
+            lanes: books.lanes,
+            oldest_waiting: books.oldest_waiting(),
+            members: books.members.len() as u64,
+            stored_errors: books.errors.stored,
+        })
+    }
+
     pub(crate) async fn numbers(&self) -> Result<FleetNumbers, Error> {
         let books = read_books(&self.store).await?;
         Ok(numbers(&books))

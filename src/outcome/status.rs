@@ -373,8 +373,7 @@ async fn read_status(store: &Store) -> Result<Status, Error> {
         orphans: books.orphans,
         messages: books.messages,
         lanes: books.lanes,
-        oldest_waiting: (books.oldest_ms.iter().flatten().min())
-            .map(|at| Duration::from_millis((books.now_ms - at).max(0) as u64)),
+        oldest_waiting: books.oldest_waiting(),
         next_due: books.next_due(),
         paused: books.paused(),
         crons: books.crons,

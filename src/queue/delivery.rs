@@ -25,6 +25,9 @@ use super::send::{Sender, Sent};
 static SEND: Script = Script::new("send", include_str!("send.lua"));
 static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
 
+/// How long a name is known without a call.
+const KNOWN: Duration = Duration::from_secs(3600);
+
 /// Pause before an unanswered batch is repeated.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -51,16 +54,11 @@ pub(super) enum Failed {
 impl Sender {
     /// A name under which a batch can be sent. Nothing was sent yet.
     pub(super) async fn name(&self, budget: Budget) -> Result<Name<'_>, Error> {
-        let turn = tokio::time::timeout(budget.left(), self.fleet.names.calls.acquire()).await;
-        let Ok(Ok(turn)) = turn else {
-            return Err(self.unreachable(format!(
-                "{CALLS_MAX} calls of this sender wait for an answer already"
-            )));
-        };
+        let turn = self.turn(budget).await?;
         let free = self.fleet.names.free().pop();
         let numbers = match free {
             Some(numbers) => numbers,
-            None => self.enroll(budget).await?,
+            None => self.enroll(nonce(), KNOWN, budget).await?,
         };
         Ok(Name { numbers, _turn: turn })
     }
@@ -219,12 +217,25 @@ impl Sender {
         })
     }
 
-    /// Enrolls a new name in Redis, once per name: a late copy must not enroll a forgotten name again.
-    /// Nothing was sent yet.
-    async fn enroll(&self, budget: Budget) -> Result<Numbers, Error> {
+    /// Waits until this sender may make one more call.
+    pub(super) async fn turn(&self, budget: Budget) -> Result<SemaphorePermit<'_>, Error> {
+        let turn = tokio::time::timeout(budget.left(), self.fleet.names.calls.acquire()).await;
+        let why = || format!("{CALLS_MAX} calls of this sender wait for an answer already");
+        turn.ok().and_then(Result::ok).ok_or_else(|| self.unreachable(why()))
+    }
+
+    /// Enrolls a new name in Redis. Each copy of this call has a name of its own, unless the name belongs to a key: a
+    /// late copy must not enroll a forgotten name again. Nothing was sent yet.
+    pub(super) async fn enroll(
+        &self,
+        mut name: String,
+        known: Duration,
+        budget: Budget,
+    ) -> Result<Numbers, Error> {
         loop {
-            let (name, asked) = (nonce(), Moment::now());
+            let asked = Moment::now();
             let call = ENROLL.call(&[self.fleet.store.keys.sent(&name)]);
+            let call = call.arg(known.as_millis() as u64);
             let answer = self.fleet.store.work.call(&call, budget.one_try()).await;
             match answer.and_then(|reply| reply.number(0)) {
                 Ok(now_ms) => {
@@ -237,6 +248,9 @@ impl Sender {
                 }
                 Err(error) if error.is_passing() && !budget.is_over() => {
                     tokio::time::sleep(RETRY.min(budget.left())).await;
+                    if known == KNOWN {
+                        name = nonce();
+                    }
                 }
                 Err(error) if error.is_oom() => {
                     return Err(Error::Full { reason: "Redis is out of memory".to_owned() });

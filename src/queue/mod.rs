@@ -18,6 +18,7 @@ mod block;
 mod claims;
 mod delivery;
 mod group;
+mod keyed;
 mod lanes;
 mod pack;
 mod post;

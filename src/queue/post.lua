@@ -10,7 +10,7 @@
 --         {'protocol', theirs}, {'refused', number of the message, why}: nothing was added
 -- Uses    denied, jobs, waiting
 local from, n = tonumber(ARGV[2]), (#ARGV - 4) / 2
-local SENT_MS = 3600000
+local SENT_MS = #ARGV[1] > 16 and 86400000 or 3600000 -- as send
 local config = redis.call('HMGET', KEYS[20], 'protocol', 'backlog_max', 'errors_max')
 if config[1] ~= ARGV[3] and (config[1] or redis.call('EXISTS', KEYS[20]) == 1) then
   return {'protocol', config[1] or '1'}

@@ -25,7 +25,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 /// How long a key is remembered, unless the sender sets another time.
 const DEDUP: Duration = Duration::from_secs(86_400);
 const DEDUP_MAX: Duration = Duration::from_secs(30 * 86_400);
-const DEDUP_KEY_BYTES_MAX: usize = 200;
+pub(super) const KEY_BYTES_MAX: usize = 200;
 
 /// A message that was sent.
 ///
@@ -166,8 +166,8 @@ impl Sender {
         message: impl Into<NewMessage>,
     ) -> Result<Sent, Error> {
         let problem = match () {
-            () if key.is_empty() || key.len() > DEDUP_KEY_BYTES_MAX => {
-                format!("must have 1 to {DEDUP_KEY_BYTES_MAX} bytes, and has {}", key.len())
+            () if key.is_empty() || key.len() > KEY_BYTES_MAX => {
+                format!("must have 1 to {KEY_BYTES_MAX} bytes, and has {}", key.len())
             }
             () if self.remember.as_millis() == 0 || self.remember > DEDUP_MAX => {
                 format!("is remembered for 1ms to {DEDUP_MAX:?}, not {:?}", self.remember)
@@ -228,7 +228,7 @@ impl Sender {
     }
 
     /// Refuses messages that cannot be sent. The time of the call begins.
-    async fn begin(&self, messages: &[NewMessage]) -> Result<Budget, Error> {
+    pub(super) async fn begin(&self, messages: &[NewMessage]) -> Result<Budget, Error> {
         self.check(messages)?;
         self.fleet.compare().await?;
         Ok(Budget::new(self.timeout))

@@ -3,6 +3,8 @@
 //! **Invariant:** a change names the time that its caller knows. So a late copy of "run now" never runs the next retry of the
 //! same message.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::Error;
@@ -11,7 +13,6 @@ use crate::id::MessageId;
 use crate::json_time::{at_ms, since_1970_ms};
 use crate::lane::Lane;
 use crate::message::{AHEAD_MAX, Message};
-use crate::process;
 use crate::store::{Call, ONCE_TIMEOUT, Reply, Script, StoreError};
 
 static AGENDA: Script = Script::new("agenda", include_str!("agenda.lua"));
@@ -92,6 +93,34 @@ pub struct Scheduled {
 #[derive(Clone, Debug, Default)]
 pub struct ScheduleCursor {
     last: Option<(String, String)>,
+}
+
+/// As text it can be handed to others, and read again.
+impl fmt::Display for ScheduleCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.last {
+            Some((score, id)) => write!(f, "{score}:{id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ScheduleCursor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ScheduleCursor, Error> {
+        if text.is_empty() {
+            return Ok(ScheduleCursor::default());
+        }
+        let parts = text.split_once(':').filter(|(score, id)| {
+            let is_time = score.len() <= 30 && score.parse::<f64>().is_ok_and(f64::is_finite);
+            is_time && MessageId::from_redis(id).is_some()
+        });
+        let problem = || "must be one that a page has returned".to_owned();
+        let (score, id) =
+            parts.ok_or_else(|| Error::Config { field: "cursor", problem: problem() })?;
+        Ok(ScheduleCursor { last: Some((score.to_owned(), id.to_owned())) })
+    }
 }
 
 /// The messages that wait for a time: delayed ones, and those that will be retried. Made by [`Fleet::schedule`].
@@ -287,7 +316,7 @@ impl Schedule {
         let keys = &self.fleet.store.keys;
         let mut all = keys.jobs();
         all.extend([keys.ledger(), keys.config(), keys.notices()]);
-        let call = ALTER.call(&all).arg(id.as_str()).arg(known).arg(what).arg(process::who());
+        let call = ALTER.call(&all).arg(id.as_str()).arg(known).arg(what).arg(self.fleet.who());
         call.reading(Altered::read)
     }
 }

@@ -12,7 +12,6 @@ use crate::fleet::Fleet;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 use crate::message::NewMessage;
-use crate::process;
 use crate::queue::Sent;
 use crate::store::{Call, Link, ONCE_TIMEOUT, Reply, Script, Store, StoreError};
 
@@ -402,7 +401,7 @@ impl Crons {
                 .arg(&json)
                 .arg(&known.rev)
                 .arg(ENTRIES_MAX)
-                .arg(process::who())
+                .arg(self.fleet.who())
                 .reading(Answer::read);
             match store.repeat(&call).await? {
                 Answer::Done => return Ok(true),

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Config, Context, Data, Effect, Error, Fleet, Lane, Ledger, Message, MessageState, NewMessage,
-    Outcome, WaitingIn,
+    Config, Context, Data, Effect, Error, Fleet, Lane, Ledger, ListCursor, Message, MessageState,
+    NewMessage, Outcome, WaitingIn,
 };
 use artel_rig::Server;
 use tokio::sync::Semaphore;
@@ -298,4 +298,130 @@ async fn an_event_that_was_taken_without_an_answer_is_not_lost() {
     taken.expect("no panic").expect("taken");
     assert!(!direct.is_set().await.expect("answers"));
     drop(proxy);
+}
+
+/// All pages of a list, of this size.
+async fn pages(
+    fleet: &Fleet,
+    line: Option<&WaitingIn>,
+    count: usize,
+) -> Vec<(String, String, ListCursor)> {
+    let (mut cursor, mut all) = (ListCursor::default(), Vec::new());
+    while !cursor.is_over() {
+        let page = match line {
+            Some(line) => fleet.waiting(line, &mut cursor, count).await,
+            None => fleet.claimed(&mut cursor, count).await,
+        };
+        let page = page.expect("a page");
+        assert!(page.len() <= count);
+        let text = |payload: &[u8]| String::from_utf8_lossy(payload).into_owned();
+        all.extend(page.into_iter().map(|one| (one.id.to_string(), text(&one.payload), one.at)));
+        // What was handed on as text goes on where it was.
+        if !cursor.is_over() {
+            cursor = cursor.to_string().parse().expect("a cursor");
+        }
+    }
+    all
+}
+
+/// Single messages, packs, a pack that was cut and a large message: each is listed once, in order, whatever the size of a page.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_and_what_is_claimed_is_listed() {
+    let server = Server::any();
+    let fleet = Fleet::open(server.url(), NAME).expect("an address");
+    let (sender, line) = (fleet.sender().lane(Lane::High), WaitingIn::Lane(Lane::High));
+    let mut sent: Vec<(String, String)> = Vec::new();
+    for batch in [3, 200, 1, 1000, 64] {
+        let texts: Vec<String> = (0..batch).map(|n| format!("{batch}/{n}: ü")).collect();
+        let messages: Vec<NewMessage> = texts
+            .iter()
+            .map(|text| {
+                NewMessage::from(text.as_str()).with_kind(if batch == 64 { "k" } else { "" })
+            })
+            .collect();
+        let ids = sender.send_all(&messages).await.expect("sent");
+        sent.extend(ids.iter().map(ToString::to_string).zip(texts));
+    }
+    let large = "x".repeat(300_000);
+    let id = sender.send(large.as_str()).await.expect("sent").id.to_string();
+    for count in [1, 7, 500] {
+        let listed = pages(&fleet, Some(&line), count).await;
+        let known: Vec<(String, String)> = listed
+            .iter()
+            .take(sent.len())
+            .map(|(id, text, _)| (id.clone(), text.clone()))
+            .collect();
+        assert_eq!(known, sent, "pages of {count}");
+        let (last, shown, at) = listed.last().expect("one");
+        assert!(*last == id && shown.len() < 5000 && large.starts_with(shown));
+        let whole = fleet.whole_payload(&line, &id, at).await.expect("read").expect("there");
+        assert_eq!(whole, large.as_bytes());
+        assert_eq!(fleet.whole_payload(&line, "s1-1", at).await.expect("read"), None);
+    }
+    assert!(pages(&fleet, Some(&WaitingIn::Returned), 10).await.is_empty());
+    assert!(pages(&fleet, None, 10).await.is_empty());
+    // A worker with one slot takes parts of packs and holds them.
+    let gate = Arc::new(Semaphore::new(0));
+    let (held, mut config) = (gate.clone(), Config::default());
+    config.concurrency = 1;
+    let join = Fleet::open(server.url(), NAME).expect("an address").join().config(config);
+    let join = join.handle(move |_: Message, _: Context| {
+        let held = held.clone();
+        async move {
+            held.acquire().await.expect("open").forget();
+            Outcome::done()
+        }
+    });
+    let worker = join.start().await.expect("joins");
+    until("it to hold some", async || !pages(&fleet, None, 10).await.is_empty()).await;
+    gate.add_permits(5);
+    until("all to be listed, here or there", async || {
+        let status = fleet.status().await.expect("answers");
+        let (claimed, waiting) =
+            (pages(&fleet, None, 3).await, pages(&fleet, Some(&line), 100).await);
+        let mut all: Vec<&String> = claimed.iter().chain(&waiting).map(|(id, ..)| id).collect();
+        all.sort();
+        all.dedup();
+        let still = status.messages.waiting + status.messages.claimed;
+        // It moves on meanwhile: once it stands still, everything is listed once.
+        status.messages.done >= 5
+            && all.len() as u64 == still
+            && (claimed.len() + waiting.len()) as u64 == still
+    })
+    .await;
+    gate.add_permits(10_000);
+    until("all to be done", async || fleet.status().await.expect("answers").messages.is_settled())
+        .await;
+    assert!(pages(&fleet, None, 10).await.is_empty());
+    stop([worker]).await;
+}
+
+/// Whoever acts for somebody is named in the log; what no script writes is noted.
+#[tokio::test]
+async fn the_log_says_who_acted() {
+    let server = Server::any();
+    let fleet =
+        Fleet::connect(server.url(), NAME).await.expect("reachable").acting_as("anna\x1b[2J");
+    fleet.pause(Lane::Low).await.expect("paused");
+    fleet.log_action("set the event `open`").await.expect("noted");
+    let id = fleet
+        .send(NewMessage::from("later").after(Duration::from_secs(60)))
+        .await
+        .expect("sent")
+        .id;
+    assert!(fleet.schedule().cancel(&id).await.expect("cancelled"));
+    let mut history = fleet.history();
+    let texts: Vec<String> =
+        history.page_back().await.expect("a page").iter().map(artel::LogEntry::text).collect();
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    assert!(texts.iter().all(|text| text.ends_with(", by anna[2J")), "{texts:?}");
+    assert!(history.page_back().await.expect("a page").is_empty());
+    let all = fleet.history().page().await.expect("a page");
+    let rest = fleet.history().after(&all[0].id).expect("an id").page().await.expect("a page");
+    assert_eq!(rest, all[1..]);
+    let before = fleet.history().before(&all[2].id).expect("an id").page_back().await;
+    assert_eq!(before.expect("a page").len(), 2);
+    for wrong in ["", "-", "1", "x-1", "1-x", "123456789012345678901-0"] {
+        assert!(fleet.history().after(wrong).is_err(), "{wrong}");
+    }
 }

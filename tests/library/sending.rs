@@ -341,3 +341,58 @@ async fn a_duplicate_is_not_taken_for_a_message_that_is_done() {
     let state = redis.find(&format!("{name}-2")).await.expect("answers");
     assert_eq!(state, artel::MessageState::Ended { is_done: false });
 }
+
+/// A request under a key is repeated by two processes at once, after a lost reply, and when the fleet was full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_under_a_key_is_added_once() {
+    let server = Server::any();
+    let proxy = Proxy::start(server.port()).expect("a free port");
+    let messages: Vec<NewMessage> = (0..200).map(|n| NewMessage::from(format!("m{n}"))).collect();
+    let one = Fleet::connect(proxy.url(), "f").await.expect("reachable").sender();
+    let two = Fleet::connect(server.url(), "f").await.expect("reachable").sender();
+    proxy.set(Fault::DropReplyTo(script_hash("send")));
+    let lost =
+        one.send_all_once("import 7", &messages).await.expect("repeated until it is answered");
+    assert_eq!(proxy.swallowed(), 1);
+    proxy.set(Fault::Pass);
+    let (first, second) = tokio::join!(
+        one.send_all_once("import 7", &messages),
+        two.send_all_once("import 7", &messages)
+    );
+    let ids = first.expect("answered");
+    assert_eq!((&ids, &ids), (&second.expect("answered"), &lost));
+    assert_eq!((ids.len(), ids[0].as_str().len()), (200, "s-1".len() + 32));
+    assert_eq!(two.send_all_once("import 7", &messages).await.expect("answered"), ids);
+    for other in [199, 201] {
+        let other: Vec<NewMessage> = (0..other).map(|n| NewMessage::from(format!("{n}"))).collect();
+        let refused = two.send_all_once("import 7", &other).await.expect_err("another request");
+        assert!(refused.to_string().contains("was used for 200 messages"), "{refused}");
+    }
+    // Delayed messages, and a fleet without room, which uses up nothing.
+    let later: Vec<NewMessage> =
+        (0..3).map(|n| NewMessage::from(format!("l{n}")).after(Duration::from_secs(60))).collect();
+    let ids = two.send_all_once("later", &later).await.expect("sent");
+    assert_eq!(one.send_all_once("later", &later).await.expect("sent"), ids);
+    memory_max(&server, 1);
+    let full = two.send_all_once("full", &messages).await.expect_err("no room");
+    assert!(full.is_full(), "{full}");
+    memory_max(&server, 0);
+    two.send_all_once("full", &messages).await.expect("there is room");
+    let fleet = Fleet::connect(server.url(), "f").await.expect("reachable");
+    let counts = fleet.counts().await.expect("answers");
+    assert_eq!(
+        (counts.messages.sent, counts.messages.waiting, counts.messages.scheduled),
+        (403, 400, 3)
+    );
+    // A day, also after it was used; other senders are forgotten after an hour.
+    let mut connection = server.connect();
+    let keys: Vec<String> =
+        redis::cmd("KEYS").arg("artel:{f}:sent:*").query(&mut connection).expect("answers");
+    for key in keys {
+        let left: u64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("answers");
+        let is_of_key = key.rsplit(':').next().map(str::len) == Some(32);
+        assert_eq!(left > 3_600_000, is_of_key, "{key}: {left} ms");
+    }
+    let _ = two.send_all_once("", &messages).await.expect_err("no key");
+    assert!(two.send_all_once("none", &[]).await.expect("nothing to do").is_empty());
+}

@@ -53,7 +53,7 @@ fn only_adding_messages_is_refused_when_memory_is_full() {
         let expected = match name.as_str() {
             "push" | "send" | "post" | "fire" | "enroll" | "requeue" => "#!lua",
             "guarded" => "#!lua", // what a user's script adds is not for us to allow
-            "agenda" | "event_read" | "find" | "books" | "collect" | "permissions" => {
+            "agenda" | "event_read" | "find" | "peek" | "books" | "collect" | "permissions" => {
                 "#!lua flags=no-writes"
             }
             _ => "#!lua flags=allow-oom",

@@ -3,7 +3,7 @@ use crate::lab::{Lab, Late, NOBODY, PROTOCOL, on_each_server, proves};
 impl Lab {
     /// Makes a sender known, as it does before it sends anything.
     pub fn enroll(&mut self, sender: &str) {
-        let enroll = self.late("enroll", &[&format!("sent:{sender}")], &[]);
+        let enroll = self.late("enroll", &[&format!("sent:{sender}")], &["3600000"]);
         assert_eq!(self.send(&enroll), "ok");
     }
 

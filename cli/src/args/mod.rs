@@ -26,7 +26,8 @@ pub(crate) use errors::{
 pub(crate) use jobs::{CronCommand, CronSetArgs, PauseArgs, ResumeArgs, ScheduleCommand};
 pub(crate) use output::{Color, LogFileArgs, LogFormat, OutputArgs};
 pub(crate) use run::{
-    HandlerMode, LeaderWorks, MakeArgs, MemberArgs, ProcessArgs, RunArgs, UpArgs, WorkArgs,
+    HandlerMode, HttpArgs, LeaderWorks, MakeArgs, MemberArgs, ProcessArgs, RunArgs, ServeArgs,
+    UpArgs, WorkArgs,
 };
 pub(crate) use send::{Empty, SendArgs, SendLane};
 pub(crate) use sync::{EventCommand, LockCommand, LockRunArgs, OnLost};
@@ -124,8 +125,8 @@ pub(crate) struct Global {
     pub(crate) tls_key: Option<PathBuf>,
 
     /// Name of the fleet: processes with the same name on the same Redis belong together
-    #[arg(long, global = true, value_name = "NAME", default_value = "artel")]
-    pub(crate) fleet: String,
+    #[arg(long = "fleet", global = true, value_name = "NAME", default_value = "artel", value_delimiter = LIST)]
+    pub(crate) fleets: Vec<String>,
 
     /// What to do when no address is given
     #[arg(long, global = true, value_enum, default_value = "auto")]
@@ -147,6 +148,22 @@ pub(crate) struct Global {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+impl Global {
+    /// The fleet. Only `serve` takes several.
+    pub(crate) fn fleet(&self) -> &str {
+        self.fleets.first().map_or("artel", String::as_str)
+    }
+
+    /// Refuses several fleets, for all commands but `serve`.
+    pub(crate) fn one_fleet(&self) -> Result<(), Failure> {
+        match self.fleets.len() {
+            0 | 1 => Ok(()),
+            _ => Err(Failure::new(USAGE, "--fleet is given more than once")
+                .hint("only `artel serve` takes several fleets")),
+        }
+    }
 }
 
 /// What to do when no address is given.
@@ -220,6 +237,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Show the fleet on one screen, live: generator, members, rates, lanes, failed messages, notices
     Top(TopArgs),
+    /// Serve the page, the JSON API and the numbers of one or more fleets, without joining them
+    Serve(ServeArgs),
     /// Ask every member for its role, its counts and its handler times
     Stats {
         /// Print one JSON document

@@ -43,14 +43,13 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
 
-    /// Serve /livez, /readyz, /gather_stats, /metrics and /api/v1/status on this address: a port, or
+    /// Serve the page, /api/v1, /metrics, /gather_stats, /livez and /readyz on this address: a port, or
     /// host:port
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
 
-    /// Read the token for --http from this file, instead of from ARTEL_HTTP_TOKEN
-    #[arg(long, value_name = "FILE")]
-    pub(crate) http_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) http_rules: HttpArgs,
 
     #[command(flatten)]
     pub(crate) log: LogFileArgs,
@@ -65,6 +64,38 @@ pub(crate) struct ProcessArgs {
     pub(crate) traces: TraceArgs,
 }
 
+/// Who may do what over HTTP.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct HttpArgs {
+    /// Read the token for --http from this file, instead of from ARTEL_HTTP_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub(crate) http_token_file: Option<PathBuf>,
+
+    /// Read the token of those who may only read over HTTP from this file, instead of from
+    /// ARTEL_HTTP_READ_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub(crate) http_read_token_file: Option<PathBuf>,
+
+    /// Nothing can be changed over HTTP, whoever asks
+    #[arg(long)]
+    pub(crate) http_read_only: bool,
+
+    /// The path under which a proxy passes requests on, such as /artel
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub(crate) http_base: String,
+}
+
+/// How to serve fleets without joining them.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Serve the page, /api/v1, /metrics and probes on this address: a port, or host:port
+    #[arg(long, value_name = "ADDR", default_value = "8090")]
+    pub(crate) http: String,
+
+    #[command(flatten)]
+    pub(crate) http_rules: HttpArgs,
+}
+
 /// Settings of a fleet in one terminal.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct UpArgs {
@@ -72,6 +103,14 @@ pub(crate) struct UpArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u16).range(1..=999))]
     pub(crate) members: u16,
+
+    /// Serve the page and /api/v1 on this address: a port, host:port, or none [default: 8090, or any free
+    /// port]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) http_rules: HttpArgs,
 
     #[command(flatten)]
     pub(crate) make: MakeArgs,

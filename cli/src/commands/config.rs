@@ -79,7 +79,7 @@ fn check(global: &Global, file: Option<&PathBuf>) -> Result<u8, Failure> {
         None => (PathBuf::from(FILE), file::text(Path::new(FILE))?), // fails: no such file
     };
     let args = layers::read_file(&path, &text)?;
-    let (fleet, redis) = (args.global.fleet.clone(), args.global.redis.clone());
+    let (fleet, redis) = (args.global.fleet().to_owned(), args.global.redis.clone());
     if let Command::Run(run) = args.action()? {
         let start = commands::run::Start::of_run(&run);
         start.parts()?;

@@ -139,7 +139,7 @@ fn rows(entries: &[CronEntry], now: std::time::SystemTime) -> String {
     )
 }
 
-fn document(entry: &CronEntry) -> Value {
+pub(crate) fn document(entry: &CronEntry) -> Value {
     let mut document = json!({
         "entry": entry.name,
         "spec": entry.spec,

@@ -351,7 +351,7 @@ async fn drop_them(place: &Place, args: &DropArgs) -> Result<u8, Failure> {
 }
 
 /// Is one position before another?
-fn before(one: &str, other: &str) -> bool {
+pub(crate) fn before(one: &str, other: &str) -> bool {
     let parse = |position: &str| -> (u64, u64) {
         let (ms, seq) = position.split_once('-').unwrap_or((position, "0"));
         (ms.parse().unwrap_or(0), seq.parse().unwrap_or(0))

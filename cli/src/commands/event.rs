@@ -94,7 +94,7 @@ async fn wait(
     }
 }
 
-fn document(name: &str, state: &EventState) -> Value {
+pub(crate) fn document(name: &str, state: &EventState) -> Value {
     json!({
         "v": 1,
         "event": name,

@@ -19,6 +19,7 @@ pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod schedule;
 pub(crate) mod send;
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod status;

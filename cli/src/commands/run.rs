@@ -15,7 +15,7 @@ use crate::builtin::{Inspector, Text};
 use crate::commands::notice_log::log_notices;
 use crate::exit::{Failure, OK, USAGE};
 use crate::external::{CommandLine, Exec, Lines, Source};
-use crate::http::Token;
+use crate::http::Rules;
 use crate::settings::{self, Need, Place};
 use crate::signals::{Signals, blocking};
 use crate::supervisor::Supervised;
@@ -136,12 +136,9 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     let config = start.config();
     config.validate()?;
     let (maker, worker) = start.parts()?;
-    let token = Token::of_this_process(start.process.http_token_file.as_deref())?;
-    let listening = match &start.process.http {
-        Some(address) => Some(http::listen(address).await?),
-        None => None,
-    };
-    let mut watchers = Watchers::open(start.process, &global.fleet)?;
+    let rules = Rules::of(&start.process.http_rules)?;
+    let listening = http::listen_if(start.process.http.as_deref()).await?;
+    let mut watchers = Watchers::open(start.process, global.fleet())?;
     let talkers = match &worker {
         Worker::Lines(lines) => Some(lines.clone()),
         _ => None,
@@ -152,7 +149,10 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
             Err(code) => return Ok(code),
         };
     let http_over = CancellationToken::new();
-    let served = listening.map(|port| http::serve(port, token, &member, http_over.clone()));
+    let served = listening.map(|port| {
+        port.say();
+        http::serve(port, rules, http::Source::of_member(&member), http_over.clone())
+    });
     let _supervised = Supervised::start(&member);
     watchers.start(&member)?;
     let teller = tokio::spawn(log_notices(member.notices(), config.label.clone()));

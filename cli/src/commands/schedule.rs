@@ -119,7 +119,7 @@ async fn list(fleet: &Fleet, kind: Option<&str>, limit: usize, json: bool) -> Re
     Ok(OK)
 }
 
-fn document(one: &Scheduled) -> Value {
+pub(crate) fn document(one: &Scheduled) -> Value {
     let mut document = json!({
         "v": 1,
         "id": one.id.as_str(),

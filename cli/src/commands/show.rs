@@ -112,7 +112,7 @@ fn lane(line: &WaitingIn) -> &'static str {
     }
 }
 
-fn document(id: &str, state: &MessageState) -> Value {
+pub(crate) fn document(id: &str, state: &MessageState) -> Value {
     let mut document = match state {
         MessageState::Waiting { line, ahead, attempt, since } => json!({
             "state": "waiting", "lane": lane(line), "ahead": ahead, "attempt": attempt,

@@ -1,29 +1,39 @@
-//! [`Access`]: which client may read which path.
+//! [`Access`]: which client may read which path, and who may change something.
 //!
-//! **Invariant:** probes are for everybody. With a token, everything else is for clients that know
-//! the token, and it is compared in constant time. Without a token, `/` and `/api` are for this
-//! machine alone. On a port of this machine alone, a request is answered only if its host name is a
-//! name of this machine, so that no page in a browser can use it in the name of another site.
+//! **Invariant:** probes are for everybody. With a token, everything else is for clients that know it, and it is compared in
+//! constant time; only the page itself is not, which has no data and asks for the token. Without a token, the page and
+//! `/api` are for this machine alone. On a port of this machine alone, a request is answered only if its host name is a
+//! name of this machine, so that no page in a browser can use it in the name of another site. Nothing is changed for a
+//! reader, nor for a page of another site.
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 
 use crate::exit::Failure;
 use crate::secret;
-use crate::variables::HTTP_TOKEN;
+use crate::variables::{HTTP_READ_TOKEN, HTTP_TOKEN};
 
-/// The secret that a client needs for everything but probes.
+/// Which site a request comes from, as browsers tell it.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// A secret that a client needs for everything but probes.
 #[derive(Clone)]
-pub(crate) struct Token(Arc<str>);
+pub(super) struct Token(Arc<str>);
 
 impl Token {
     /// The token of this process: in `ARTEL_HTTP_TOKEN`, or in a file.
-    pub(crate) fn of_this_process(file: Option<&Path>) -> Result<Option<Token>, Failure> {
+    pub(super) fn of_this_process(file: Option<&Path>) -> Result<Option<Token>, Failure> {
         let token = secret::read("token", HTTP_TOKEN, "--http-token-file", file)?;
+        Ok(token.map(|token| Token(token.into())))
+    }
+
+    /// The token for readers: in `ARTEL_HTTP_READ_TOKEN`, or in a file.
+    pub(super) fn for_readers(file: Option<&Path>) -> Result<Option<Token>, Failure> {
+        let token = secret::read("token", HTTP_READ_TOKEN, "--http-read-token-file", file)?;
         Ok(token.map(|token| Token(token.into())))
     }
 
@@ -43,18 +53,34 @@ impl Token {
 }
 
 /// The rules of one port.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Access {
+    /// Who knows it may change things.
     pub(super) token: Option<Token>,
+    /// Who knows it may read.
+    pub(super) reader: Option<Token>,
+    /// Nobody may change anything.
+    pub(super) read_only: bool,
     /// Only this machine can reach the port.
     pub(super) loopback: bool,
 }
+
+/// What a client may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Level {
+    Reader,
+    Operator,
+}
+
+/// Why a request is refused.
+pub(super) type Refusal = (StatusCode, &'static str);
 
 /// The group of a path; each group has its own rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
     Probe,
     Numbers,
+    Page,
     Fleet,
     Nothing,
 }
@@ -63,35 +89,89 @@ fn about(path: &str) -> About {
     match path {
         "/livez" | "/readyz" => About::Probe,
         "/gather_stats" | "/metrics" => About::Numbers,
-        "/" | "/api" => About::Fleet,
+        "/" => About::Page,
+        "/api" => About::Fleet,
+        path if path.starts_with("/page/") => About::Page,
         path if path.starts_with("/api/") => About::Fleet,
         _ => About::Nothing,
     }
 }
 
 impl Access {
+    /// There is no token.
+    pub(super) fn is_open(&self) -> bool {
+        self.token.is_none() && self.reader.is_none()
+    }
+
     /// Allows a request, or returns why it is refused.
     pub(super) fn lets(
         &self,
+        method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Result<(), (StatusCode, &'static str)> {
+    ) -> Result<Level, Refusal> {
         let about = about(uri.path());
-        if let Some(token) = &self.token {
-            let open = matches!(about, About::Probe | About::Nothing) || token.is_in(headers);
+        let level = self.level(about, uri, headers)?;
+        // What has no effect may be asked for from anywhere.
+        if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+            return Ok(level);
+        }
+        from_this_site(headers)?;
+        match level {
+            Level::Operator => Ok(level),
+            Level::Reader if self.read_only => Err((
+                StatusCode::FORBIDDEN,
+                "this process is read-only: nothing can be changed here",
+            )),
+            Level::Reader => {
+                Err((StatusCode::FORBIDDEN, "this token is for reading: nothing was changed"))
+            }
+        }
+    }
+
+    fn level(&self, about: About, uri: &Uri, headers: &HeaderMap) -> Result<Level, Refusal> {
+        let operator = if self.read_only { Level::Reader } else { Level::Operator };
+        if !self.is_open() {
+            let knows = |token: &Option<Token>| token.as_ref().is_some_and(|it| it.is_in(headers));
+            if knows(&self.token) {
+                return Ok(operator);
+            }
+            let open = matches!(about, About::Probe | About::Page | About::Nothing);
             let why = "send the header `Authorization: Bearer <token>`";
-            return if open { Ok(()) } else { Err((StatusCode::UNAUTHORIZED, why)) };
+            return match knows(&self.reader) || open {
+                true => Ok(Level::Reader),
+                false => Err((StatusCode::UNAUTHORIZED, why)),
+            };
         }
         if self.loopback && !is_asked_here(uri, headers) {
             let why = "this port is for this machine: ask for it as localhost";
             return Err((StatusCode::MISDIRECTED_REQUEST, why));
         }
-        if !self.loopback && about == About::Fleet {
+        if !self.loopback && matches!(about, About::Fleet | About::Page) {
             let why = "this is not served off loopback without a token: set ARTEL_HTTP_TOKEN";
             return Err((StatusCode::FORBIDDEN, why));
         }
-        Ok(())
+        Ok(operator)
     }
+}
+
+/// Refuses what a page of another site asks for. Browsers say which site that is; other clients say nothing.
+fn from_this_site(headers: &HeaderMap) -> Result<(), Refusal> {
+    let foreign = Err((StatusCode::FORBIDDEN, "a page of another site may change nothing here"));
+    let words = |name: &HeaderName| headers.get_all(name).iter().map(|word| word.as_bytes());
+    let mut sites = words(&SEC_FETCH_SITE).peekable();
+    if sites.peek().is_some() {
+        return match sites.all(|site| matches!(site, b"same-origin" | b"none")) {
+            true => Ok(()),
+            false => foreign,
+        };
+    }
+    let hosts: Vec<&[u8]> = words(&header::HOST).collect();
+    let is_ours = |origin: &[u8]| {
+        let rest = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+        rest.is_some_and(|authority| hosts == [authority])
+    };
+    if words(&header::ORIGIN).all(is_ours) { Ok(()) } else { foreign }
 }
 
 /// Do all host names of the request mean this machine?
@@ -171,9 +251,10 @@ mod tests {
         let (here, there) = ((header::HOST, "localhost:1"), (header::HOST, "pod.example"));
         let lets =
             |token: &Option<Token>, loopback, path: &str, with: &[(header::HeaderName, &str)]| {
-                let access = Access { token: token.clone(), loopback };
+                let access = Access { token: token.clone(), loopback, ..Access::default() };
                 let uri = path.parse().expect("a path");
-                access.lets(&uri, &headers(with)).map_or_else(|(code, _)| code.as_u16(), |()| 200)
+                let lets = access.lets(&Method::GET, &uri, &headers(with));
+                lets.map_or_else(|(code, _)| code.as_u16(), |_| 200)
             };
         for path in ["/livez", "/readyz"] {
             assert_eq!(lets(&None, false, path, std::slice::from_ref(&there)), 200);
@@ -191,9 +272,55 @@ mod tests {
         for path in ["/", "/api/v1/status", "/api/v1/nope"] {
             assert_eq!(lets(&None, false, path, &[here.clone(), bearer.clone()]), 403, "{path}");
         }
-        for path in ["/", "/api/v1/status", "/gather_stats", "/metrics"] {
+        // The page has no data: it asks for the token.
+        assert_eq!(lets(&token, false, "/", std::slice::from_ref(&there)), 200);
+        assert_eq!(lets(&token, false, "/page/app.js", std::slice::from_ref(&there)), 200);
+        for path in ["/api/v1/status", "/gather_stats", "/metrics"] {
             assert_eq!(lets(&token, true, path, std::slice::from_ref(&here)), 401, "{path}");
             assert_eq!(lets(&token, false, path, &[there.clone(), bearer.clone()]), 200, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_reader_and_another_site_change_nothing() {
+        let (all, some) = ("Bearer 0123456789abcdef", "Bearer fedcba9876543210");
+        let access = |read_only| Access {
+            token: Some(Token("0123456789abcdef".into())),
+            reader: Some(Token("fedcba9876543210".into())),
+            read_only,
+            loopback: true,
+        };
+        let lets = |read_only, method: Method, more: &[(HeaderName, &str)]| {
+            let uri = "/api/v1/pause".parse().expect("a path");
+            let mut with = vec![(header::HOST, "localhost:8090")];
+            with.extend_from_slice(more);
+            let lets = access(read_only).lets(&method, &uri, &headers(&with));
+            lets.map_or_else(|(code, _)| code.as_u16(), |_| 200)
+        };
+        let (operator, reader) = ((header::AUTHORIZATION, all), (header::AUTHORIZATION, some));
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+            assert_eq!(lets(false, method.clone(), std::slice::from_ref(&operator)), 200);
+            assert_eq!(lets(false, method.clone(), std::slice::from_ref(&reader)), 403);
+            assert_eq!(lets(true, method.clone(), std::slice::from_ref(&operator)), 403);
+            assert_eq!(lets(false, method, &[]), 401);
+        }
+        assert_eq!(lets(true, Method::GET, std::slice::from_ref(&reader)), 200);
+        let from =
+            |name: HeaderName, value| lets(false, Method::POST, &[operator.clone(), (name, value)]);
+        for (site, code) in
+            [("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403)]
+        {
+            assert_eq!(from(SEC_FETCH_SITE, site), code, "{site}");
+        }
+        for (origin, code) in [
+            ("http://localhost:8090", 200),
+            ("https://localhost:8090", 200),
+            ("http://localhost:8091", 403),
+            ("http://evil.example", 403),
+            ("null", 403),
+            ("http://localhost:8090.evil.example", 403),
+        ] {
+            assert_eq!(from(header::ORIGIN, origin), code, "{origin}");
         }
     }
 }

@@ -38,6 +38,21 @@ pub(super) struct Connections {
     state: Arc<Mutex<State>>,
 }
 
+/// Kept by an answer that has no end of its own: as long as it is kept, the connection is not closed for its age.
+#[derive(Clone, Debug)]
+pub(super) struct Endless(Arc<()>);
+
+impl Endless {
+    pub(super) fn new() -> Endless {
+        Endless(Arc::new(()))
+    }
+
+    /// Is there another one?
+    pub(super) fn is_kept(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
 /// One connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {

@@ -1,20 +1,25 @@
-//! What a member serves over HTTP.
+//! What a process serves over HTTP: probes, numbers, the JSON API, and the page.
 //!
-//! **Invariant:** everything here only reads, and a request is answered in bounded time,
-//! whatever Redis and other clients do. These are bounded: the number of connections, the life
-//! of a connection, the time a client takes to send its request, the time it leaves the answer
-//! unread, and the number of requests that wait for the fleet.
+//! **Invariant:** a request is answered in bounded time, whatever Redis and other clients do. These are bounded: the number
+//! of connections, the life of a connection, the time a client takes to send its request, the time it leaves the answer
+//! unread, the number of requests that wait for the fleet, and of pages that are open.
 
-mod access; // which client may read which path
+mod access; // which client may read which path, and who may change something
+mod answer; // a document, or what is wrong
+mod api; // the JSON API
 mod connections; // the open connections, and which one is closed to make room
+mod limits; // how often a peer may change something
+mod page; // the page
 mod router; // the answer of each path
+mod source; // what is served
 mod stream; // writes do not wait forever
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use artel::Member;
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -22,10 +27,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::args::HttpArgs;
 use crate::exit::{FAILURE, Failure, USAGE};
 
-pub(crate) use access::Token;
-use connections::{Connection, Connections};
+use access::Access;
+use access::Token;
+use connections::{Connection, Connections, Endless};
+use limits::Limits;
+use router::Gate;
+pub(crate) use source::Source;
 use stream::Stream;
 
 /// How long a client may take to send its request.
@@ -46,6 +56,14 @@ const FULL_PAUSE: (u32, Duration) = (8, Duration::from_millis(1));
 pub(crate) struct Listening {
     listener: TcpListener,
     address: SocketAddr,
+}
+
+/// Opens the port that is wished for, if one is.
+pub(crate) async fn listen_if(wish: Option<&str>) -> Result<Option<Listening>, Failure> {
+    match wish {
+        Some(address) => listen(address).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Opens the port: `8090`, `:8090` or `host:8090`. Without a host it is on loopback.
@@ -73,22 +91,65 @@ pub(crate) async fn listen(text: &str) -> Result<Listening, Failure> {
     Ok(Listening { listener, address })
 }
 
+/// The address of a client.
+#[derive(Clone, Copy, Debug)]
+struct Peer(IpAddr);
+
+/// Who may do what.
+#[derive(Clone, Default)]
+pub(crate) struct Rules {
+    access: Access,
+    base: Arc<str>,
+}
+
+impl Rules {
+    /// The rules that the settings make.
+    pub(crate) fn of(args: &HttpArgs) -> Result<Rules, Failure> {
+        let base = args.http_base.trim_end_matches('/');
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+        if !base.is_empty() && (!base.starts_with('/') || !base.chars().all(is_plain)) {
+            let error = format!("--http-base {} is no path", args.http_base);
+            return Err(Failure::new(USAGE, error).hint("try `--http-base /artel`"));
+        }
+        let access = Access {
+            token: Token::of_this_process(args.http_token_file.as_deref())?,
+            reader: Token::for_readers(args.http_read_token_file.as_deref())?,
+            read_only: args.http_read_only,
+            loopback: false,
+        };
+        Ok(Rules { access, base: base.into() })
+    }
+}
+
+impl Listening {
+    /// Says where it is.
+    pub(crate) fn say(&self) {
+        tracing::info!("http: listening on http://{}", self.address);
+    }
+
+    /// Where the page is.
+    pub(crate) fn url(&self, rules: &Rules) -> String {
+        format!("http://{}{}/", self.address, rules.base)
+    }
+}
+
 /// Serves until `over`; the task ends when the last answer is sent.
 pub(crate) fn serve(
     listening: Listening,
-    token: Option<Token>,
-    member: &Member,
+    rules: Rules,
+    source: Source,
     over: CancellationToken,
 ) -> JoinHandle<()> {
     let Listening { listener, address } = listening;
-    tracing::info!("http: listening on http://{address}");
     let loopback = address.ip().is_loopback();
-    if !loopback && token.is_none() {
+    if !loopback && rules.access.is_open() {
         tracing::warn!(
-            "http: /api/v1 is not served off loopback without a token: set ARTEL_HTTP_TOKEN"
+            "http: the page and /api/v1 are not served off loopback without a token: set ARTEL_HTTP_TOKEN"
         );
     }
-    let router = router::router(router::View::new(member), access::Access { token, loopback });
+    let access = Access { loopback, ..rules.access };
+    let gate = Gate { access, limits: Limits::default(), base: rules.base };
+    let router = router::router(source, gate, &over);
     tokio::spawn(accept(listener, router, over))
 }
 
@@ -102,7 +163,8 @@ async fn accept(listener: TcpListener, router: Router, over: CancellationToken) 
         match accepted {
             Ok((stream, peer)) => {
                 let (connection, full) = connections.enter(peer.ip().to_canonical());
-                all.spawn(answer(stream, router.clone(), over.clone(), connection));
+                let peer = Peer(peer.ip().to_canonical());
+                all.spawn(answer(stream, peer, router.clone(), over.clone(), connection));
                 gone += u32::from(full);
                 if gone >= FULL_PAUSE.0 {
                     gone = 0;
@@ -124,6 +186,7 @@ async fn accept(listener: TcpListener, router: Router, over: CancellationToken) 
 /// the member stops, the answer in progress is still sent.
 async fn answer(
     stream: TcpStream,
+    peer: Peer,
     router: Router,
     over: CancellationToken,
     connection: Connection,
@@ -132,23 +195,31 @@ async fn answer(
     http.timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEADER_BYTES_MAX);
-    let (router, place) = (TowerToHyperService::new(router), &connection);
-    let service = service_fn(|request| {
+    let (router, place, endless) = (TowerToHyperService::new(router), &connection, &Endless::new());
+    let service = service_fn(|mut request: hyper::Request<Incoming>| {
         place.answering(true);
+        request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(endless.clone());
         let answer = router.call(request);
         async move {
             let answer = answer.await;
-            place.answering(false);
+            place.answering(endless.is_kept());
             answer
         }
     });
+    let too_old = async {
+        tokio::time::sleep(LIFE.0).await;
+        while endless.is_kept() {
+            tokio::time::sleep(LIFE.1).await;
+        }
+    };
     let stream = TokioIo::new(Stream::new(stream));
     let mut served = std::pin::pin!(http.serve_connection(stream, service));
     tokio::select! {
         ended = served.as_mut() => return drop(ended),
         () = connection.over.cancelled() => return,
         () = over.cancelled() => {}
-        () = tokio::time::sleep(LIFE.0) => {}
+        () = too_old => {}
     }
     served.as_mut().graceful_shutdown();
     tokio::select! {

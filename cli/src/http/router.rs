@@ -1,67 +1,109 @@
-//! The answer of each path.
+//! The answer of each path, behind the [`Access`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use artel::{Error, Fleet, Member, MetricsSource, Readiness};
+use artel::{Fleet, MetricsSource, Readiness};
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use serde::Serialize;
-use serde_json::json;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
 
+use super::Peer;
 use super::access::Access;
-use crate::harmless::harmless_json;
+use super::answer::{Answer, Fresh, Problem, unnamed};
+use super::api::{self, Api};
+use super::limits::{Limits, What};
+use super::page;
+use super::source::Source;
 
 /// Requests that may wait for the fleet at the same time.
 const WAITING_MAX: usize = 32;
-/// How long reading the books may take.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
 /// An answer is reused for this long.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// The sources of the answers.
+/// The sources of the answers of what has no version.
 #[derive(Clone)]
-pub(super) struct View {
+struct View {
     fleet: Fleet,
-    readiness: Readiness,
-    metrics: MetricsSource,
+    readiness: Option<Readiness>,
+    metrics: Arc<[MetricsSource]>,
     waiting: Arc<Semaphore>,
-    /// The last numbers of the fleet, and when they were gathered.
-    numbers: Arc<Mutex<Option<(Instant, Answer)>>>,
+    numbers: Arc<Fresh>,
 }
 
-/// An answer that can be sent more than once.
-type Answer = (StatusCode, Arc<str>);
-
 impl View {
-    pub(super) fn new(member: &Member) -> View {
+    fn new(source: &Source) -> View {
         View {
-            fleet: member.fleet().clone(),
-            readiness: member.readiness(),
-            metrics: member.metrics(),
+            fleet: source.fleets[0].clone(),
+            readiness: source.readiness.clone(),
+            metrics: source.metrics.clone(),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
-            numbers: Arc::default(),
+            numbers: Arc::new(Fresh::new(FRESH)),
         }
     }
 }
 
-/// All paths, behind the [`Access`].
-pub(super) fn router(view: View, access: Access) -> Router {
-    Router::new()
+/// What stands before every path.
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub(super) access: Access,
+    pub(super) limits: Limits,
+    /// What a proxy leaves before every path, such as `/artel`; or nothing.
+    pub(super) base: Arc<str>,
+}
+
+/// All paths.
+pub(super) fn router(source: Source, gate: Gate, over: &CancellationToken) -> Router {
+    let view = View::new(&source);
+    let numbers = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/gather_stats", get(gather_stats))
         .route("/metrics", get(metrics))
-        .route("/api/v1/status", get(status))
+        .with_state(view);
+    let paths = numbers
+        .nest("/api/v1", api::router(Api::new(source, over)))
+        .merge(page::router())
         .fallback(unknown)
-        .method_not_allowed_fallback(only_get)
-        .layer(middleware::from_fn_with_state(access, at_the_door))
-        .with_state(view)
+        .method_not_allowed_fallback(other_method)
+        .layer(middleware::from_fn_with_state(gate.clone(), at_the_gate));
+    if gate.base.is_empty() {
+        return paths;
+    }
+    // Outside, so that paths are found by what is left of them.
+    let base = gate.base;
+    Router::new()
+        .fallback(move |request: Request| without_base(paths.clone(), base.clone(), request))
+}
+
+/// Takes the base off the path of a request.
+async fn without_base(mut paths: Router, base: Arc<str>, mut request: Request) -> Response {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let rest =
+        path.strip_prefix(&*base).filter(|rest| rest.starts_with(['/', '?']) || rest.is_empty());
+    match rest {
+        // Relative addresses on the page need the slash.
+        Some("") => {
+            let to = [(header::LOCATION, format!("{base}/"))];
+            return (StatusCode::PERMANENT_REDIRECT, to).into_response();
+        }
+        Some(rest) => match rest.parse::<Uri>() {
+            Ok(uri) => *request.uri_mut() = uri,
+            Err(_) => return Problem::bad("this path is wrong").into_response(),
+        },
+        // Probes come past the proxy.
+        None => {}
+    }
+    match Service::call(&mut paths, request).await {
+        Ok(answer) => answer,
+        Err(never) => match never {},
+    }
 }
 
 /// The process runs, whatever Redis does.
@@ -71,102 +113,86 @@ async fn livez() -> &'static str {
 
 /// This process takes part in its fleet.
 async fn readyz(State(view): State<View>) -> Response {
-    match view.readiness.problem() {
+    match view.readiness.and_then(|readiness| readiness.problem()) {
         None => "ok\n".into_response(),
-        Some(problem) => unavailable(problem),
+        Some(problem) => unavailable(problem).into_response(),
     }
 }
 
 /// The fleet is asked once at a time. Requests that wait meanwhile get the same answer.
-async fn gather_stats(State(view): State<View>) -> Response {
-    let Ok(_one) = view.waiting.try_acquire() else { return unavailable(BUSY) };
-    let mut numbers = view.numbers.lock().await;
-    let (code, text) = match &*numbers {
-        Some((when, answer)) if when.elapsed() < FRESH => answer.clone(),
-        _ => {
-            let answer = document(view.fleet.gather_stats().await, unnamed);
-            numbers.insert((Instant::now(), answer)).1.clone()
-        }
+async fn gather_stats(State(view): State<View>) -> Result<Answer, Problem> {
+    let Ok(_one) = view.waiting.try_acquire() else { return Err(unavailable(BUSY)) };
+    let stats = async {
+        let stats = view.fleet.gather_stats().await;
+        Answer::of(stats.map_err(|error| unavailable(&unnamed(&error))))
     };
-    drop(numbers);
-    answer_with(code, &text)
+    Ok(view.numbers.get(stats).await)
 }
 
 /// The numbers for Prometheus. They are served whatever Redis does.
-async fn metrics(State(view): State<View>) -> Response {
-    let Ok(_one) = view.waiting.try_acquire() else { return unavailable(BUSY) };
+async fn metrics(State(view): State<View>) -> Result<Response, Problem> {
+    let Ok(_one) = view.waiting.try_acquire() else { return Err(unavailable(BUSY)) };
     let headers = [
         (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    (headers, view.metrics.page().await).into_response()
-}
-
-async fn status(State(view): State<View>) -> Response {
-    let Ok(_one) = view.waiting.try_acquire() else { return unavailable(BUSY) };
-    let status = tokio::time::timeout(STATUS_TIMEOUT, view.fleet.status()).await;
-    let status = status.unwrap_or(Err(Error::NoAnswer { after: STATUS_TIMEOUT }));
-    let (code, text) = document(status, |error| error.to_string());
-    answer_with(code, &text)
+    Ok((headers, MetricsSource::pages(&view.metrics).await).into_response())
 }
 
 const BUSY: &str = "too many requests wait for the fleet at the moment";
 
-fn document(answer: Result<impl Serialize, Error>, say: fn(&Error) -> String) -> Answer {
-    match answer {
-        Ok(document) => match serde_json::to_string(&document) {
-            Ok(text) => (StatusCode::OK, (harmless_json(&text) + "\n").into()), // people use curl
-            Err(error) => (StatusCode::SERVICE_UNAVAILABLE, problem(&error.to_string())),
-        },
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, problem(&say(&error))),
-    }
+fn unavailable(reason: &str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
-/// The problem without the address of Redis, which the client need not know.
-fn unnamed(error: &Error) -> String {
-    let known = match error {
-        Error::Unreachable { .. } => "cannot reach Redis",
-        Error::NoAnswer { .. } => "Redis does not answer",
-        Error::Denied { .. } => "Redis denies access",
-        _ => "cannot ask the fleet",
+async fn unknown() -> Problem {
+    Problem::missing(
+        "no such path: try /, /livez, /readyz, /gather_stats, /metrics or /api/v1/openapi.json",
+    )
+}
+
+async fn other_method(method: Method) -> Problem {
+    let what = match method {
+        Method::GET | Method::HEAD => "this path changes something: it wants POST",
+        _ => "this path can only be read (GET)",
     };
-    format!("{known}: see the log of this process")
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, what)
 }
 
-fn problem(reason: &str) -> Arc<str> {
-    format!("{}\n", json!({ "v": 1, "error": reason })).into()
-}
-
-fn unavailable(reason: &str) -> Response {
-    refuse(StatusCode::SERVICE_UNAVAILABLE, reason)
-}
-
-fn refuse(code: StatusCode, reason: &str) -> Response {
-    answer_with(code, &problem(reason))
-}
-
-fn answer_with(code: StatusCode, text: &str) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "application/json"),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    (code, headers, text.to_owned()).into_response()
-}
-
-async fn unknown() -> Response {
-    let known = "no such path: try /livez, /readyz, /gather_stats, /metrics or /api/v1/status";
-    refuse(StatusCode::NOT_FOUND, known)
-}
-
-async fn only_get() -> Response {
-    refuse(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read (GET)")
-}
-
-async fn at_the_door(State(access): State<Access>, request: Request, next: Next) -> Response {
-    match access.lets(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err((code, why)) => refuse(code, why),
+async fn at_the_gate(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let (now, peer) = (Instant::now(), request.extensions().get::<Peer>().map(|peer| peer.0));
+    let slower = |what: &str| {
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, what).into_response();
+        ([(header::RETRY_AFTER, "1")], problem).into_response()
+    };
+    let guesses = peer.is_some_and(|peer| !gate.limits.has(What::WrongToken, peer, now));
+    if guesses && request.headers().contains_key(header::AUTHORIZATION) {
+        return slower("too many wrong tokens: wait a second");
+    }
+    match gate.access.lets(request.method(), request.uri(), request.headers()) {
+        Ok(level) => {
+            let changes =
+                !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+            if changes && peer.is_some_and(|peer| !gate.limits.uses(What::Change, peer, now)) {
+                return slower("too many changes from this address: wait a second");
+            }
+            request.extensions_mut().insert(level);
+            next.run(request).await
+        }
+        Err((code, why)) => {
+            let is_guess = code == StatusCode::UNAUTHORIZED
+                && request.headers().contains_key(header::AUTHORIZATION);
+            if let Some(peer) = peer.filter(|_| is_guess) {
+                gate.limits.uses(What::WrongToken, peer, now);
+            }
+            let problem = Problem::new(code, why).into_response();
+            match code {
+                StatusCode::UNAUTHORIZED => {
+                    ([(header::WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+                }
+                _ => problem,
+            }
+        }
     }
 }

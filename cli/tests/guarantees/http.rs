@@ -63,7 +63,10 @@ fn off_loopback_the_token_is_asked_for() {
         match known {
             None => {
                 assert_eq!(get_as(port, "/gather_stats", "Host: pod.example\r\n").0, 200);
-                member.says("/api/v1 is not served off loopback without a token");
+                member.says("the page and /api/v1 are not served off loopback without a token");
+                for path in ["/", "/page/app.js"] {
+                    assert_eq!(get(port, path, "").0, 403, "{path}");
+                }
                 let (status, _, why) = get(port, "/api/v1/status", &bearer(token));
                 assert!(status == 403 && why.contains("set ARTEL_HTTP_TOKEN"), "{status}: {why}");
             }

@@ -5,6 +5,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod alerts; // told once, whoever dies
+mod api; // the JSON API: as described, once under a key, for whom
 mod archive; // what a member keeps on its disk
 mod connections; // TLS, ACL, unix sockets
 mod errors; // taken once, never lost

@@ -14,14 +14,16 @@ use std::time::{Duration, Instant};
 use artel::Status;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, UpArgs};
 use crate::commands::run;
 use crate::embedded::{Embedded, Hold};
 use crate::exit::{FAILURE, Failure, OK};
+use crate::http::{Listening, Rules};
 use crate::settings::{self, Place};
 use crate::signals::{Signals, blocking};
-use crate::{commands, printer};
+use crate::{commands, http, printer};
 
 use children::{Children, Event};
 use screen::Screen;
@@ -32,6 +34,10 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// How long members may take to leave, in addition to their own grace.
 const LEAVE_EXTRA: Duration = Duration::from_secs(5);
+/// Where the page is, unless another program is there.
+const PAGE_PORT: &str = "8090";
+/// How long the answers in progress may take.
+const PAGE_GRACE: Duration = Duration::from_secs(1);
 /// How often the signal to end at once is sent again.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -44,6 +50,8 @@ pub(crate) async fn up(
     let mut signals = Signals::catch()?;
     settings::config(Some(&args.make), &args.member).validate()?;
     let (maker, _) = run::parts(Some(&args.make), &args.member)?;
+    let rules = Rules::of(&args.http_rules)?;
+    let listening = listen(args.http.as_deref()).await?;
     let private = settings::private(global)?;
     let ensuring = private.clone();
     let mut ensured = std::pin::pin!(blocking(move || ensuring.ensure()));
@@ -59,13 +67,24 @@ pub(crate) async fn up(
             return Ok(code);
         }
     };
-    let place = Place { redis: private.url().into(), fleet: global.fleet.clone() };
+    let place = Place { redis: private.url().into(), fleet: global.fleet().to_owned() };
     let version = private.running().map_or_else(String::new, |running| running.version);
     let verb = if hold.started { "started" } else { "found running" };
     let server = format!("{version}, {verb}, {}", place.redis);
     let generates = maker.is_some();
     let home = Home { place: &place, private: &private, url: private.url(), server, generates };
-    let result = supervise(global, args, options, &home, &mut signals).await;
+    let over = CancellationToken::new();
+    let page = listening.as_ref().map(|listening| listening.url(&rules));
+    let served = listening.map(|listening| {
+        let source = http::Source::of_fleets(vec![place.open()?]);
+        Ok::<_, artel::Error>(http::serve(listening, rules, source, over.clone()))
+    });
+    let served = served.transpose()?;
+    let result = supervise(global, args, options, &home, page, &mut signals).await;
+    over.cancel();
+    if let Some(served) = served {
+        let _ = signals.unless(tokio::time::timeout(PAGE_GRACE, served)).await;
+    }
     // If nobody else uses the server, it is stopped, and its lock and socket are removed. Its data
     // are kept.
     drop(hold);
@@ -75,6 +94,18 @@ pub(crate) async fn up(
             stopped.map(|()| code)
         }
         Err(code) => Ok(code),
+    }
+}
+
+/// Opens the port of the page. Without a wish it is the usual one, or any free one.
+async fn listen(wish: Option<&str>) -> Result<Option<Listening>, Failure> {
+    match wish {
+        Some("none") => Ok(None),
+        Some(address) => http::listen(address).await.map(Some),
+        None => match http::listen(PAGE_PORT).await {
+            Ok(listening) => Ok(Some(listening)),
+            Err(_) => http::listen("0").await.map(Some),
+        },
     }
 }
 
@@ -130,12 +161,16 @@ async fn supervise(
     args: &UpArgs,
     options: Vec<OsString>,
     home: &Home<'_>,
+    page: Option<String>,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     let Home { place, private, url, server, generates } = home;
     let before = place.open()?.status().await?;
     let (quiet, verbose) = (global.output.quiet, global.output.verbose > 0);
     let screen = Screen::new(printer::colour(global.output.color), quiet, verbose, args.members);
+    if let Some(page) = page {
+        screen.remark(&format!("the page is at {page}"));
+    }
     let noun = if args.members == 1 { "member" } else { "members" };
     screen.remark(&format!("{} {noun} on a private server ({server})", args.members));
     screen.remark(&format!(

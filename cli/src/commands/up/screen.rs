@@ -146,8 +146,8 @@ pub(super) fn program(global: &Global, place: &Place) -> String {
     } else if let Some(dir) = &global.data_dir {
         text.push_str(&format!(" --data-dir {}", dir.display()));
     }
-    if global.fleet != "artel" {
-        text.push_str(&format!(" --fleet {}", global.fleet));
+    if global.fleet() != "artel" {
+        text.push_str(&format!(" --fleet {}", global.fleet()));
     }
     text
 }
