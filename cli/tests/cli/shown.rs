@@ -86,12 +86,13 @@ fn are_settings(text: &str) {
 
 #[test]
 fn every_program_on_a_page_is_an_example_that_is_run() {
-    let examples = flat_sources(&["examples", "examples/handlers", "examples/languages"]);
+    let examples =
+        flat_sources(&["examples", "examples/handlers", "examples/languages", "examples/http"]);
     let mut seen = 0;
     for page in pages() {
         for (language, text) in blocks(&page) {
             match language.as_str() {
-                "rust" | "sh" | "python" => {
+                "rust" | "sh" | "python" | "js" => {
                     let text = flat(&text);
                     let found = examples.iter().any(|example| example.contains(&text));
                     assert!(found, "{}: no example has this:\n{text}", page.display());

@@ -678,6 +678,42 @@ fn a_request_under_a_key_is_carried_out_once() {
     }
 }
 
+/// The examples on the page about it: curl, Python, Node.
+#[test]
+fn other_languages_send_as_the_examples_show() {
+    let server = Server::any();
+    let (mut one, port) = member(&server, &["run", "--interval", "1h"]);
+    let client = Client::new(port);
+    client.post("pause", &json!({}));
+    let sent = || client.get("status").json()["messages"]["sent"].as_u64().expect("a count");
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/http");
+    // The first has a fixed key, so its repeat adds nothing.
+    for (program, file, after) in [
+        ("sh", "send.sh", 2),
+        ("sh", "send.sh", 2),
+        ("python3", "send.py", 4),
+        ("node", "send.mjs", 6),
+    ] {
+        let mut command = Command::new(program);
+        command.arg(format!("{examples}/{file}"));
+        let output = command.env("ARTEL_HTTP", format!("http://localhost:{port}")).output();
+        let output = match output {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && std::env::var_os("CI").is_none() =>
+            {
+                println!("no {program}: {file} was not run");
+                return;
+            }
+            output => output.expect("it is there"),
+        };
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.contains("-1") && said.contains("-2"), "{said}");
+        assert_eq!(sent(), after, "{file}: {said}");
+    }
+    one.kill();
+}
+
 /// The events of a stream, read one after the other.
 struct Stream {
     lines: std::io::Lines<BufReader<TcpStream>>,

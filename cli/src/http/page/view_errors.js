@@ -185,10 +185,10 @@ export function render() {
         `${count(list.rows.length)} shown of ${count(total)} kept`)),
       list.problem ? h("p", { class: "problem", role: "alert" }, list.problem) : null,
       list.rows.length === 0 ? h("p", { class: "none" }, list.loading ? "Loading…" : filters() ? `Nothing fits among the ${count(list.looked)} newest.` : "No message has failed, or all were taken.")
-        : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "t" }, h("table", {}, h("thead", {}, h("tr", {},
+        : h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "t" }, h("table", {}, h("thead", {}, h("tr", {},
           h("th", { scope: "col" }, h("span", { class: "unseen" }, "Select")), h("th", { scope: "col" }, "When"), h("th", { scope: "col", class: "hide" }, "Kind"),
           h("th", { scope: "col" }, "Reason"), h("th", { scope: "col", class: "hide" }, "Payload"), h("th", { scope: "col", class: "hide" }, "Member"), h("th", { scope: "col", class: "n" }, "Runs"))),
-        h("tbody", {}, list.rows.map((row) => h("tr", { key: row.position, tabindex: 0, "aria-selected": selected.has(row.position), onclick: () => openRow(row) },
+        h("tbody", {}, list.rows.map((row) => h("tr", { key: row.position, tabindex: 0, class: selected.has(row.position) ? "chosen" : null, onclick: () => openRow(row) },
           h("td", {}, h("input", { type: "checkbox", "aria-label": `select ${row.id}`, checked: selected.has(row.position), onclick: (event) => { event.stopPropagation(); toggle(row.position); } })),
           h("td", {}, point(row.failed_ms, now())), h("td", { class: "hide" }, row.kind ?? ""), h("td", { class: "reason cut" }, row.reason),
           h("td", { class: "id cut hide" }, payload(row)), h("td", { class: "hide" }, row.label), h("td", { class: "n" }, count(row.attempt))))))),

@@ -121,7 +121,7 @@ function tile(name, value, values, { href, most, line, bad } = {}) {
   const drawn = h("svg", { viewBox: "0 0 100 26", preserveAspectRatio: "none", "aria-hidden": "true" },
     line ? h("path", { class: "ref", d: `M0 ${line}H100` }) : null, h("path", { d: path || "M0 25H0" }));
   const inside = [h("span", {}, name), h("b", {}, value), drawn];
-  const props = { class: bad ? "tile bad" : "tile", key: name };
+  const props = { class: bad ? "tile bad" : "tile", key: name.split(" · ")[0] };
   return href ? h("a", { ...props, href }, inside) : h("div", props, inside);
 }
 
@@ -139,8 +139,7 @@ function tiles() {
     tile("failed, of 100", share === null ? "–" : rate(share), shares, { href: "#/errors", most, line: 25 - (EXPECTED_FAILED / most) * 23 }),
     tile("waiting", count(messages.waiting), level("waiting"), { href: "#/messages?state=waiting" }),
     tile("oldest waiting", messages.waiting > 0 ? span(status.oldest_waiting_ms) : "–", level("oldest_waiting_ms"), { href: "#/messages?state=waiting" }),
-    tile(messages.scheduled > 0 && status.next_due_ms !== null ? "scheduled · next in" : "scheduled",
-      messages.scheduled > 0 && status.next_due_ms !== null ? `${count(messages.scheduled)} · ${span(status.next_due_ms)}` : count(messages.scheduled),
+    tile(messages.scheduled > 0 && status.next_due_ms !== null ? `scheduled · next in ${span(Math.max(0, status.next_due_ms))}` : "scheduled", count(messages.scheduled),
       level("scheduled"), { href: "#/messages?state=scheduled" }),
     messages.balance === 0
       ? tile("members", count(here), level("members"))
@@ -180,7 +179,7 @@ function members() {
     h("h2", { id: "m" }, "Members", h("span", { class: "more" }, `${count(all.length)} here`,
       status.orphans > 0 ? ` · what ${status.orphans} dead ones held is being put back` : "")),
     all.length === 0 ? h("p", { class: "none" }, "Nobody is here.") :
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "m" }, h("table", {},
+    h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "m" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Label", "Role"].map((name) => h("th", { scope: "col" }, name)),
         h("th", { scope: "col", class: "hide" }, "Host"), h("th", { scope: "col", class: "n" }, "Running"),
         h("th", { scope: "col", class: "n" }, "Done"), h("th", { scope: "col", class: "n" }, "Failed"),
@@ -275,7 +274,7 @@ export function numbers() {
       ["waiting", "oldest_waiting_ms", "scheduled", "members"].map((name) =>
         h("td", { class: "n" }, name === "oldest_waiting_ms" ? span(trends[name][at]) : count(trends[name][at])))));
   }
-  details("The last fifteen minutes", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The last fifteen minutes" }, h("table", {}, h("thead", {}, h("tr", {},
+  details("The last fifteen minutes", h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "The last fifteen minutes" }, h("table", {}, h("thead", {}, h("tr", {},
     ["", "generated / s", "sent / s", "done / s", "failed / s", "waiting", "oldest", "scheduled", "members"].map((name) =>
       h("th", { scope: "col", class: "n" }, name)))), h("tbody", {}, rows))));
 }

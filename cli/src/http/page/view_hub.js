@@ -45,7 +45,7 @@ export function close() {
 const STATES = { running: "ok", pausing: "warn", stuck: "bad", draining: "warn", stopped: "plain", failed: "bad" };
 
 function table(name, id, heads, rows) {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": id }, h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, heads.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)))), h("tbody", {}, rows)));
+  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": id }, h("table", { "aria-label": name }, h("thead", {}, h("tr", {}, heads.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)))), h("tbody", {}, rows)));
 }
 
 function here() {

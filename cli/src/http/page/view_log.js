@@ -64,7 +64,7 @@ export function render() {
       h("h2", { id: "t" }, "All members, newest first", h("span", { class: "more" }, `${count(rows.length)} shown`)),
       list.problem ? h("p", { class: "problem", role: "alert" }, list.problem) : null,
       rows.length === 0 ? h("p", { class: "none" }, list.loading ? "Loading…" : "No entry fits.")
-        : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "t" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "When"), h("th", { scope: "col" }, "Member"), h("th", { scope: "col", class: "hide" }, "Kind"), h("th", { scope: "col" }, "What"))),
+        : h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "t" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "When"), h("th", { scope: "col" }, "Member"), h("th", { scope: "col", class: "hide" }, "Kind"), h("th", { scope: "col" }, "What"))),
           h("tbody", {}, rows.map((entry) => h("tr", { key: entry.id }, h("td", { class: "id" }, point(entry.time_ms, now())), h("td", {}, h("b", {}, entry.label ?? "")),
             h("td", { class: "soft hide" }, entry.kind), h("td", { class: "words" }, entry.text)))))),
       list.next ? h("p", {}, h("button", { type: "button", disabled: list.loading, onclick: () => load(true) }, "More")) : null)];

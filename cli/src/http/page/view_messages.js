@@ -171,7 +171,7 @@ export function render() {
         `${count(list.rows.length)} shown${total !== undefined ? ` of ${count(total)}` : ""}`)),
       list.problem ? h("p", { class: "problem", role: "alert" }, list.problem) : null,
       list.rows.length === 0 ? h("p", { class: "none" }, list.loading ? "Loading…" : at.q || at.kind ? `Nothing fits among the ${count(list.looked)} that were looked at.` : "There are none.")
-        : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "t" }, h("table", {}, head(), h("tbody", {}, list.rows.map((row) => {
+        : h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "t" }, h("table", {}, head(), h("tbody", {}, list.rows.map((row) => {
             const [first, second] = cells(row);
             return h("tr", { key: `${row.id}`, tabindex: 0, onclick: () => openRow(row) }, h("td", {}, first), second,
               h("td", { class: "hide" }, row.kind ?? ""), h("td", { class: "id cut" }, payload(row)), h("td", { class: "id hide" }, row.id));

@@ -52,7 +52,7 @@ function next(entry) {
 function periodic() {
   return h("section", { class: "wide", key: "crons", "aria-labelledby": "c" }, h("h2", { id: "c" }, "Periodic entries"),
     !entries ? h("p", { class: "none" }, "Loading…") : entries.length === 0 ? h("p", { class: "none" }, "There are none. ", h("span", { class: "id" }, "artel cron set NAME '0 2 * * *' MESSAGE"), " adds one.")
-      : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "c" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Entry"), h("th", { scope: "col" }, "Times"),
+      : h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "c" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Entry"), h("th", { scope: "col" }, "Times"),
         h("th", { scope: "col" }, "Next"), h("th", { scope: "col", class: "hide" }, "Last"), h("th", { scope: "col", class: "hide" }, "Kind"), h("th", { scope: "col", class: "hide" }, "Payload"),
         h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))),
       h("tbody", {}, entries.map((entry) => h("tr", { key: entry.entry }, h("td", {}, h("b", {}, entry.entry)),
@@ -70,7 +70,7 @@ function periodic() {
 function flags() {
   return h("section", { key: "events", "aria-labelledby": "e" }, h("h2", { id: "e" }, "Events"),
     !events ? h("p", { class: "none" }, "Loading…") : events.length === 0 ? h("p", { class: "none" }, "There are none.")
-      : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "e" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Event"), h("th", { scope: "col" }, "State"), h("th", { scope: "col", class: "n hide" }, "Generation"), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))),
+      : h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "e" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Event"), h("th", { scope: "col" }, "State"), h("th", { scope: "col", class: "n hide" }, "Generation"), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))),
         h("tbody", {}, events.map((event) => h("tr", { key: event.event }, h("td", {}, h("b", {}, event.event)),
           h("td", {}, event.set ? h("span", { class: "pill ok" }, event.clears_in_ms === null ? "set" : `set, for ${span(event.clears_in_ms)} more`) : "not set"),
           h("td", { class: "n hide id" }, event.generation),
@@ -82,7 +82,7 @@ function flags() {
 function held() {
   return h("section", { key: "locks", "aria-labelledby": "k" }, h("h2", { id: "k" }, "Locks"),
     !locks ? h("p", { class: "none" }, "Loading…") : locks.length === 0 ? h("p", { class: "none" }, "None is held.")
-      : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "k" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Lock"), h("th", { scope: "col" }, "Held by"), h("th", { scope: "col", class: "n" }, "For"), h("th", { scope: "col", class: "n" }, "Waiting"), h("th", { scope: "col", class: "hide" }, "Token"))),
+      : h("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": "k" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Lock"), h("th", { scope: "col" }, "Held by"), h("th", { scope: "col", class: "n" }, "For"), h("th", { scope: "col", class: "n" }, "Waiting"), h("th", { scope: "col", class: "hide" }, "Token"))),
         h("tbody", {}, locks.map((lock) => h("tr", { key: lock.name }, h("td", {}, h("b", {}, lock.name)), h("td", {}, lock.label || `${lock.host}:${lock.pid}`),
           h("td", { class: "n" }, span(lock.held_ms)), h("td", { class: "n" }, count(lock.waiting)), h("td", { class: "id hide" }, String(lock.token))))))));
 }
