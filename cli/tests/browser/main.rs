@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use artel_rig::{Program, Server, eventually, wait_for};
+use artel_rig::{Program, Server, eventually, soak, wait_for};
 use serde_json::{Value, json};
 
 const FLEET: &str = "orders";
@@ -114,6 +114,7 @@ impl Stage {
             "start-redis" => self.server.restart(),
             "stored" => return json!({ "count": self.status()["errors"]["stored"] }),
             "done" => return json!({ "done": self.ended() }),
+            "minutes" => return json!({ "minutes": if soak() { 10.0 } else { 0.1 } }),
             "paused" => return json!({ "paused": self.status()["paused"] }),
             "other-site" => return json!({ "evil": other_site() }),
             other => panic!("nobody can {other}"),
@@ -260,6 +261,14 @@ fn a_reader_changes_nothing_and_is_shown_nothing_to_change() {
 fn a_page_of_another_site_changes_nothing() {
     let mut stage = Stage::start(&[FAILS], &[]);
     stage.walk("foreign");
+    stage.end();
+}
+
+#[test]
+fn a_tab_that_stays_open_does_not_grow() {
+    let labels = ["web-1", "web-2", "web-3"].map(|label| [RUN, &["--label", label]].concat());
+    let mut stage = Stage::start(&labels.each_ref().map(Vec::as_slice), &[]);
+    stage.walk("memory");
     stage.end();
 }
 

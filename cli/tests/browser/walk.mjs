@@ -300,6 +300,35 @@ const scenarios = {
     fine(page);
   },
 
+  // A tab that stays open does not grow.
+  async memory() {
+    const page = await open(base);
+    await page.waitForSelector("#leader");
+    const cdp = await page.context().newCDPSession(page);
+    const used = async () => {
+      await cdp.send("HeapProfiler.collectGarbage");
+      return (await cdp.send("Runtime.getHeapUsage")).usedSize / (1 << 20);
+    };
+    const walk = async () => {
+      for (const view of ["messages", "errors", "schedule", "hub", "log", "fleet"]) {
+        await go(page, view);
+        await page.waitForTimeout(500); // it is used, for as long as the test lasts
+      }
+    };
+    await walk();
+    await walk();
+    const { minutes } = await act("minutes");
+    const [begun, first, all] = [Date.now(), await used(), []];
+    do {
+      await walk();
+      all.push(await used());
+    } while (Date.now() - begun < minutes * 60000);
+    const last = all.at(-1);
+    console.log(`${first.toFixed(1)} MiB at first, ${last.toFixed(1)} MiB after ${((Date.now() - begun) / 60000).toFixed(1)} minutes, ${Math.max(...all).toFixed(1)} MiB at most`);
+    check(last < first * 1.3 + 2, "it does not grow");
+    fine(page);
+  },
+
   // Every view in both themes and two widths: no fault of accessibility, nothing beside the screen. The pictures are kept.
   async looks() {
     mkdirSync(pictures, { recursive: true });
