@@ -132,12 +132,12 @@ impl History {
         let call = Call::plain("XREVRANGE").arg(store.keys.notices()).arg(from);
         let call = call.arg(format!("({}", self.after)).arg("COUNT").arg(PAGE);
         let mut page = store.once(&call.reading(entries)).await?;
-        if let Some(last) = page.last() {
-            self.before.clone_from(&last.id);
-        }
         // Names are learned from the older entries: from their joining.
         for entry in page.iter_mut().rev() {
             self.name(entry).await;
+        }
+        if let Some(last) = page.last() {
+            self.before.clone_from(&last.id);
         }
         Ok(page)
     }
@@ -162,11 +162,12 @@ impl History {
         let call = Call::plain("XRANGE").arg(store.keys.notices());
         let call = call.arg(format!("({}", self.after)).arg("+").arg("COUNT").arg(PAGE);
         let mut entries = store.once(&call.reading(entries)).await?;
-        if let Some(last) = entries.last() {
-            self.after.clone_from(&last.id);
-        }
         for entry in &mut entries {
             self.name(entry).await;
+        }
+        // Last: whoever stops waiting for the names gets this page again.
+        if let Some(last) = entries.last() {
+            self.after.clone_from(&last.id);
         }
         Ok(entries)
     }

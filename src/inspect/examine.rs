@@ -41,7 +41,6 @@ impl Fleet {
             Err(error) => Err(error),
         };
         let facts = Facts {
-            address: store.address().to_owned(),
             server: (server.name, server.version),
             round_trips,
             info,

@@ -92,7 +92,6 @@ impl Finding {
 /// What was read.
 #[derive(Debug)]
 pub(super) struct Facts {
-    pub(super) address: String,
     /// `Redis` or `Valkey`, and its version.
     pub(super) server: (&'static str, String),
     pub(super) round_trips: Vec<Duration>,
@@ -151,7 +150,7 @@ fn unreadable(error: &Error) -> Finding {
 
 fn version(facts: &Facts) -> Finding {
     let (name, version) = &facts.server;
-    let what = format!("{name} {version} answers at {}", facts.address);
+    let what = format!("{name} {version} answers");
     match is_too_old(version) {
         false => Finding::good("server", what),
         true => Finding::bad(

@@ -8,28 +8,45 @@
 -- Uses    pack_head, whole
 -- Why bytes and entries are bounded, too: an envelope may have many MiB, and a block many entries that are settled already.
 local place, inside, count, cut = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local BYTES_MAX, ENTRIES_MAX = 1048576, 1000
+local BYTES_MAX, ENTRIES_MAX, WINDOW = 1048576, 1000, 1114112
 local reply, shown, bytes = {'ok', '0', '0'}, 0, 0
 
 -- Shows messages of a pack, from a byte offset on. Returns how many it passed over or showed, and whether that is all.
 local function show_pack(key, offset, ahead)
   local head, seq, tail, first = pack_head(redis.call('GETRANGE', key, 0, 299))
   if not head then return 0, true end
-  offset = math.max(offset, first - 1)
-  local text, at, passed = redis.call('GETRANGE', key, offset, offset + BYTES_MAX + 65535), 1, 0
-  bytes = bytes + #text
+  local size, base, passed = redis.call('STRLEN', key), math.max(offset, first - 1), 0
+  local text, at = '', 1
   while true do
-    local length, from = string.match(text, '^(%d+):()', at)
-    if not length then return passed, true end
+    local length, from, last, again
+    repeat
+      length, from = string.match(text, '^(%d+):()', at)
+      last, again = length and from + length - 1, false
+      if (not last or last > #text) and base + #text < size then
+        -- The rest of this one is behind the window: a new window begins with it. One that is larger than a window is shown in
+        -- part, unless all of it is wanted.
+        if at > 1 or text == '' then
+          base, at, again = base + at - 1, 1, true
+          text = redis.call('GETRANGE', key, base, base + WINDOW - 1)
+        elseif last and cut >= tonumber(length) then
+          text, again = redis.call('GETRANGE', key, base, base + last - 1), true
+        end
+        bytes = bytes + (again and #text or 0)
+      end
+    until not again
+    if not last then return passed, true end
     if passed >= inside then
-      if shown == count then return passed, false end
+      if shown == count or shown > 0 and bytes > 4 * BYTES_MAX then return passed, false end
       local envelope = head .. whole(seq + ahead + passed) .. tail
       reply[#reply + 1], reply[#reply + 2] = whole(place), whole(passed)
-      reply[#reply + 1] = envelope .. string.sub(text, from, math.min(from + cut, from + length) - 1)
+      reply[#reply + 1] = envelope .. string.sub(text, from, math.min(from + cut - 1, last))
       reply[#reply + 1] = whole(#envelope + length)
       shown = shown + 1
     end
-    passed, at = passed + 1, from + length
+    passed = passed + 1
+    -- Behind the window: read on from there.
+    if last > #text then base, text, at = base + last, '', 1 else at = last + 1 end
+    if at > #text and base + at - 1 >= size then return passed, true end
   end
 end
 
@@ -62,7 +79,7 @@ while place < length and shown < count and bytes < BYTES_MAX and place - first <
     if shown == count or bytes >= BYTES_MAX then break end
   end
   -- The next entries are read together while they are small.
-  step = bytes / (place - first) < 2048 and 16 or 1
+  step = bytes / (place - first) < 2048 and math.min(step * 2, 16) or 1
 end
 reply[1], reply[2] = place < length and 'ok' or 'end', whole(place)
 return reply

@@ -44,7 +44,9 @@ impl Cursor {
     pub fn after(position: &str) -> Result<Cursor, Error> {
         let parts = position.split_once('-');
         let good = parts.is_some_and(|(ms, seq)| {
-            let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            let digits = |text: &str| {
+                text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u64>().is_ok()
+            };
             digits(ms) && digits(seq) && position.len() <= 40
         });
         if !good {

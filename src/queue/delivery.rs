@@ -17,6 +17,7 @@ use crate::message::NewMessage;
 use crate::mutant::{Rule, disabled};
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
+use super::keyed::Request;
 use super::pack::Numbered;
 use super::post::Posted;
 use super::push::full;
@@ -58,7 +59,10 @@ impl Sender {
         let free = self.fleet.names.free().pop();
         let numbers = match free {
             Some(numbers) => numbers,
-            None => self.enroll(nonce(), KNOWN, budget).await?,
+            None => match self.enroll(None, budget).await? {
+                Some(numbers) => numbers,
+                None => return Err(self.unreached(budget)),
+            },
         };
         Ok(Name { numbers, _turn: turn })
     }
@@ -224,33 +228,35 @@ impl Sender {
         turn.ok().and_then(Result::ok).ok_or_else(|| self.unreachable(why()))
     }
 
-    /// Enrolls a new name in Redis. Each copy of this call has a name of its own, unless the name belongs to a key: a
-    /// late copy must not enroll a forgotten name again. Nothing was sent yet.
+    /// Enrolls a name in Redis: a new one with each copy of this call, because a late copy must not enroll a forgotten name
+    /// again; or that of a request. `None`: something else is sent under its key. Nothing was sent yet.
     pub(super) async fn enroll(
         &self,
-        mut name: String,
-        known: Duration,
+        request: Option<&Request>,
         budget: Budget,
-    ) -> Result<Numbers, Error> {
+    ) -> Result<Option<Numbers>, Error> {
         loop {
             let asked = Moment::now();
-            let call = ENROLL.call(&[self.fleet.store.keys.sent(&name)]);
-            let call = call.arg(known.as_millis() as u64);
+            let name = request.map_or_else(nonce, |request| request.name.clone());
+            let sent = self.fleet.store.keys.sent(&name);
+            let call = match request {
+                None => ENROLL.call(&[sent]).arg(KNOWN.as_millis() as u64),
+                Some(request) => {
+                    let call = ENROLL.call(&[sent.clone(), format!("{sent}:request")]);
+                    call.arg(Request::KNOWN.as_millis() as u64).arg(&request.digest)
+                }
+            };
             let answer = self.fleet.store.work.call(&call, budget.one_try()).await;
+            if answer.as_ref().is_ok_and(|reply| reply.tag() == "other") {
+                return Ok(None);
+            }
             match answer.and_then(|reply| reply.number(0)) {
                 Ok(now_ms) => {
-                    return Ok(Numbers {
-                        name: name.into(),
-                        next: 1,
-                        asked,
-                        now_ms: now_ms as u64,
-                    });
+                    let now_ms = now_ms as u64;
+                    return Ok(Some(Numbers { name: name.into(), next: 1, asked, now_ms }));
                 }
                 Err(error) if error.is_passing() && !budget.is_over() => {
                     tokio::time::sleep(RETRY.min(budget.left())).await;
-                    if known == KNOWN {
-                        name = nonce();
-                    }
                 }
                 Err(error) if error.is_oom() => {
                     return Err(Error::Full { reason: "Redis is out of memory".to_owned() });

@@ -1,32 +1,61 @@
 //! Batches that are sent once per key, by requests that may be repeated from anywhere.
 //!
 //! **Invariant:** the key names the sender of the batch, and its messages are numbered from 1. So a repeat is a late copy of
-//! the same batch, which adds nothing, whichever process sends it; for a day after the last one.
+//! the same batch, which adds nothing, whichever process sends it; for a day after the last one. Another batch under the same
+//! key is refused before it is sent.
 
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::delivery::Failed;
+use super::send::{KEY_BYTES_MAX, Sender};
 use crate::Error;
 use crate::fleet::Undelivered;
 use crate::id::MessageId;
 use crate::message::NewMessage;
-use crate::store::{Call, Reply};
-
-use super::delivery::Failed;
-use super::send::{KEY_BYTES_MAX, Sender};
 
 /// How long the name of a key is known. `send.lua` and `post.lua` know such a name by its length.
 const KNOWN: Duration = Duration::from_secs(86_400);
 /// Half of a hash is a name.
 const NAME_BYTES: usize = 16;
 
+/// A batch that belongs to a key.
+pub(super) struct Request {
+    /// The name of its sender.
+    pub(super) name: String,
+    /// What is sent, in short.
+    pub(super) digest: String,
+}
+
+impl Request {
+    /// How long it is remembered.
+    pub(super) const KNOWN: Duration = KNOWN;
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The name of the sender that belongs to this key.
 fn name(key: &str) -> String {
-    Sha256::digest(key).iter().take(NAME_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(key)[..NAME_BYTES])
 }
 
 impl Sender {
+    /// The lane, and each message as it would be sent: lengths keep them apart.
+    fn digest(&self, messages: &[NewMessage]) -> String {
+        let (mut hash, mut envelope) = (Sha256::new(), Vec::new());
+        for message in messages {
+            message.envelope(&mut envelope, self.lane, "", 0);
+            for part in [&envelope[..], message.due().as_bytes()] {
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
+        }
+        hex(&hash.finalize()[..NAME_BYTES])
+    }
+
     /// Adds all of these messages or none, once per key: the same call may be repeated by any process until it is answered,
     /// and answers the same ids. The key is remembered for a day. All bounds of [`send_all`](Self::send_all) apply.
     ///
@@ -45,7 +74,7 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// As [`send_all`](Self::send_all); and [`Error::Config`] if another number of messages was sent under this key.
+    /// As [`send_all`](Self::send_all); and [`Error::Config`] if other messages were sent under this key.
     ///
     /// # Cancel safety
     ///
@@ -64,15 +93,11 @@ impl Sender {
         }
         let budget = self.begin(messages).await?;
         let _turn = self.turn(budget).await?;
+        let request = Request { name: name(key), digest: self.digest(messages) };
         loop {
-            let numbers = self.enroll(name(key), KNOWN, budget).await?;
-            let last = Call::plain("GET").arg(self.fleet.store.keys.sent(&numbers.name));
-            let last = self.fleet.store.once(&last.reading(sent_before)).await?;
-            if last != 0 && last != messages.len() as u64 {
-                return refuse(format!(
-                    "was used for {last} messages: another request needs another key"
-                ));
-            }
+            let Some(numbers) = self.enroll(Some(&request), budget).await? else {
+                return refuse("was used for another request".to_owned());
+            };
             match self.deliver(&numbers, messages, None, budget).await {
                 Ok(sent) => {
                     let count = messages.len() as u64;
@@ -83,21 +108,12 @@ impl Sender {
                     let doubt = Undelivered::InDoubt(numbers.first());
                     return Err(doubt.into_error(messages.len(), true, budget));
                 }
-                // Nothing was added: a copy with another number of messages came first, or Redis has forgotten the name.
+                // Nothing was added: Redis has forgotten the name.
                 Err(Failed::Forgotten) if budget.is_over() => return Err(self.unreached(budget)),
                 Err(Failed::Forgotten) => {}
             }
         }
     }
-}
-
-/// How many messages were sent under a name.
-fn sent_before(reply: Reply) -> Result<u64, crate::store::StoreError> {
-    if reply.is_nil() {
-        return Ok(0);
-    }
-    let text = reply.into_text()?;
-    Ok(text.split('|').next().and_then(|last| last.parse().ok()).unwrap_or(0))
 }
 
 #[cfg(test)]

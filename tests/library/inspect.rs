@@ -425,3 +425,24 @@ async fn the_log_says_who_acted() {
         assert!(fleet.history().after(wrong).is_err(), "{wrong}");
     }
 }
+
+/// Headers make a pack larger than its payloads: what is behind the first window is listed, too, and read whole.
+#[tokio::test]
+async fn a_pack_that_is_larger_than_a_window_is_listed_to_its_end() {
+    let server = Server::any();
+    let fleet = Fleet::connect(server.url(), NAME).await.expect("reachable");
+    let (line, kind) = (WaitingIn::Lane(Lane::Normal), "k".repeat(199));
+    let text = |n: usize| format!("{n:04}{}", "x".repeat(1041));
+    let messages: Vec<NewMessage> =
+        (0..1000).map(|n| NewMessage::from(text(n)).with_kind(&*kind)).collect();
+    fleet.sender().send_all(&messages).await.expect("sent");
+    for count in [300, 500] {
+        let listed = pages(&fleet, Some(&line), count).await;
+        let texts: Vec<&String> = listed.iter().map(|(_, text, _)| text).collect();
+        assert_eq!(texts.len(), 1000);
+        assert!(texts.iter().enumerate().all(|(n, shown)| **shown == text(n)));
+        let (id, _, at) = &listed[900];
+        let whole = fleet.whole_payload(&line, id, at).await.expect("read").expect("there");
+        assert_eq!(whole, text(900).as_bytes());
+    }
+}

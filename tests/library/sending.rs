@@ -363,10 +363,21 @@ async fn a_request_under_a_key_is_added_once() {
     assert_eq!((&ids, &ids), (&second.expect("answered"), &lost));
     assert_eq!((ids.len(), ids[0].as_str().len()), (200, "s-1".len() + 32));
     assert_eq!(two.send_all_once("import 7", &messages).await.expect("answered"), ids);
+    // Others of the same number, in another lane, or later.
+    let mut others = messages.clone();
+    others[7] = NewMessage::from("m7").with_kind("k");
+    let urgent = two.clone().lane(Lane::High);
+    for refused in [
+        two.send_all_once("import 7", &others).await,
+        urgent.send_all_once("import 7", &messages).await,
+    ] {
+        let refused = refused.expect_err("another request").to_string();
+        assert!(refused.contains("was used for another request"), "{refused}");
+    }
     for other in [199, 201] {
         let other: Vec<NewMessage> = (0..other).map(|n| NewMessage::from(format!("{n}"))).collect();
         let refused = two.send_all_once("import 7", &other).await.expect_err("another request");
-        assert!(refused.to_string().contains("was used for 200 messages"), "{refused}");
+        assert!(refused.to_string().contains("was used for another request"), "{refused}");
     }
     // Delayed messages, and a fleet without room, which uses up nothing.
     let later: Vec<NewMessage> =
@@ -390,7 +401,7 @@ async fn a_request_under_a_key_is_added_once() {
         redis::cmd("KEYS").arg("artel:{f}:sent:*").query(&mut connection).expect("answers");
     for key in keys {
         let left: u64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("answers");
-        let is_of_key = key.rsplit(':').next().map(str::len) == Some(32);
+        let is_of_key = key.split(':').nth(3).map(str::len) == Some(32);
         assert_eq!(left > 3_600_000, is_of_key, "{key}: {left} ms");
     }
     let _ = two.send_all_once("", &messages).await.expect_err("no key");

@@ -85,6 +85,11 @@ enum About {
     Nothing,
 }
 
+/// It only reads, and is written to the common log.
+pub(super) fn leaves_a_trace(path: &str) -> bool {
+    path.ends_with("/errors/export")
+}
+
 fn about(path: &str) -> About {
     match path {
         "/livez" | "/readyz" => About::Probe,
@@ -97,7 +102,30 @@ fn about(path: &str) -> About {
     }
 }
 
+/// What a request says about who sends it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Known {
+    Operator,
+    Reader,
+    /// It carries something that is no token of ours.
+    Wrong,
+    Nobody,
+}
+
 impl Access {
+    /// Who sends this, as far as tokens say.
+    pub(super) fn knows(&self, headers: &HeaderMap) -> Known {
+        let knows = |token: &Option<Token>| token.as_ref().is_some_and(|it| it.is_in(headers));
+        match (knows(&self.token), knows(&self.reader)) {
+            (true, _) => Known::Operator,
+            (false, true) => Known::Reader,
+            (false, false) if !self.is_open() && headers.contains_key(header::AUTHORIZATION) => {
+                Known::Wrong
+            }
+            (false, false) => Known::Nobody,
+        }
+    }
+
     /// There is no token.
     pub(super) fn is_open(&self) -> bool {
         self.token.is_none() && self.reader.is_none()
@@ -112,11 +140,14 @@ impl Access {
     ) -> Result<Level, Refusal> {
         let about = about(uri.path());
         let level = self.level(about, uri, headers)?;
-        // What has no effect may be asked for from anywhere.
-        if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        // What leaves no trace may be asked for from anywhere.
+        if !reads || leaves_a_trace(uri.path()) {
+            from_this_site(headers)?;
+        }
+        if reads {
             return Ok(level);
         }
-        from_this_site(headers)?;
         match level {
             Level::Operator => Ok(level),
             Level::Reader if self.read_only => Err((
@@ -132,15 +163,13 @@ impl Access {
     fn level(&self, about: About, uri: &Uri, headers: &HeaderMap) -> Result<Level, Refusal> {
         let operator = if self.read_only { Level::Reader } else { Level::Operator };
         if !self.is_open() {
-            let knows = |token: &Option<Token>| token.as_ref().is_some_and(|it| it.is_in(headers));
-            if knows(&self.token) {
-                return Ok(operator);
-            }
             let open = matches!(about, About::Probe | About::Page | About::Nothing);
             let why = "send the header `Authorization: Bearer <token>`";
-            return match knows(&self.reader) || open {
-                true => Ok(Level::Reader),
-                false => Err((StatusCode::UNAUTHORIZED, why)),
+            return match self.knows(headers) {
+                Known::Operator => Ok(operator),
+                Known::Reader => Ok(Level::Reader),
+                Known::Nobody if open => Ok(Level::Reader),
+                Known::Nobody | Known::Wrong => Err((StatusCode::UNAUTHORIZED, why)),
             };
         }
         if self.loopback && !is_asked_here(uri, headers) {

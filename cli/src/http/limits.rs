@@ -50,25 +50,6 @@ fn peer_of(address: IpAddr) -> IpAddr {
 impl Limits {
     /// Uses up a part of the allowance; false if nothing is left of it.
     pub(super) fn uses(&self, what: What, address: IpAddr, now: Instant) -> bool {
-        self.with(what, address, now, |left| {
-            let allowed = *left >= 1.0;
-            *left -= f64::from(u8::from(allowed));
-            allowed
-        })
-    }
-
-    /// Is anything left of the allowance?
-    pub(super) fn has(&self, what: What, address: IpAddr, now: Instant) -> bool {
-        self.with(what, address, now, |left| *left >= 1.0)
-    }
-
-    fn with<R>(
-        &self,
-        what: What,
-        address: IpAddr,
-        now: Instant,
-        act: impl FnOnce(&mut f64) -> R,
-    ) -> R {
         let rate = per_second(what);
         let grown = |(left, at): &Left, rate: f64| {
             (left + now.saturating_duration_since(*at).as_secs_f64() * rate).min(rate * BURST)
@@ -86,7 +67,9 @@ impl Limits {
         }
         let entry = peers.entry((peer_of(address), what)).or_insert((rate * BURST, now));
         *entry = (grown(entry, rate), now);
-        act(&mut entry.0)
+        let allowed = entry.0 >= 1.0;
+        entry.0 -= f64::from(u8::from(allowed));
+        allowed
     }
 }
 
@@ -103,7 +86,7 @@ mod tests {
         let tries =
             |address, at| (0..1000).filter(|_| limits.uses(What::WrongToken, address, at)).count();
         assert_eq!((tries(one, now), tries(one, now)), (20, 0));
-        assert!(!limits.has(What::WrongToken, one, now) && limits.has(What::Change, one, now));
+        assert!(limits.uses(What::Change, one, now));
         assert_eq!(tries(other, now), 20, "others have their own");
         assert_eq!(tries(one, now + Duration::from_secs(2)), 10);
         for network in 0..3 * PEERS_MAX as u16 {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use super::Peer;
-use super::access::Access;
+use super::access::{Access, Known, leaves_a_trace};
 use super::answer::{Answer, Fresh, Problem, unnamed};
 use super::api::{self, Api};
 use super::limits::{Limits, What};
@@ -89,7 +89,7 @@ async fn without_base(mut paths: Router, base: Arc<str>, mut request: Request) -
         path.strip_prefix(&*base).filter(|rest| rest.starts_with(['/', '?']) || rest.is_empty());
     match rest {
         // Relative addresses on the page need the slash.
-        Some("") => {
+        Some(rest) if rest.is_empty() || rest.starts_with('?') => {
             let to = [(header::LOCATION, format!("{base}/"))];
             return (StatusCode::PERMANENT_REDIRECT, to).into_response();
         }
@@ -166,14 +166,15 @@ async fn at_the_gate(State(gate): State<Gate>, mut request: Request, next: Next)
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, what).into_response();
         ([(header::RETRY_AFTER, "1")], problem).into_response()
     };
-    let guesses = peer.is_some_and(|peer| !gate.limits.has(What::WrongToken, peer, now));
-    if guesses && request.headers().contains_key(header::AUTHORIZATION) {
+    // Whoever knows a token is let through, however many others guess from the same address.
+    let is_guess = gate.access.knows(request.headers()) == Known::Wrong;
+    if is_guess && peer.is_some_and(|peer| !gate.limits.uses(What::WrongToken, peer, now)) {
         return slower("too many wrong tokens: wait a second");
     }
     match gate.access.lets(request.method(), request.uri(), request.headers()) {
         Ok(level) => {
-            let changes =
-                !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+            let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+            let changes = !reads || leaves_a_trace(request.uri().path());
             if changes && peer.is_some_and(|peer| !gate.limits.uses(What::Change, peer, now)) {
                 return slower("too many changes from this address: wait a second");
             }
@@ -181,11 +182,6 @@ async fn at_the_gate(State(gate): State<Gate>, mut request: Request, next: Next)
             next.run(request).await
         }
         Err((code, why)) => {
-            let is_guess = code == StatusCode::UNAUTHORIZED
-                && request.headers().contains_key(header::AUTHORIZATION);
-            if let Some(peer) = peer.filter(|_| is_guess) {
-                gate.limits.uses(What::WrongToken, peer, now);
-            }
             let problem = Problem::new(code, why).into_response();
             match code {
                 StatusCode::UNAUTHORIZED => {

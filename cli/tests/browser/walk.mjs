@@ -173,6 +173,46 @@ const scenarios = {
     const [exported] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export" }).click()]);
     check(readFileSync(await exported.path(), "utf8").trim().split("\n").length === all - 2, "exported, and still there");
     check((await stored()) === all - 2, "nothing was removed");
+
+    // What stands in a field is what is applied.
+    const box = page.locator("input[type=search]");
+    await box.fill("again");
+    await page.keyboard.press("Enter");
+    await until("the filter", async () => (await rows.count()) === 1);
+    await page.getByRole("link", { name: /^Errors/ }).click();
+    await until("all of them, and an empty field", async () => (await rows.count()) === all - 2 && (await box.inputValue()) === "");
+
+    // The view is left while the count is on its way: nothing may be done to what nobody has seen.
+    await box.fill("again");
+    await page.keyboard.press("Enter");
+    await until("the filter", async () => (await rows.count()) === 1);
+    let counted = () => {};
+    const count = new Promise((done) => { counted = done; });
+    await page.route("**/errors/count*", async (route) => { await count; await route.continue(); });
+    await page.getByRole("button", { name: "Drop all that match…" }).click();
+    await go(page, "fleet");
+    await page.waitForSelector("#members");
+    counted();
+    await page.waitForSelector(".toast.bad");
+    check((await text(page, ".toast.bad")).includes("Nothing was done"), "it says so");
+    check((await page.locator("dialog").count()) === 0 && (await stored()) === all - 2, "nothing was asked, nothing dropped");
+    await go(page, "constructor");
+    await until("a view that there is", async () => (await page.locator("nav a[aria-current]").innerText()) === "Fleet");
+
+    // All are taken, also if the connection fails between two pages: what was not saved is still there.
+    await go(page, "errors");
+    await until("all of them", async () => (await rows.count()) === all - 2);
+    page.expects = ["Failed to load resource"];
+    let takes = 0;
+    await page.route("**/errors/take", (route) => (++takes === 2 ? route.abort() : route.continue()));
+    await page.getByRole("button", { name: "Take all…" }).click();
+    const files = [];
+    page.on("download", (file) => files.push(file));
+    await page.getByRole("button", { name: "Take", exact: true }).click();
+    await until("all to be gone", async () => (await stored()) === 0);
+    let saved = 0;
+    for (const file of files) saved += readFileSync(await file.path(), "utf8").trim().split("\n").length;
+    check(saved === all - 2 && takes > 2, `each was saved: ${saved} of ${all - 2}`);
     fine(page);
   },
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use artel::Fleet;
 use axum::body::Bytes;
@@ -18,6 +19,8 @@ use super::super::answer::Problem;
 use super::{Api, Served};
 use crate::file::nearest;
 
+/// How long a body may take: whoever sends it has a place meanwhile.
+const BODY_WITHIN: Duration = Duration::from_secs(5);
 /// The parameter that every operation has.
 const FLEET: &str = "fleet";
 
@@ -145,10 +148,12 @@ impl<T: DeserializeOwned> FromRequest<Api> for Body<T> {
 
     async fn from_request(request: Request, api: &Api) -> Result<Body<T>, Problem> {
         let kind = request.headers().get(header::CONTENT_TYPE).cloned();
-        let bytes = Bytes::from_request(request, api).await.map_err(|rejection| {
+        let read_it = tokio::time::timeout(BODY_WITHIN, Bytes::from_request(request, api)).await;
+        let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
+        let bytes = read_it.map_err(late)?.map_err(|rejection| {
             let code = rejection.status();
             let why = match code {
-                StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than 16 MiB",
+                StatusCode::PAYLOAD_TOO_LARGE => "the body is too large",
                 _ => "the body could not be read",
             };
             Problem::new(code, why)

@@ -7,16 +7,19 @@ use std::time::{Duration, Instant};
 
 use artel::{Cursor, ErrorRecord, ErrorStore, Lane, Requeuer};
 use axum::body::{Body as Bytes, Bytes as Piece};
-use axum::extract::Path;
-use axum::http::header;
+use axum::extract::{Path, Request};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::answer::{Problem, document};
+use super::super::connections::Endless;
 use super::act::note;
 use super::ask::{Ask, Body, Params};
+use super::bounded::Bounded;
 use super::lists::contains;
 use super::shown::{download, show};
 use crate::commands::errors::before;
@@ -32,6 +35,8 @@ const PIECE: usize = 100;
 const BUSY_MAX: Duration = Duration::from_secs(5);
 /// How many may be selected.
 const SELECTED_MAX: usize = 500;
+/// How many of those are read at once.
+const SELECTED_PIECE: usize = 20;
 
 /// Which failed messages are meant.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -151,7 +156,7 @@ pub(super) async fn count(ask: Ask) -> Result<Response, Problem> {
 pub(super) struct Change {
     /// The selected ones, by their positions.
     #[serde(default)]
-    positions: Vec<String>,
+    positions: Bounded<String, SELECTED_MAX>,
     /// Or all that match, up to the position `until`.
     filter: Option<Filter>,
     until: Option<String>,
@@ -163,7 +168,7 @@ pub(super) struct Change {
 
 /// The failed messages that a change is about.
 pub(super) enum Meant {
-    Selected(Vec<ErrorRecord>),
+    Selected(Vec<String>),
     Matching { filter: Filter, from: Cursor, until: String },
 }
 
@@ -178,17 +183,19 @@ impl Meant {
 }
 
 impl Change {
-    pub(super) async fn meant(&self, store: &ErrorStore) -> Result<Meant, Problem> {
-        match (&self.filter, self.positions.is_empty()) {
+    pub(super) fn meant(&self) -> Result<Meant, Problem> {
+        match (&self.filter, self.positions.items.is_empty()) {
             (None, false) => {
-                if self.positions.len() > SELECTED_MAX {
+                if self.positions.is_too_long() {
                     let problem = format!("at most {SELECTED_MAX} can be selected");
                     return Err(Problem::bad(problem).hint("use a filter for more"));
                 }
-                let mut selected = Vec::new();
-                for position in &self.positions {
-                    selected.extend(store.get(position).await?);
+                let mut selected = self.positions.items.clone();
+                for position in &selected {
+                    Cursor::after(position)?;
                 }
+                selected.sort_by(|one, other| before(other, one).cmp(&before(one, other)));
+                selected.dedup();
                 Ok(Meant::Selected(selected))
             }
             (Some(filter), true) => {
@@ -213,7 +220,14 @@ async fn next_piece(
 ) -> Result<Option<Vec<ErrorRecord>>, Problem> {
     match meant {
         Meant::Selected(selected) if selected.is_empty() => Ok(None),
-        Meant::Selected(selected) => Ok(Some(std::mem::take(selected))),
+        Meant::Selected(selected) => {
+            // They may be large: not all of them at once.
+            let mut piece = Vec::new();
+            for position in selected.drain(..selected.len().min(SELECTED_PIECE)) {
+                piece.extend(store.get(&position).await?);
+            }
+            Ok(Some(piece))
+        }
         Meant::Matching { filter, from, until } => {
             let mut page = store.page(from, PIECE).await?;
             page.retain(|record| !before(until, record.position()));
@@ -265,7 +279,7 @@ pub(super) async fn requeue(ask: Ask, Body(change): Body<Change>) -> Result<Resp
     ask.params.only(&[])?;
     let lane: Option<Lane> = change.lane.as_deref().map(str::parse).transpose()?;
     let store = ask.acting().errors();
-    let meant = change.meant(&store).await?;
+    let meant = change.meant()?;
     let act = Act::Requeue(store.requeue(lane));
     each(&store, meant, act).await
 }
@@ -276,7 +290,7 @@ pub(super) async fn drop_them(ask: Ask, Body(change): Body<Change>) -> Result<Re
         return Err(Problem::bad("what is dropped goes to no lane: leave out `lane`"));
     }
     let store = ask.acting().errors();
-    let meant = change.meant(&store).await?;
+    let meant = change.meant()?;
     each(&store, meant, Act::Drop).await
 }
 
@@ -287,30 +301,49 @@ pub(super) async fn payload(Path(position): Path<String>, ask: Ask) -> Result<Re
     record.map(|record| download(record.id.as_str(), record.payload)).ok_or_else(gone)
 }
 
-/// All that match, the oldest first, a JSON document per line. Nothing is removed.
-pub(super) async fn export(ask: Ask) -> Result<Response, Problem> {
-    ask.params.only(&FILTERS)?;
-    let (filter, store) = (Filter::read(&ask.params)?, ask.fleet().errors());
-    // What can be known before the answer begins is known.
-    store.count().await?;
-    note(&ask.acting(), "exported failed messages").await;
-    let pieces = stream::unfold((store, filter, Cursor::default()), |state| async {
-        let (store, filter, mut cursor) = state;
-        match store.page(&mut cursor, PIECE).await {
+/// An export that is under way: its place, and its connection, are kept until its end.
+struct Export {
+    store: ErrorStore,
+    filter: Filter,
+    cursor: Cursor,
+    _place: OwnedSemaphorePermit,
+    _endless: Option<Endless>,
+}
+
+impl Export {
+    /// Some more lines. If Redis fails the answer ends in the middle, so that nobody takes it for whole.
+    async fn next(mut self) -> Option<(Result<Piece, std::io::Error>, Export)> {
+        match self.store.page(&mut self.cursor, PIECE).await {
             Ok(page) if page.is_empty() => None,
             Ok(page) => {
-                let lines = page.iter().filter(|record| filter.fits(record)).map(|record| {
+                let fitting = page.iter().filter(|record| self.filter.fits(record));
+                let lines = fitting.map(|record| {
                     harmless_json(&serde_json::to_string(record).unwrap_or_default()) + "\n"
                 });
-                Some((Ok(Piece::from(lines.collect::<String>())), (store, filter, cursor)))
+                Some((Ok(lines.collect::<String>().into()), self))
             }
-            // The answer ends in the middle, so that nobody takes it for whole.
-            Err(error) => {
-                let error = std::io::Error::other(error.to_string());
-                Some((Err(error), (store, filter, cursor)))
-            }
+            Err(error) => Some((Err(std::io::Error::other(error.to_string())), self)),
         }
-    });
+    }
+}
+
+/// All that match, the oldest first, a JSON document per line. Nothing is removed.
+pub(super) async fn export(ask: Ask, mut request: Request) -> Result<Response, Problem> {
+    ask.params.only(&FILTERS)?;
+    let (filter, store) = (Filter::read(&ask.params)?, ask.fleet().errors());
+    let Ok(place) = ask.api().exports.clone().try_acquire_owned() else {
+        let full = "too many exports are under way";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, full));
+    };
+    // What can be known before the answer begins is known.
+    store.count().await?;
+    if *request.method() != Method::HEAD {
+        note(&ask.acting(), "exported failed messages").await;
+    }
+    let endless = request.extensions_mut().remove::<Endless>();
+    let (cursor, _place, _endless) = (Cursor::default(), place, endless);
+    let export = Export { store, filter, cursor, _place, _endless };
+    let pieces = stream::unfold(export, Export::next);
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CONTENT_DISPOSITION, "attachment; filename=\"errors.ndjson\""),

@@ -23,6 +23,7 @@ use super::super::answer::{Answer, Problem, unnamed};
 use super::super::connections::Endless;
 use super::ask::Ask;
 use super::log;
+use crate::times::since_1970_ms;
 
 /// How often the log is read, and a page told.
 const BEAT: Duration = Duration::from_millis(250);
@@ -34,6 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Entries that are kept for pages that are a little behind.
 const KEPT: usize = 1000;
+/// How far an entry may be ahead of the clock of Redis.
+const CLOCK_MS: u64 = 1000;
 /// Entries that a page gets at once.
 const PIECE: usize = 200;
 
@@ -271,7 +274,13 @@ fn last_seen(headers: &HeaderMap, ask: &Ask) -> Result<Option<Position>, Problem
 
 pub(super) async fn stream(ask: Ask, mut request: Request) -> Result<Response, Problem> {
     ask.params.only(&["after"])?;
-    let last = last_seen(request.headers(), &ask)?;
+    let mut last = last_seen(request.headers(), &ask)?;
+    // What is still to come was never seen: the clock was set, or this is no entry of this fleet.
+    if let Some((ms, _)) = last
+        && let Ok(now) = ask.fleet().now().await
+    {
+        last = last.filter(|_| ms <= since_1970_ms(now) + CLOCK_MS);
+    }
     let Ok(place) = ask.api().streams.clone().try_acquire_owned() else {
         let full = "too many pages are open";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, full));

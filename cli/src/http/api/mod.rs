@@ -6,6 +6,7 @@
 mod about; // this process, its hub, and what endangers the promise
 mod act; // orders, events
 mod ask; // what a request asks for
+mod bounded; // lists in a body
 mod errors; // failed messages
 mod jobs; // messages that wait for a time, and periodic entries
 mod lists; // messages that wait or are claimed
@@ -22,7 +23,7 @@ use std::time::Duration;
 use artel::Fleet;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -41,6 +42,12 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 const TIME_MAX: Duration = Duration::from_secs(20);
 /// Requests that may wait for a fleet at the same time.
 const WAITING_MAX: usize = 32;
+/// Requests that may search at the same time, beside those.
+const SEARCHES_MAX: usize = 8;
+/// Exports that may be under way at the same time.
+const EXPORTS_MAX: usize = 4;
+/// The largest body of a request that sends no messages.
+const SMALL_BODY_BYTES_MAX: usize = 256 << 10;
 /// Pages that may be open at the same time.
 const STREAMS_MAX: usize = 64;
 
@@ -73,6 +80,8 @@ pub(super) struct Api {
     fleets: Arc<[Served]>,
     source: Source,
     waiting: Arc<Semaphore>,
+    searches: Arc<Semaphore>,
+    exports: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
 
@@ -82,6 +91,8 @@ impl Api {
             fleets: source.fleets.iter().map(|fleet| Served::new(fleet.clone(), over)).collect(),
             source,
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            searches: Arc::new(Semaphore::new(SEARCHES_MAX)),
+            exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
         }
     }
@@ -123,7 +134,8 @@ pub(super) fn router(api: Api) -> Router {
         .route("/pause", post(act::pause))
         .route("/resume", post(act::resume))
         .route("/lanes/{lane}/{act}", post(act::lane))
-        .route("/members/{member}/{act}", post(act::member));
+        .route("/members/{member}/{act}", post(act::member))
+        .layer(DefaultBodyLimit::max(SMALL_BODY_BYTES_MAX));
     let asked = reading.merge(changing).layer(middleware::from_fn_with_state(api.clone(), in_time));
     // A stream lasts as long as somebody listens.
     asked
@@ -138,7 +150,13 @@ async fn in_time(
     request: Request,
     next: Next,
 ) -> Response {
-    let Ok(_one) = api.waiting.try_acquire() else {
+    // Who searches takes nobody's place who only looks.
+    let path = request.uri().path();
+    let lists = ["/errors", "/messages", "/scheduled", "/log"];
+    let searches =
+        *request.method() == Method::GET && lists.iter().any(|list| path.starts_with(list));
+    let places = if searches { &api.searches } else { &api.waiting };
+    let Ok(_one) = places.try_acquire() else {
         let busy = "too many requests wait for the fleet at the moment";
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
     };

@@ -10,11 +10,13 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use base64::Engine;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::super::answer::{Problem, document};
 use super::act::note;
 use super::ask::{Ask, Body};
+use super::bounded::Bounded;
 
 /// The header that names a request.
 const KEY: &str = "idempotency-key";
@@ -24,14 +26,14 @@ const KEY: &str = "idempotency-key";
 pub(super) struct Batch {
     /// `normal`, unless another one is named.
     lane: Option<String>,
-    messages: Vec<Message>,
+    messages: Bounded<Message, { Sender::BATCH_MAX }>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Message {
-    /// A text as it is; anything else as JSON.
-    payload: Option<Value>,
+    /// A text as it is; anything else as JSON, as it is written.
+    payload: Option<Box<RawValue>>,
     /// Bytes that are no text.
     payload_b64: Option<String>,
     kind: Option<String>,
@@ -44,8 +46,10 @@ struct Message {
 impl Message {
     fn read(self) -> Result<NewMessage, String> {
         let mut message = match (self.payload, self.payload_b64) {
-            (Some(Value::String(text)), None) => NewMessage::from(text),
-            (Some(value), None) => NewMessage::from(value.to_string()),
+            (Some(json), None) => match serde_json::from_str::<String>(json.get()) {
+                Ok(text) => NewMessage::from(text),
+                Err(_) => NewMessage::from(json.get()),
+            },
             (None, Some(text)) => {
                 let bytes = base64::prelude::BASE64_STANDARD.decode(text);
                 NewMessage::from(bytes.map_err(|_| "`payload_b64` is no Base64")?)
@@ -85,12 +89,17 @@ pub(super) async fn send(
         Some(Ok(key)) if !key.is_empty() => Some(key),
         Some(_) => return Err(Problem::bad("the header Idempotency-Key must be a text")),
     };
-    if batch.messages.is_empty() {
+    if batch.messages.items.is_empty() {
         return Err(Problem::bad("there is no message in `messages`"));
     }
+    if batch.messages.is_too_long() {
+        let (count, most) = (batch.messages.count, Sender::BATCH_MAX);
+        let error = format!("a batch of {count} messages is too large: at most {most} at once");
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error));
+    }
     let lane: Lane = batch.lane.as_deref().map_or(Ok(Lane::Normal), str::parse)?;
-    let mut messages = Vec::with_capacity(batch.messages.len().min(Sender::BATCH_MAX));
-    for (number, message) in batch.messages.into_iter().enumerate() {
+    let mut messages = Vec::with_capacity(batch.messages.items.len());
+    for (number, message) in batch.messages.items.into_iter().enumerate() {
         let wrong = |why| Problem::bad(format!("message {}: {why}", number + 1));
         messages.push(message.read().map_err(wrong)?);
     }

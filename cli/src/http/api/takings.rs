@@ -4,7 +4,7 @@
 //! so in time, or this process dies, the message is put back. So a taking never loses one, and removes exactly what it
 //! showed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a taking is kept alive.
 const ALIVE: Duration = Duration::from_secs(1);
 /// Takings at the same time.
-const TAKINGS_MAX: usize = 16;
+const TAKINGS_MAX: usize = 64;
 
 /// What becomes of a taking, and who wants to know how many were removed.
 struct End {
@@ -37,7 +37,12 @@ struct End {
 #[derive(Clone, Default)]
 pub(super) struct Takings {
     open: Arc<Mutex<HashMap<String, oneshot::Sender<End>>>>,
+    /// How many messages the last ones removed, for those who did not get the answer and ask again.
+    confirmed: Arc<Mutex<VecDeque<(String, usize)>>>,
 }
+
+/// How many ends are remembered.
+const CONFIRMED_MAX: usize = 256;
 
 impl Takings {
     fn add(&self, end: oneshot::Sender<End>) -> String {
@@ -48,6 +53,17 @@ impl Takings {
 
     fn remove(&self, name: &str) -> Option<oneshot::Sender<End>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+
+    fn note_end(&self, name: &str, removed: usize) {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        confirmed.truncate(CONFIRMED_MAX - 1);
+        confirmed.push_front((name.to_owned(), removed));
+    }
+
+    fn removed_before(&self, name: &str) -> Option<usize> {
+        let confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        confirmed.iter().find(|(known, _)| known == name).map(|(_, removed)| *removed)
     }
 
     fn is_full(&self) -> bool {
@@ -98,21 +114,11 @@ pub(super) async fn take(ask: Ask, Body(change): Body<Change>) -> Result<Respons
     }
     let fleet = ask.acting();
     let store = fleet.errors();
-    let mut taker = match change.meant(&store).await? {
+    let mut taker = match change.meant()? {
         Meant::Selected(selected) => {
-            let first = selected
-                .iter()
-                .map(ErrorRecord::position)
-                .min_by(|one, other| before(other, one).cmp(&before(one, other)));
-            let from = first.map_or_else(Cursor::default, just_before);
-            let wanted: HashSet<String> =
-                selected.iter().map(|record| record.position().to_owned()).collect();
-            let mut left = wanted.len();
-            store.take_where(from, move |record| {
-                let is_wanted = left > 0 && wanted.contains(record.position());
-                left -= usize::from(is_wanted);
-                is_wanted
-            })
+            let from = selected.first().map_or_else(Cursor::default, |first| just_before(first));
+            let wanted: HashSet<String> = selected.into_iter().collect();
+            store.take_where(from, move |record| wanted.contains(record.position()))
         }
         Meant::Matching { filter, from, until } => store.take_where(from, move |record| {
             !before(&until, record.position()) && filter.fits(record)
@@ -139,10 +145,11 @@ pub(super) async fn take(ask: Ask, Body(change): Body<Change>) -> Result<Respons
 fn whole_row(record: &ErrorRecord) -> Value {
     let whole = serde_json::to_value(record).unwrap_or_default();
     let mut row = row(record);
+    let Some(fields) = row.as_object_mut() else { return row };
     for name in ["payload", "payload_b64"] {
-        if let Some(payload) = whole.get(name) {
-            row[name] = payload.clone();
-        }
+        // The beginning may be text and the whole not.
+        fields.remove(name);
+        fields.extend(whole.get(name).map(|payload| (name.to_owned(), payload.clone())));
     }
     row["payload_cut"] = false.into();
     row
@@ -160,11 +167,22 @@ async fn end(ask: &Ask, name: &str, removes: bool) -> Result<Response, Problem> 
         Problem::missing("there is no such taking: it was ended, or it was not confirmed in time")
             .hint("what was not confirmed is among the failed messages again")
     };
+    let takings = &ask.served().takings;
+    let answer = |removed: usize| Ok(document(&json!({ "v": 1, "removed": removed })));
+    if removes && let Some(removed) = takings.removed_before(name) {
+        return answer(removed);
+    }
     let (tell, told) = oneshot::channel();
-    let taking = ask.served().takings.remove(name).ok_or_else(gone)?;
+    let taking = takings.remove(name).ok_or_else(gone)?;
     taking.send(End { removes, tell }).map_err(|_| gone())?;
     let removed = told.await.map_err(|_| gone())??;
-    Ok(document(&json!({ "v": 1, "removed": removed })))
+    if removes && removed == 0 {
+        return Err(Problem::conflict("they were put back before this: nothing was removed"));
+    }
+    if removes {
+        takings.note_end(name, removed);
+    }
+    answer(removed)
 }
 
 pub(super) async fn confirm(

@@ -21,8 +21,7 @@ export const keep = (token) => sessionStorage.setItem(TOKEN, token);
 
 export function address(path, params = {}) {
   const url = new URL(path, BASE);
-  if (fleet) url.searchParams.set("fleet", fleet);
-  for (const [name, value] of Object.entries(params)) {
+  for (const [name, value] of Object.entries({ fleet, ...params })) {
     if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
   }
   return url;
@@ -40,7 +39,12 @@ export async function ask(path, { params, signal, method = "GET", body, more } =
     options.body = JSON.stringify(body);
     options.headers["Content-Type"] = "application/json";
   }
-  const answer = await fetch(address(path, params), options);
+  let answer = await fetch(address(path, params), options);
+  // It asked for too much at once, and nothing was done: a little later.
+  for (let tries = 0; answer.status === 429 && tries < 20; tries++) {
+    await new Promise((done) => setTimeout(done, 1000));
+    answer = await fetch(address(path, params), options);
+  }
   if (answer.status === 401 && wanted && (await wanted())) return ask(path, { params, signal, method, body, more });
   if (!answer.ok) {
     let problem = {};
@@ -51,7 +55,7 @@ export async function ask(path, { params, signal, method = "GET", body, more } =
 }
 
 export const get = async (path, params, signal) => (await ask(path, { params, signal })).json();
-export const post = async (path, body = {}) => (await ask(path, { method: "POST", body })).json();
+export const post = async (path, body = {}, params = {}) => (await ask(path, { method: "POST", body, params })).json();
 
 const part = encodeURIComponent;
 export const within = (path, ...parts) => parts.reduce((all, one) => all.replace("*", part(one)), path);

@@ -24,7 +24,7 @@ let opened = null;
 // Where the page is: `#/errors?q=timeout`. So a view can be kept as a bookmark.
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return [path in VIEWS ? path : "fleet", new URLSearchParams(query ?? "")];
+  return [Object.hasOwn(VIEWS, path) ? path : "fleet", new URLSearchParams(query ?? "")];
 }
 
 export function go(view, values = {}) {

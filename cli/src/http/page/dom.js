@@ -38,6 +38,8 @@ export function h(tag, props, ...children) {
   for (const child of flat(children)) {
     node.append(child instanceof Node ? child : String(child));
   }
+  // What the view wants to stand in a field; what a person types or chooses stays until it wants something else.
+  if (tag === "input" || tag === "select") node._wanted = tag === "select" ? node.value : String(props?.value ?? "");
   return node;
 }
 
@@ -57,10 +59,12 @@ function copy(to, from) {
   if (from.style?.width) to.style.width = from.style.width;
   for (const [type, act] of Object.entries(from._on ?? {})) set(to, `on${type}`, act);
   if (to._on) for (const type of Object.keys(to._on)) if (!from._on?.[type]) to._on[type] = null;
-  // What somebody types or has chosen stays.
   if (to.nodeName === "INPUT" && to.type === "checkbox") to.checked = from.checked;
-  if (to.nodeName === "TEXTAREA" || to.nodeName === "SELECT") return;
-  fill(to, [...from.childNodes]);
+  const typed = to.nodeName === "SELECT" ? to.value : null;
+  if (to.nodeName !== "TEXTAREA") fill(to, [...from.childNodes]);
+  if (to._wanted !== from._wanted) to.value = from._wanted;
+  else if (typed !== null) to.value = typed;
+  to._wanted = from._wanted;
 }
 
 // Makes these the children of a node; those that are there already are changed and stay.

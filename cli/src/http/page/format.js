@@ -15,7 +15,7 @@ export const small = (ms) => (ms < 1 ? ms.toFixed(2) : rate(ms));
 
 // A span of time, in its two largest units.
 export function span(ms) {
-  if (ms === null || ms === undefined) return "–";
+  if (!Number.isFinite(ms)) return "–";
   if (ms < 0) return `${span(-ms)} late`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 10000) return `${fine.format(ms / 1000)} s`;

@@ -87,12 +87,12 @@ function told(kind, data, id) {
 }
 
 // Reads events until the stream ends.
-async function read(body) {
+async function read(body, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) return;
+    if (done || signal.aborted) return;
     rest += value;
     let end;
     while ((end = rest.indexOf("\n\n")) >= 0) {
@@ -111,19 +111,23 @@ async function read(body) {
 }
 
 // What was before the stream: the last entries, the elections among them.
-async function begin() {
-  const page = await get("log", { limit: 100 });
-  const led = await get("log", { kind: "elected", limit: 8 });
+async function begin(signal) {
+  const led = await get("log", { kind: "elected", limit: 8 }, signal);
+  const page = await get("log", { limit: 100 }, signal);
+  if (signal.aborted) return;
   state.log = page.entries.reverse();
-  state.elections = led.entries.reverse();
-  last = state.log.at(-1)?.id ?? null;
+  const newest = new Set(led.entries.map((entry) => entry.id));
+  const since = state.log.filter((entry) => entry.kind === "elected" && !newest.has(entry.id) && led.entries.length > 0 && Number(entry.id.split("-")[0]) > Number(led.entries[0].id.split("-")[0]));
+  state.elections = [...led.entries.reverse(), ...since];
+  last = state.log.at(-1)?.id ?? "0-0";
 }
 
 async function listen(signal) {
   let wait = PAUSE[0];
   while (!signal.aborted) {
     try {
-      if (last === null) await begin();
+      if (last === null) await begin(signal);
+      if (signal.aborted) return;
       const more = headers(last ? { "Last-Event-ID": last } : {});
       const answer = await fetch(address("stream"), { headers: more, signal, credentials: "omit", cache: "no-store" });
       if (answer.status === 401) await ask("about", { signal });
@@ -131,7 +135,7 @@ async function listen(signal) {
       state.connection = "live";
       wait = PAUSE[0];
       changed();
-      await read(answer.body);
+      await read(answer.body, signal);
     } catch {
       // It is tried again, whatever it was.
     }
@@ -164,7 +168,9 @@ export function follow() {
 async function again(name, path, every, signal) {
   while (!signal.aborted) {
     try {
-      state[name] = await get(path, {}, signal);
+      const answer = await get(path, {}, signal);
+      if (signal.aborted) return;
+      state[name] = answer;
       changed();
     } catch {
       // The next one may be answered.

@@ -1,6 +1,6 @@
 // Failed messages: found among many, with their reasons, and what can be done with them.
 
-import { download, get, post, save, within } from "./api.js";
+import { chosen, download, get, post, save, within } from "./api.js";
 import { confirm, facts, perform, show, toast } from "./dialog.js";
 import { h } from "./dom.js";
 import { bytes, count, payload, point } from "./format.js";
@@ -24,8 +24,8 @@ function wishes(params) {
   return { q: text("q"), kind: text("kind"), cause: text("cause"), member: text("member"), since: text("since") };
 }
 
-function filter() {
-  const { since, ...rest } = at;
+function filter(of = at) {
+  const { since, ...rest } = of;
   const known = Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
   if (since) known.since_ms = Math.round(now() - Number(since));
   return known;
@@ -55,8 +55,8 @@ export function open(params) {
   if (JSON.stringify(wanted) !== JSON.stringify(at)) {
     list = { rows: [], next: null, loading: false, problem: null, looked: 0 };
     selected = new Set();
+    at = wanted;
   }
-  at = wanted;
   load();
 }
 
@@ -68,13 +68,16 @@ export function close() {
 const wish = (change) => go("errors", { ...at, ...change });
 const some = (n) => (n === 1 ? "1 failed message" : `${count(n)} failed messages`);
 
-// What an action is about: the selected ones, or all that match, counted now.
+// What an action is about: the selected ones, or all that match, counted now. Filter, fleet and time are those of this
+// moment, whatever is shown when the count is there.
 async function meant() {
-  if (selected.size > 0) return { count: selected.size, change: { positions: [...selected] }, words: `the ${some(selected.size)} that you have selected` };
-  const known = await get("errors/count", filter());
+  const [wanted, fleet, view] = [filter(), { fleet: chosen() }, at];
+  if (selected.size > 0) return { fleet, change: { positions: [...selected] }, words: `the ${some(selected.size)} that you have selected` };
+  const known = await get("errors/count", { ...wanted, ...fleet });
+  if (at !== view) throw new Error("Nothing was done: another view was opened meanwhile");
   if (known.count === 0) return null;
-  const words = `${known.is_all ? "" : "at least "}${some(known.count)}${filters() ? ` that ${known.count === 1 ? "matches" : "match"}` : ""}`;
-  return { count: known.count, change: { filter: filter(), until: known.until }, words };
+  const matching = Object.keys(wanted).length > 0 ? ` that ${known.count === 1 ? "matches" : "match"}` : "";
+  return { fleet, change: { filter: wanted, until: known.until }, words: `${known.is_all ? "" : "at least "}${some(known.count)}${matching}` };
 }
 
 async function change(path, { question, label, text, done, harm }) {
@@ -85,7 +88,7 @@ async function change(path, { question, label, text, done, harm }) {
     let changed = 0;
     let after = null;
     do {
-      const part = await post(path, { ...about.change, ...(after ? { after } : {}) });
+      const part = await post(path, { ...about.change, ...(after ? { after } : {}) }, about.fleet);
       changed += part.changed;
       after = part.after;
     } while (after);
@@ -105,26 +108,50 @@ const drop = () => change("errors/drop", {
   done: (n) => `${some(n)} dropped`, harm: true,
 });
 
-// Takes: what this tab was sent is removed only when it has it.
+// Pages of a taking that are held together, saved as one file, and only then removed.
+const HELD_MAX = 10;
+
+// Takes some: holds them, saves them, and says that they are here. Returns how many; 0 at the end.
+async function takeSome(about, number) {
+  const held = [];
+  const rows = [];
+  try {
+    while (held.length < HELD_MAX) {
+      const part = await post("errors/take", about.change, about.fleet);
+      if (!part.taking) break;
+      held.push(part.taking);
+      rows.push(...part.errors);
+    }
+  } catch (error) {
+    if (held.length === 0) throw error;
+  }
+  if (rows.length === 0) return 0;
+  save(new Blob([rows.map((row) => `${JSON.stringify(row)}\n`).join("")], { type: "application/x-ndjson" }), number > 1 ? `taken-${number}.ndjson` : "taken.ndjson");
+  let removed = 0;
+  for (const taking of held) removed += (await post(within("errors/takings/*/confirm", taking), {}, about.fleet)).removed;
+  if (removed < rows.length) throw new Error(`${some(rows.length - removed)} of the file are still stored`);
+  return removed;
+}
+
+// Takes: what this tab was sent is removed only when it was saved.
 async function take() {
   let about = null;
   await perform(async () => { about = await meant(); return about ? null : "no failed message matches"; });
   if (!about) return;
-  const sure = await show(`Take ${about.words}?`, h("p", {}, "They are saved as a file, and removed. If this tab is closed in between, nothing is lost."),
+  const sure = await show(`Take ${about.words}?`, h("p", {}, "They are saved as a file, a thousand in each, and removed. What is not saved stays where it is."),
     [["Cancel", "", null], ["Take", "harm", true]]);
   if (!sure) return;
   await perform(async () => {
-    const lines = [];
-    for (;;) {
-      const part = await post("errors/take", about.change);
-      if (!part.taking) break;
-      lines.push(...part.errors.map((row) => JSON.stringify(row)));
-      await post(within("errors/takings/*/confirm", part.taking));
+    let [taken, part] = [0, 0];
+    try {
+      for (let number = 1; (part = await takeSome(about, number)) > 0; number++) taken += part;
+    } catch (error) {
+      throw taken > 0 ? new Error(`${some(taken)} taken, then: ${error.message}`) : error;
+    } finally {
+      selected = new Set();
+      load();
     }
-    if (lines.length > 0) save(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }), "taken.ndjson");
-    selected = new Set();
-    load();
-    return `${some(lines.length)} taken`;
+    return `${some(taken)} taken`;
   });
 }
 

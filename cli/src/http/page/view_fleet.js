@@ -1,6 +1,6 @@
 // Who leads, who works, how it goes.
 
-import { get, post, within } from "./api.js";
+import { chosen, get, post, within } from "./api.js";
 import { confirm, details, show } from "./dialog.js";
 import { h, width } from "./dom.js";
 import { clock, count, point, rate, short, small, span, spark } from "./format.js";
@@ -18,17 +18,21 @@ let ticker = null;
 export function open() {
   if (timer) return;
   const ask = async () => {
-    try { findings = await get("findings"); } catch { /* later */ }
+    const [of, mine] = [chosen(), ticker];
+    try {
+      const found = await get("findings");
+      if (chosen() === of && ticker === mine) findings = found;
+    } catch { /* later */ }
   };
-  ask();
   timer = setInterval(ask, FINDINGS_EVERY);
   ticker = setInterval(lease, 250);
+  ask();
 }
 
 export function close() {
   clearInterval(timer);
   clearInterval(ticker);
-  timer = ticker = null;
+  timer = ticker = findings = null;
 }
 
 const REASONS = { died: "died", left: "stopped", resigned: "handed over", first: "first", again: "again" };

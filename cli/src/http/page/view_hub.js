@@ -13,10 +13,13 @@ let hub = null;
 let before = null;
 let rates = new Map();
 let timer = null;
+let asked = 0;
 
 async function load() {
+  const mine = ++asked;
   try {
     const answer = (await get("hub")).hub;
+    if (mine !== asked) return;
     const at = Date.now();
     if (answer && before) {
       const seconds = (at - before.at) / 1000;
@@ -39,6 +42,7 @@ export function open() {
 export function close() {
   clearInterval(timer);
   timer = null;
+  asked++;
   hub = before = null;
 }
 

@@ -15,10 +15,13 @@ let events = null;
 let locks = null;
 let problem = null;
 let timer = null;
+let asked = 0;
 
 async function load() {
+  const mine = ++asked;
   try {
     const [a, b, c] = await Promise.all([get("crons"), get("events"), get("locks")]);
+    if (mine !== asked) return;
     [entries, events, locks, problem] = [a.entries, b.events, c.locks, null];
   } catch (error) {
     problem = error.message;
@@ -34,6 +37,7 @@ export function open() {
 export function close() {
   clearInterval(timer);
   timer = null;
+  asked++;
   entries = events = locks = null;
 }
 
