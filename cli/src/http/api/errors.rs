@@ -242,7 +242,7 @@ async fn next_piece(
 
 /// What is done to failed messages.
 enum Act {
-    Requeue(Requeuer),
+    Requeue(Box<Requeuer>),
     Drop,
 }
 
@@ -280,7 +280,7 @@ pub(super) async fn requeue(ask: Ask, Body(change): Body<Change>) -> Result<Resp
     let lane: Option<Lane> = change.lane.as_deref().map(str::parse).transpose()?;
     let store = ask.acting().errors();
     let meant = change.meant()?;
-    let act = Act::Requeue(store.requeue(lane));
+    let act = Act::Requeue(Box::new(store.requeue(lane)));
     each(&store, meant, act).await
 }
 

@@ -150,7 +150,7 @@ pub(super) async fn cron(
         "run" => {
             let sent = crons.run(&name).await?.ok_or_else(missing)?;
             note(&fleet, &format!("ran the periodic entry `{name}`")).await;
-            return Ok(document(&json!({ "v": 1, "done": true, "id": sent.id.as_str() })));
+            Ok(document(&json!({ "v": 1, "done": true, "id": sent.id.as_str() })))
         }
         "pause" if crons.pause(&name).await? => Ok(done()),
         "pause" => Err(Problem::conflict("this entry is paused already")),
