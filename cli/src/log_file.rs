@@ -140,28 +140,38 @@ impl Rotating {
         Ok(())
     }
 
-    /// FILE becomes FILE.1, that one FILE.2 and so on. The last one is removed.
+    /// FILE becomes FILE.1, that one FILE.2 and so on. The last one is removed. It can be repeated after a failure: the new
+    /// file is there before the old ones move, and they move only while FILE is the one that is written.
     fn rotate(&mut self) -> io::Result<()> {
-        for number in (1..self.files).rev() {
-            let (from, to) = (numbered(&self.path, number - 1), numbered(&self.path, number));
-            match std::fs::rename(from, to) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+        let new = numbered(&self.path, "new");
+        let file = append(&new)?;
+        if self.is_there() {
+            for number in (1..self.files).rev() {
+                let name = |number| match number {
+                    0 => self.path.clone(),
+                    number => numbered(&self.path, number),
+                };
+                match std::fs::rename(name(number - 1), name(number)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
         }
-        if self.files == 1 {
-            std::fs::remove_file(&self.path)?;
-        }
-        self.file = append(&self.path)?;
+        std::fs::rename(&new, &self.path)?;
+        self.file = file;
         (self.size, self.since) = (0, Instant::now());
         Ok(())
     }
 
+    /// Is the file that is written the one that has its name?
+    fn is_there(&self) -> bool {
+        let there = std::fs::metadata(&self.path).ok().map(|it| (it.dev(), it.ino()));
+        there.is_some() && there == self.file.metadata().ok().map(|it| (it.dev(), it.ino()))
+    }
+
     /// After an error: perhaps the file was removed, or its folder.
     fn reopen(&mut self) {
-        let there = std::fs::metadata(&self.path).ok().map(|it| (it.dev(), it.ino()));
-        let ours = self.file.metadata().ok().map(|it| (it.dev(), it.ino()));
-        if there == ours {
+        if self.is_there() {
             return;
         }
         if let Ok(file) = append(&self.path) {
@@ -171,12 +181,10 @@ impl Rotating {
     }
 }
 
-/// The file with this number; the current one has none.
-fn numbered(path: &Path, number: u64) -> PathBuf {
+/// The file beside this one with such an end.
+fn numbered(path: &Path, end: impl std::fmt::Display) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    if number > 0 {
-        name.push(format!(".{number}"));
-    }
+    name.push(format!(".{end}"));
     name.into()
 }
 
@@ -196,8 +204,9 @@ mod tests {
     use super::*;
 
     fn sizes(path: &Path) -> Vec<u64> {
-        let files = (0..).map(|number| std::fs::metadata(numbered(path, number)));
-        files.map_while(Result::ok).map(|about| about.len()).collect()
+        let first = std::iter::once(path.to_owned());
+        let files = first.chain((1..).map(|number| numbered(path, number)));
+        files.map_while(|file| std::fs::metadata(file).ok()).map(|about| about.len()).collect()
     }
 
     #[test]
@@ -221,6 +230,28 @@ mod tests {
         let mut file = Rotating::open(&path, 100, None, 3).expect("a file");
         file.add(b"more\n").expect("written");
         assert_eq!(sizes(&path), [5, 100, 100]);
+    }
+
+    /// Regression: each try moved the files on, until all old ones were gone.
+    #[test]
+    fn a_rotation_that_fails_again_and_again_destroys_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("log");
+        let mut file = Rotating::open(&path, 5, None, 3).expect("a file");
+        for line in [b"one1\n", b"two2\n", b"tre3\n"] {
+            file.add(line).expect("written");
+        }
+        // The new file cannot be made: something else has its name.
+        std::fs::create_dir(numbered(&path, "new")).expect("a folder");
+        for _ in 0..5 {
+            file.add(b"four\n").expect_err("no room");
+            file.reopen();
+        }
+        assert_eq!(std::fs::read_to_string(numbered(&path, 2)).expect("a text"), "one1\n");
+        std::fs::remove_dir(numbered(&path, "new")).expect("removed");
+        file.add(b"four\n").expect("written");
+        assert_eq!(std::fs::read_to_string(numbered(&path, 2)).expect("a text"), "two2\n");
+        assert_eq!(std::fs::read_to_string(&path).expect("a text"), "four\n");
     }
 
     #[test]

@@ -42,7 +42,12 @@ impl Repeats {
 
     /// Is this line to be logged by itself? Otherwise it is counted.
     pub(crate) fn is_new(&mut self, what: &str, now: Instant) -> bool {
-        let mut key = same(what);
+        self.is_new_of(same(what), what, now)
+    }
+
+    /// The same, for a caller that knows of which kind the line is.
+    pub(crate) fn is_new_of(&mut self, kind: String, what: &str, now: Instant) -> bool {
+        let mut key = kind;
         if self.known.len() >= KINDS_MAX && !self.known.contains_key(&key) {
             key = String::new(); // one kind for all the others
         }
@@ -87,7 +92,7 @@ impl Repeats {
 }
 
 /// The key of a kind: the line without its numbers, which differ from line to line.
-fn same(what: &str) -> String {
+pub(crate) fn same(what: &str) -> String {
     let mut text = String::new();
     for c in what.chars().take(COMPARED_CHARS) {
         match c.is_ascii_digit() {

@@ -17,7 +17,8 @@
 -- Uses    clock, deadline_of, whole
 -- Why one claim at a time for each sink and rule: a sender that dies is noticed, and what it was telling is told again, marked.
 -- What happens while something is being told waits; events that wait are told together.
--- Why callers remember: Redis may lose its data, and then nobody else knows what must still be told to end.
+-- Why callers remember: Redis may lose its data, or go back to an older state, and then nobody else knows what must still be
+-- told to end. Each caller adds what it remembers, also one that does not judge: the judge may be new.
 local me, now = ARGV[1], clock()
 if not deadline_of(KEYS[1], me) then return 'gone' end
 if redis.call('HLEN', KEYS[2]) > 2000 then redis.call('DEL', KEYS[2]) end
@@ -35,16 +36,12 @@ local function sound(cursor)
   return cursor
 end
 
-local cursor = sound(redis.call('HGET', KEYS[2], 'cursor'))
-local open = redis.call('HGET', KEYS[2], 'open') or ''
-if #open > 100000 then open = '' end
-local by = redis.call('HGET', KEYS[2], 'by')
-if by and by ~= me and ARGV[2] ~= '1' and deadline_of(KEYS[1], by) then return {'held', cursor or '', open} end
-local is_lost = not cursor
-cursor = cursor or sound(ARGV[3])
-if not cursor then return {'moved', newest()} end
-if cursor ~= ARGV[3] then return {'moved', cursor} end
-redis.call('HSET', KEYS[2], 'by', me, 'cursor', ARGV[4])
+local function behind(one, other)
+  local ms, number = string.match(one, '^(%d+)%-(%d+)$')
+  local other_ms, other_number = string.match(other, '^(%d+)%-(%d+)$')
+  if tonumber(ms) ~= tonumber(other_ms) then return tonumber(ms) < tonumber(other_ms) end
+  return tonumber(number) < tonumber(other_number)
+end
 
 local i = 5
 local function list()
@@ -55,13 +52,30 @@ local function list()
 end
 local sinks, busy = list(), {}
 for _, claim in ipairs(list()) do busy[claim] = true end
+
+local cursor, known = sound(redis.call('HGET', KEYS[2], 'cursor')), sound(ARGV[3])
+local open = redis.call('HGET', KEYS[2], 'open') or ''
+if #open > 100000 then open = '' end
+-- What the caller knows and the record does not: Redis has lost it.
+local set_back, listed = cursor and known and behind(cursor, known), {}
+for claim in string.gmatch(open, '[^\n]+') do listed[claim] = true end
 for _, claim in ipairs(list()) do
-  local rule = string.match(claim, '^[^:]*:(.+)$')
-  if is_lost and rule then
-    redis.call('HSETNX', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now))
-    if redis.call('HSETNX', KEYS[2], 'told:' .. claim, whole(now) .. '|0|||') == 1 then open = open .. '\n' .. claim end
+  local rule, told = string.match(claim, '^[^:]*:(.+)$'), redis.call('HGET', KEYS[2], 'told:' .. claim)
+  if rule and (not told or set_back and not listed[claim]) then
+    redis.call('HSET', KEYS[2], 'told:' .. claim, whole(now) .. '|' .. (string.match(told or '', '^%d+|(%d+)|') or '0') .. '|||')
+    if not told then redis.call('HSETNX', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now))
+    else redis.call('HSET', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now)) end
+    open = open .. '\n' .. claim
+    redis.call('HSET', KEYS[2], 'open', open)
   end
 end
+
+local by = redis.call('HGET', KEYS[2], 'by')
+if by and by ~= me and ARGV[2] ~= '1' and deadline_of(KEYS[1], by) then return {'held', cursor or '', open} end
+cursor = cursor or known
+if not cursor then return {'moved', newest()} end
+if cursor ~= ARGV[3] then return {'moved', cursor} end
+redis.call('HSET', KEYS[2], 'by', me, 'cursor', ARGV[4])
 
 -- Is it being told by a living member? And what was claimed by one that died or gave up, so that it may have been told?
 local function claimed(sink, claim)

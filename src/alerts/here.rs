@@ -48,6 +48,14 @@ impl Here {
         Here { rules: own.collect(), hub, errors: HashMap::new(), failed: None }
     }
 
+    /// Is nothing being told?
+    pub(super) fn is_idle(&self) -> bool {
+        self.rules.iter().all(|own| {
+            let said = own.said.lock().unwrap_or_else(PoisonError::into_inner);
+            !said.iter().any(Said::is_busy)
+        })
+    }
+
     /// Judges what this process sees now, and tells what is new.
     pub(super) fn judge(&mut self, fleet: &str, redis_answers: bool, sinks: &[Sink]) {
         let now = Instant::now();

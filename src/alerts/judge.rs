@@ -55,19 +55,26 @@ impl Memory {
         self.elections.extend(now.checked_sub(ago));
     }
 
-    /// Notes what is known now.
-    pub(super) fn note(&mut self, now: Instant, facts: &Facts<'_>) {
+    /// Notes how many messages there were.
+    pub(super) fn count(&mut self, now: Instant, numbers: &FleetNumbers) {
         let total = |name: &str| {
-            facts.numbers.totals.iter().find(|(what, _)| *what == name).map_or(0, |(_, n)| *n)
+            numbers.totals.iter().find(|(what, _)| *what == name).map_or(0, |(_, n)| *n)
         };
-        self.counts.push_back((now, total("done"), total("failed")));
-        let is_old = |at: &Instant| now.duration_since(*at) > WINDOW_MAX;
-        while self.counts.front().is_some_and(|(at, ..)| is_old(at)) {
+        let (done, failed) = (total("done"), total("failed"));
+        // Redis has lost its data and counts again: what was before cannot be compared.
+        if self.counts.back().is_some_and(|(_, before, worse)| done < *before || failed < *worse) {
+            self.counts.clear();
+        }
+        self.counts.push_back((now, done, failed));
+        while self.counts.front().is_some_and(|(at, ..)| now.duration_since(*at) > WINDOW_MAX) {
             self.counts.pop_front();
         }
-        let elected = facts.news.iter().filter(|entry| entry.kind == "elected");
-        self.elections.extend(elected.map(|_| now));
-        while self.elections.front().is_some_and(is_old) {
+    }
+
+    /// Notes what was read in the common log, once it will not be read again.
+    pub(super) fn read(&mut self, now: Instant, news: &[LogEntry]) {
+        self.elections.extend(elections(news).map(|_| now));
+        while self.elections.front().is_some_and(|at| now.duration_since(*at) > WINDOW_MAX) {
             self.elections.pop_front();
         }
     }
@@ -89,6 +96,10 @@ impl Memory {
     fn elections(&self, now: Instant, over: Duration) -> u64 {
         self.elections.iter().filter(|at| now.duration_since(**at) <= over).count() as u64
     }
+}
+
+fn elections(news: &[LogEntry]) -> impl Iterator<Item = &LogEntry> {
+    news.iter().filter(|entry| entry.kind == "elected")
 }
 
 /// The entries of this kind, as one line.
@@ -126,7 +137,8 @@ pub(super) fn judge(rule: &AlertRule, facts: &Facts<'_>, memory: &Memory, now: I
         Condition::MemberLost => happened("died"),
         Condition::DataLoss => happened("data-loss"),
         Condition::Flapping(most, over) => {
-            let elections = memory.elections(now, over);
+            let new = elections(facts.news).count() as u64;
+            let elections = memory.elections(now, over) + new;
             let text = format!("{elections} elections within {} s", over.as_secs());
             Verdict::when(elections > most, text, "the generator stays")
         }
@@ -202,7 +214,7 @@ mod tests {
         let mut memory = Memory::default();
         let mut at = |second: u64, done, failed| {
             let (now, numbers) = (begun + Duration::from_secs(second), numbers(done, failed));
-            memory.note(now, &facts(&numbers));
+            memory.count(now, &numbers);
             judge(&ratio, &facts(&numbers), &memory, now)
         };
         assert_eq!(at(0, 1000, 1000), Verdict::Unknown);
@@ -212,6 +224,48 @@ mod tests {
         );
         assert!(matches!(at(100, 1050, 1100), Verdict::Unknown), "all that is older is forgotten");
         assert!(matches!(at(111, 1950, 1150), Verdict::Calm(_)));
+    }
+
+    /// Regression: after a loss one failed message was 100 % of one.
+    #[test]
+    fn what_redis_lost_is_not_compared_with_what_it_counts_now() {
+        let (begun, ratio) = (Instant::now(), rule("error_ratio > 0.2 over 1m"));
+        let mut memory = Memory::default();
+        let mut at = |second: u64, done, failed| {
+            let (now, numbers) = (begun + Duration::from_secs(second), numbers(done, failed));
+            memory.count(now, &numbers);
+            judge(&ratio, &facts(&numbers), &memory, now)
+        };
+        at(0, 1_000_000, 0);
+        assert!(matches!(at(20, 1_000_100, 0), Verdict::Calm(_)));
+        assert_eq!(at(21, 5000, 1), Verdict::Unknown);
+        assert!(matches!(at(40, 5100, 2), Verdict::Calm(_)));
+    }
+
+    #[test]
+    fn an_election_that_is_read_twice_counts_once() {
+        let (numbers, now) = (numbers(0, 0), Instant::now());
+        let entry = LogEntry {
+            id: "1-0".to_owned(),
+            time: std::time::UNIX_EPOCH,
+            kind: "elected".to_owned(),
+            member: None,
+            label: None,
+            role: None,
+            term: None,
+            fields: [].into(),
+        };
+        let (news, rule) = ([entry], rule("flapping > 1 over 1m"));
+        let facts = Facts { numbers: &numbers, is_leaderless: None, news: &news };
+        let mut memory = Memory::default();
+        for _ in 0..5 {
+            assert!(
+                matches!(judge(&rule, &facts, &memory, now), Verdict::Calm(_)),
+                "not noted yet"
+            );
+        }
+        memory.read(now, &news);
+        assert!(matches!(judge(&rule, &facts, &memory, now), Verdict::Fires(_)));
     }
 
     #[test]

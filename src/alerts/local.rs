@@ -68,6 +68,11 @@ impl Said {
         Some((change, episode, self.in_doubt == Some(change)))
     }
 
+    /// Is it being told now?
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
     pub(super) fn end(&mut self, change: Change, episode: u64, told: Told) {
         self.is_busy = false;
         match (told, change) {

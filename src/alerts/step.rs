@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::sinks::{Sink, Told};
+use crate::id::MemberId;
 use crate::membership::Session;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 
@@ -27,8 +28,8 @@ pub(super) struct Telling(Arc<Mutex<Claims>>);
 
 #[derive(Debug, Default)]
 struct Claims {
-    /// The claims that this process is telling now, each `<sink>:<rule>`.
-    busy: HashSet<String>,
+    /// The claims that this process is telling now: the session that made the claim, and `<sink>:<rule>`.
+    busy: HashSet<(MemberId, String)>,
     /// What sinks were told to fire, by any member, and not yet to end. Redis may lose it.
     open: HashSet<String>,
 }
@@ -42,8 +43,8 @@ impl Telling {
         self.claims().busy.is_empty()
     }
 
-    pub(super) fn begin(&self, claim: &Claim) {
-        self.claims().busy.insert(claim.name());
+    pub(super) fn begin(&self, me: &MemberId, claim: &Claim) {
+        self.claims().busy.insert((me.clone(), claim.name()));
     }
 
     /// What Redis says is open.
@@ -90,14 +91,15 @@ impl Claim {
     }
 
     /// Notes what became of it.
-    pub(super) async fn note(&self, told: Told, me: &str, store: &Store, telling: &Telling) {
+    pub(super) async fn note(&self, told: Told, me: &MemberId, store: &Store, telling: &Telling) {
         let told_word = match told {
             Told::Yes => "1",
             // What was in doubt before stays in doubt.
             Told::No if !self.is_repeat => "-",
             Told::No | Told::InDoubt => "0",
         };
-        let call = TOLD.call(&[store.keys.alerts()]).arg(me).arg(&self.sink).arg(&self.rule);
+        let call =
+            TOLD.call(&[store.keys.alerts()]).arg(me.as_str()).arg(&self.sink).arg(&self.rule);
         let call = call.arg(&self.what).arg(&self.episode).arg(told_word);
         for _ in 0..NOTE_TRIES {
             if store.work.call(&call, TIMEOUT).await.is_ok() {
@@ -105,7 +107,7 @@ impl Claim {
             }
             tokio::time::sleep(NOTE_PAUSE).await;
         }
-        telling.claims().busy.remove(&self.name());
+        telling.claims().busy.remove(&(me.clone(), self.name()));
     }
 }
 
@@ -155,7 +157,9 @@ pub(super) fn step(
     let call = STEP.call(&[keys.members(), keys.alerts(), keys.notices()]).arg(session.id.as_str());
     let mut call = call.arg(u8::from(session.speaks())).arg(cursor).arg(next);
     let claims = telling.claims();
-    let busy = claims.busy.iter().map(String::as_str);
+    // What an earlier session told is nothing of this one.
+    let mine = claims.busy.iter().filter(|(by, _)| *by == session.id);
+    let busy = mine.map(|(_, claim)| claim.as_str());
     let resting = sinks.iter().filter(|sink| sink.rests()).map(|sink| sink.name.as_str());
     for list in [
         sinks.iter().map(|sink| sink.name.as_str()).collect::<Vec<_>>(),

@@ -17,6 +17,7 @@ use super::step::{Claim, Stepped, TIMEOUT, Telling, step};
 use crate::error::Error;
 use crate::fleet::Fleet;
 use crate::history::{History, LogEntry};
+use crate::id::MemberId;
 use crate::json_time::since_1970_ms;
 use crate::member::MemberParts;
 use crate::membership::Session;
@@ -25,17 +26,24 @@ use crate::store::{Call, StoreError};
 
 /// How often the rules are judged.
 const EVERY: Duration = Duration::from_secs(1);
+/// Pause between two looks whether all is told.
+const PAUSE: Duration = Duration::from_millis(50);
 /// After so many turns that failed in a row the log says so.
 const FAILURES_TOLD: u32 = 3;
 
 pub(super) struct Task {
-    rules: Vec<AlertRule>,
-    sinks: Vec<Sink>,
     here: Here,
+    fleet: FleetJudge,
+}
+
+/// What is judged with the help of Redis.
+struct FleetJudge {
+    rules: Vec<AlertRule>,
+    sinks: Arc<[Sink]>,
     fleet: Fleet,
     sessions: watch::Receiver<Option<Arc<Session>>>,
-    /// Does this member judge the fleet?
-    is_judge: bool,
+    /// The session in which this member judges the fleet.
+    judges_in: Option<MemberId>,
     /// How far the common log was read, by this member or by another one. Empty if that is not known yet.
     cursor: String,
     memory: Memory,
@@ -48,43 +56,71 @@ fn odd(error: Error) -> StoreError {
     StoreError::odd(error.to_string())
 }
 
+/// The session, while it can be relied on.
+fn held(sessions: &watch::Receiver<Option<Arc<Session>>>) -> Option<Arc<Session>> {
+    sessions.borrow().clone().filter(|session| session.trust.holds())
+}
+
+/// Waits for the next turn, or for the end.
+async fn next_turn(ended: &mut watch::Receiver<bool>) {
+    tokio::select! {
+        () = tokio::time::sleep(EVERY) => {}
+        _ = ended.wait_for(|over| *over) => {}
+    }
+}
+
 impl Task {
     pub(super) fn new(rules: Vec<AlertRule>, sinks: Vec<Sink>, parts: MemberParts) -> Task {
         Task {
             here: Here::new(&rules, sinks.len(), parts.hub),
-            rules: rules.into_iter().filter(|rule| !rule.condition.is_local()).collect(),
-            sinks,
-            fleet: parts.fleet,
-            sessions: parts.sessions,
-            is_judge: false,
-            cursor: String::new(),
-            memory: Memory::default(),
-            telling: Telling::default(),
-            failures: 0,
+            fleet: FleetJudge {
+                rules: rules.into_iter().filter(|rule| !rule.condition.is_local()).collect(),
+                sinks: sinks.into(),
+                fleet: parts.fleet,
+                sessions: parts.sessions,
+                judges_in: None,
+                cursor: String::new(),
+                memory: Memory::default(),
+                telling: Telling::default(),
+                failures: 0,
+            },
         }
     }
 
-    pub(super) async fn run(mut self, mut ended: watch::Receiver<bool>) {
-        while !*ended.borrow_and_update() {
-            let session = self.sessions.borrow().clone();
-            let session = session.filter(|session| session.trust.holds());
-            self.here.judge(self.fleet.name(), session.is_some(), &self.sinks);
-            match session {
-                _ if self.rules.is_empty() => {}
+    /// Judges until it ends, and then waits for what is being told.
+    pub(super) async fn run(self, ended: watch::Receiver<bool>) {
+        let Task { mut here, mut fleet } = self;
+        let (name, sinks) = (fleet.fleet.name().to_owned(), fleet.sinks.clone());
+        let (sessions, mut over) = (fleet.sessions.clone(), ended.clone());
+        // Apart from the other: a Redis that does not answer delays only those who ask it.
+        let own = async {
+            while !*over.borrow() {
+                here.judge(&name, held(&sessions).is_some(), &sinks);
+                next_turn(&mut over).await;
+            }
+            while !here.is_idle() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        tokio::join!(own, fleet.run(ended));
+    }
+}
+
+impl FleetJudge {
+    async fn run(&mut self, mut ended: watch::Receiver<bool>) {
+        while !self.rules.is_empty() && !*ended.borrow() {
+            match held(&self.sessions) {
                 Some(session) => {
                     let turn = self.turn(&session).await;
                     self.report(turn);
                 }
                 // Another member may judge meanwhile, and does not know what this one remembers.
-                None => self.is_judge = false,
+                None => self.judges_in = None,
             }
-            tokio::select! {
-                () = tokio::time::sleep(EVERY) => {}
-                _ = ended.changed() => {}
-            }
+            next_turn(&mut ended).await;
         }
         while !self.telling.is_idle() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -107,7 +143,8 @@ impl Task {
 
     /// One turn: judges the fleet, if it is this member's part.
     async fn turn(&mut self, session: &Arc<Session>) -> Result<(), StoreError> {
-        if !self.is_judge && !self.begin(session).await? {
+        // In another session it begins anew: the Redis of before may be lost.
+        if self.judges_in.as_ref() != Some(&session.id) && !self.begin(session).await? {
             return Ok(());
         }
         let mut log = History::from(&self.fleet, &self.cursor);
@@ -120,7 +157,7 @@ impl Task {
         };
         let facts = Facts { numbers: &numbers, is_leaderless, news: &news };
         let now = Instant::now();
-        self.memory.note(now, &facts);
+        self.memory.count(now, &numbers);
         let mut call = self.step(session, &next);
         for rule in &self.rules {
             let (verdict, text) = match judge(rule, &facts, &self.memory, now) {
@@ -135,12 +172,13 @@ impl Task {
         }
         match self.send(call).await? {
             Stepped::Ok(open, claims) => {
+                self.memory.read(now, &news);
                 self.cursor = next;
                 self.telling.learn(&open);
                 claims.into_iter().for_each(|claim| self.tell(session, claim));
             }
             Stepped::Moved(cursor) => self.cursor = cursor,
-            Stepped::Held(_) => self.is_judge = false,
+            Stepped::Held(_) => self.judges_in = None,
         }
         Ok(())
     }
@@ -169,7 +207,7 @@ impl Task {
                 Stepped::Ok(open, _) => {
                     self.telling.learn(&open);
                     self.remember().await?;
-                    self.is_judge = true;
+                    self.judges_in = Some(session.id.clone());
                     return Ok(true);
                 }
             }
@@ -222,13 +260,13 @@ impl Task {
         alert.is_resolved = claim.is_resolved();
         alert.is_repeat = claim.is_repeat;
         alert.at_ms = claim.at_ms;
-        self.telling.begin(&claim);
+        self.telling.begin(&session.id, &claim);
         let (store, telling, me) =
             (self.fleet.store.clone(), self.telling.clone(), session.id.clone());
         let runtime = tokio::runtime::Handle::current();
         let then = Box::new(move |told| {
             runtime.spawn(async move {
-                claim.note(told, me.as_str(), &store, &telling).await;
+                claim.note(told, &me, &store, &telling).await;
             });
         });
         sink.tell(alert, Some(session.clone()), then);

@@ -17,6 +17,7 @@ use std::time::Instant;
 use artel_hub::EventHub;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::membership::Session;
@@ -41,6 +42,8 @@ pub(crate) struct Means {
     pub(crate) label: String,
     pub(crate) host: String,
     pub(crate) began: Instant,
+    /// Cancelled when the member ends.
+    pub(crate) over: CancellationToken,
 }
 
 /// One duty. It runs until it is stopped, or until there will be no further session.
@@ -54,17 +57,20 @@ trait Duty: Send + 'static {
 /// The running duties of one member.
 pub(crate) struct Duties {
     running: Vec<JoinHandle<()>>,
+    /// Ends by itself, after what it still has to write.
+    noter: JoinHandle<()>,
+    over: CancellationToken,
 }
 
 impl Duties {
     /// Starts all duties.
     pub(crate) fn start(means: &Means) -> Result<Duties, Error> {
-        let mut duties = Duties { running: Vec::new() };
+        let noter = tokio::spawn(noter::Noter::new(means.clone()).run());
+        let mut duties = Duties { running: Vec::new(), noter, over: means.over.clone() };
         duties.begin(means, adopter::Adopter::new(means.clone()))?;
         duties.begin(means, reporter::Reporter::new(means.clone())?)?;
         duties.begin(means, promoter::Promoter::new(means.clone())?)?;
         duties.begin(means, firer::Firer::new(means.clone())?)?;
-        duties.begin(means, noter::Noter::new(means.clone()))?;
         Ok(duties)
     }
 
@@ -83,11 +89,14 @@ impl Duties {
             duty.abort();
             let _ = duty.await;
         }
+        self.over.cancel();
+        let _ = (&mut self.noter).await;
     }
 }
 
 impl Drop for Duties {
     fn drop(&mut self) {
         self.running.iter().for_each(JoinHandle::abort);
+        self.noter.abort();
     }
 }

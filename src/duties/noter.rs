@@ -4,13 +4,17 @@
 //! it, is counted and told.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Duty, Means};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::Means;
 use crate::history::{Author, Burst, Note, Thrift};
 use crate::notice::{Notice, Notices};
-use crate::store::nonce;
+use crate::store::{StoreError, nonce};
 
 /// How often bursts of errors and counts are looked at.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -19,21 +23,39 @@ const WAITING_MAX: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after Redis did not answer.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long the end of a member waits for what is still to be written.
+const END: Duration = Duration::from_secs(1);
 
 pub(super) struct Noter {
     means: Means,
     notices: Notices,
+    /// What marks the entries of this process.
+    nonce: String,
     waiting: VecDeque<(u64, Note, Author)>,
     /// The number of the next entry.
     next: u64,
     /// Entries that found no room.
     lost: u64,
+    thrift: Thrift,
+    burst: Burst,
 }
+
+/// An entry that is being written.
+type Writing = BoxFuture<'static, Result<(), StoreError>>;
 
 impl Noter {
     pub(super) fn new(means: Means) -> Noter {
         let notices = means.board.listen();
-        Noter { means, notices, waiting: VecDeque::new(), next: 1, lost: 0 }
+        Noter {
+            means,
+            notices,
+            nonce: nonce(),
+            waiting: VecDeque::new(),
+            next: 1,
+            lost: 0,
+            thrift: Thrift::new(Instant::now()),
+            burst: Burst::default(),
+        }
     }
 
     fn author(&self) -> Author {
@@ -61,48 +83,84 @@ impl Noter {
         let session = self.means.sessions.borrow();
         session.as_ref().map_or(0, |session| session.tally.done.load(Ordering::Relaxed))
     }
-}
 
-impl Duty for Noter {
-    const ON_SESSION_THREAD: bool = false;
+    fn hear(&mut self, notice: &Notice) {
+        if let Notice::MessageFailed { reason, .. } = notice {
+            self.burst.count(reason);
+        } else if let Some(note) = Note::of(notice)
+            && self.thrift.passes(note.kind, Instant::now())
+        {
+            self.add(note);
+        }
+    }
 
-    async fn run(mut self) {
-        let (nonce, mut thrift, mut burst) =
-            (nonce(), Thrift::new(Instant::now()), Burst::default());
+    /// Begins to write the first entry, after a pause. What happens meanwhile does not begin it anew.
+    fn begin(&self, pause: Duration) -> Option<Writing> {
+        let (number, note, by) = self.waiting.front()?;
+        let call = note.call(&self.means.store, &format!("{}-{number}", self.nonce), by);
+        let link = self.means.store.work.clone();
+        Some(Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            link.call(&call, TIMEOUT).await
+        }))
+    }
+
+    /// What became of the first entry, and the pause before the next try.
+    fn written(&mut self, written: Result<(), StoreError>) -> Duration {
+        if written.as_ref().is_err_and(StoreError::is_passing) {
+            return RETRY;
+        }
+        if let Err(error) = written {
+            tracing::debug!(%error, "the common log was not written");
+        }
+        self.waiting.pop_front();
+        Duration::ZERO
+    }
+
+    /// The member ends: writes what is there, for a bounded time.
+    async fn finish(&mut self, mut writing: Option<Writing>) {
+        while let Some(Some(notice)) = self.notices.next().now_or_never() {
+            self.hear(&notice);
+        }
+        let all = async {
+            let mut pause = Duration::ZERO;
+            while let Some(one) = writing.take().or_else(|| self.begin(pause)) {
+                pause = self.written(one.await);
+            }
+        };
+        if tokio::time::timeout(END, all).await.is_err() {
+            let left = self.waiting.len();
+            tracing::debug!(left, "entries of the common log were not written");
+        }
+    }
+
+    /// Writes until the member ends, and then what is there.
+    pub(super) async fn run(mut self) {
         let (mut windows, mut done) = (tokio::time::interval(WINDOW), 0);
-        let mut wait = Duration::ZERO;
+        let (mut writing, mut pause) = (None, Duration::ZERO);
+        let over = self.means.over.clone();
         loop {
-            let first = self.waiting.front();
+            writing = writing.or_else(|| self.begin(pause));
             let write = async {
-                let Some((number, note, by)) = first else { return std::future::pending().await };
-                tokio::time::sleep(wait).await;
-                let call = note.call(&self.means.store, &format!("{nonce}-{number}"), by);
-                self.means.store.work.call(&call, TIMEOUT).await
+                match &mut writing {
+                    Some(writing) => writing.await,
+                    None => pending().await,
+                }
             };
             tokio::select! {
-                written = write => match written {
-                    Err(error) if error.is_passing() => wait = RETRY,
-                    written => {
-                        if let Err(error) = written {
-                            tracing::debug!(%error, "the common log was not written");
-                        }
-                        wait = Duration::ZERO;
-                        self.waiting.pop_front();
-                    }
-                },
+                () = over.cancelled() => return self.finish(writing).await,
+                written = write => {
+                    writing = None;
+                    pause = self.written(written);
+                }
                 notice = self.notices.next() => match notice {
                     None => return,
-                    Some(Notice::MessageFailed { reason, .. }) => burst.count(&reason),
-                    Some(notice) => if let Some(note) = Note::of(&notice)
-                        && thrift.passes(Instant::now())
-                    {
-                        self.add(note);
-                    },
+                    Some(notice) => self.hear(&notice),
                 },
                 _ = windows.tick() => {
                     let now = self.done();
                     let more = now.saturating_sub(std::mem::replace(&mut done, now));
-                    let told = [burst.window(more), thrift.rest(Instant::now())];
+                    let told = [self.burst.window(more), self.thrift.rest(Instant::now())];
                     told.into_iter().flatten().for_each(|note| self.add(note));
                     if self.lost > 0 && self.waiting.is_empty() {
                         let notices = std::mem::take(&mut self.lost);

@@ -50,6 +50,8 @@ pub struct History {
     before: String,
     /// The labels of members, as their entries say.
     labels: HashMap<String, String>,
+    /// A label could not be asked for: this page does without others.
+    is_deaf: bool,
 }
 
 impl Fleet {
@@ -93,7 +95,7 @@ impl History {
     /// The entries behind this one.
     pub(crate) fn from(fleet: &Fleet, after: &str) -> History {
         let (after, before) = (after.to_owned(), String::new());
-        History { fleet: fleet.clone(), after, before, labels: HashMap::new() }
+        History { fleet: fleet.clone(), after, before, labels: HashMap::new(), is_deaf: false }
     }
 
     /// Leaves out this entry and everything before it.
@@ -132,6 +134,7 @@ impl History {
         let call = Call::plain("XREVRANGE").arg(store.keys.notices()).arg(from);
         let call = call.arg(format!("({}", self.after)).arg("COUNT").arg(PAGE);
         let mut page = store.once(&call.reading(entries)).await?;
+        self.is_deaf = false;
         // Names are learned from the older entries: from their joining.
         for entry in page.iter_mut().rev() {
             self.name(entry).await;
@@ -162,6 +165,7 @@ impl History {
         let call = Call::plain("XRANGE").arg(store.keys.notices());
         let call = call.arg(format!("({}", self.after)).arg("+").arg("COUNT").arg(PAGE);
         let mut entries = store.once(&call.reading(entries)).await?;
+        self.is_deaf = false;
         for entry in &mut entries {
             self.name(entry).await;
         }
@@ -198,12 +202,18 @@ impl History {
         let known = self.labels.get(id.as_str()).cloned();
         let label = match known {
             Some(label) => label,
-            None => {
-                let info = self.fleet.store.member_info(id).await.ok();
-                let label = info.map_or_else(String::new, |info| info.label);
-                self.labels.insert(id.as_str().to_owned(), label.clone());
-                label
-            }
+            None if self.is_deaf => return None,
+            None => match self.fleet.store.member_info(id).await {
+                Ok(info) => {
+                    self.labels.insert(id.as_str().to_owned(), info.label.clone());
+                    info.label
+                }
+                // Redis does not answer: one name after the other would take long.
+                Err(_) => {
+                    self.is_deaf = true;
+                    return None;
+                }
+            },
         };
         Some(label).filter(|label| !label.is_empty())
     }

@@ -1,7 +1,9 @@
 //! [`Note`]: what only a process saw, for the common log. Pure, but for the call.
 //!
-//! **Invariant:** a process writes at most [`PER_MINUTE`] entries in a minute, and then how many more there were.
+//! **Invariant:** a process writes at most [`PER_MINUTE`] entries of one kind in a minute, and then how many more there
+//! were. So a flood of one kind hides no other.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::notice::Notice;
@@ -9,7 +11,7 @@ use crate::store::{Call, Reply, Script, Store, StoreError};
 
 static NOTE: Script = Script::new("note", include_str!("note.lua"));
 
-/// How many entries one process writes in a minute.
+/// How many entries of one kind one process writes in a minute.
 const PER_MINUTE: u32 = 30;
 const MINUTE: Duration = Duration::from_secs(60);
 /// So many failed messages, and half of all, are a burst.
@@ -113,25 +115,27 @@ fn written(reply: Reply) -> Result<(), StoreError> {
     }
 }
 
-/// Lets [`PER_MINUTE`] entries pass in a minute, and counts the others.
+/// Lets [`PER_MINUTE`] entries of each kind pass in a minute, and counts the others.
 #[derive(Debug)]
 pub(crate) struct Thrift {
     since: Instant,
-    passed: u32,
+    passed: HashMap<&'static str, u32>,
     more: u64,
 }
 
 impl Thrift {
     pub(crate) fn new(now: Instant) -> Thrift {
-        Thrift { since: now, passed: 0, more: 0 }
+        Thrift { since: now, passed: HashMap::new(), more: 0 }
     }
 
-    pub(crate) fn passes(&mut self, now: Instant) -> bool {
+    pub(crate) fn passes(&mut self, kind: &'static str, now: Instant) -> bool {
         if now.saturating_duration_since(self.since) >= MINUTE {
-            (self.since, self.passed) = (now, 0);
+            self.since = now;
+            self.passed.clear();
         }
-        let passes = self.passed < PER_MINUTE;
-        self.passed += u32::from(passes);
+        let passed = self.passed.entry(kind).or_default();
+        let passes = *passed < PER_MINUTE;
+        *passed += u32::from(passes);
         self.more += u64::from(!passes);
         passes
     }
@@ -189,14 +193,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_entries_is_counted() {
+    fn a_flood_of_entries_is_counted_and_hides_no_other_kind() {
         let now = Instant::now();
         let mut thrift = Thrift::new(now);
-        let passed = (0..100).filter(|_| thrift.passes(now)).count();
+        let passed = (0..100).filter(|_| thrift.passes("claim-lost", now)).count();
         assert_eq!((passed, thrift.rest(now)), (PER_MINUTE as usize, None));
+        assert!(thrift.passes("data-loss", now));
         let rest = thrift.rest(now + MINUTE).expect("a count");
         assert!(rest.text.starts_with("70 more"), "{rest:?}");
-        assert!(thrift.passes(now + MINUTE) && thrift.rest(now + MINUTE * 3).is_none());
+        assert!(thrift.passes("claim-lost", now + MINUTE));
+        assert!(thrift.rest(now + MINUTE * 3).is_none());
     }
 
     #[test]

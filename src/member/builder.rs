@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use artel_hub::{EventHub, Topic};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::Member;
 use crate::Error;
@@ -247,6 +248,7 @@ impl MemberBuilder {
             label: self.config.label.clone(),
             host: process::host(),
             began: Instant::now(),
+            over: CancellationToken::new(),
         })?;
         let stop = Shutdown::new(self.config.stop_grace);
         let stages = self.stages(&store, &board, role, &stop);

@@ -28,7 +28,7 @@ const BOOKS_TIMEOUT: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The last numbers of the fleet, and when they were asked for.
-pub(crate) type KnownNumbers = Arc<Mutex<Option<(Instant, FleetNumbers)>>>;
+pub(crate) type KnownNumbers = Arc<Mutex<Option<(Instant, Option<FleetNumbers>)>>>;
 
 /// Where the numbers of a member come from. Made by [`Member::metrics`](crate::Member::metrics); it works on after the
 /// member was stopped.
@@ -225,18 +225,23 @@ impl MetricsSource {
         );
     }
 
-    /// The numbers of the fleet, at most [`FRESH`] old. `None` if Redis does not answer.
+    /// The numbers of the fleet, at most [`FRESH`] old. `None` if Redis does not answer; who asks meanwhile is not kept
+    /// waiting either.
     async fn numbers(&self) -> Option<FleetNumbers> {
-        let mut known = self.numbers.lock().await;
-        if let Some((when, numbers)) = &*known
-            && when.elapsed() < FRESH
-        {
-            return Some(numbers.clone());
-        }
-        let asked = tokio::time::timeout(BOOKS_TIMEOUT, self.fleet.numbers()).await;
-        let numbers = asked.ok()?.ok()?;
-        *known = Some((Instant::now(), numbers.clone()));
-        Some(numbers)
+        let asked = tokio::time::timeout(BOOKS_TIMEOUT, async {
+            let mut known = self.numbers.lock().await;
+            if let Some((when, numbers)) = &*known
+                && when.elapsed() < FRESH
+            {
+                return numbers.clone();
+            }
+            // Noted first: if this takes too long, the next one does not wait for Redis again.
+            *known = Some((Instant::now(), None));
+            let numbers = self.fleet.numbers().await.ok();
+            *known = Some((Instant::now(), numbers.clone()));
+            numbers
+        });
+        asked.await.ok().flatten()
     }
 }
 

@@ -250,10 +250,9 @@ impl Sender {
             if answer.as_ref().is_ok_and(|reply| reply.tag() == "other") {
                 return Ok(None);
             }
-            match answer.and_then(|reply| reply.number(0)) {
-                Ok(now_ms) => {
-                    let now_ms = now_ms as u64;
-                    return Ok(Some(Numbers { name: name.into(), next: 1, asked, now_ms }));
+            match answer.and_then(|reply| Ok((reply.number(0)? as u64, reply.number(1)? as u64))) {
+                Ok((now_ms, next)) => {
+                    return Ok(Some(Numbers { name: name.into(), next, asked, now_ms }));
                 }
                 Err(error) if error.is_passing() && !budget.is_over() => {
                     tokio::time::sleep(RETRY.min(budget.left())).await;

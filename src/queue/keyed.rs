@@ -1,8 +1,9 @@
 //! Batches that are sent once per key, by requests that may be repeated from anywhere.
 //!
-//! **Invariant:** the key names the sender of the batch, and its messages are numbered from 1. So a repeat is a late copy of
+//! **Invariant:** the key names the sender of the batch, and Redis keeps its first number. So a repeat is a late copy of
 //! the same batch, which adds nothing, whichever process sends it; for a day after the last one. Another batch under the same
-//! key is refused before it is sent.
+//! key is refused before it is sent. When the key is forgotten, its numbers begin anew behind those of before: no two messages
+//! ever have the same id.
 
 use std::time::Duration;
 

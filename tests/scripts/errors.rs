@@ -93,7 +93,10 @@ fn a_page_is_deleted_once_and_the_drain_with_its_last_record() {
         assert_eq!(lab.count("taken"), 1);
         let confirm = lab.confirm_call("t", "60000", &[&page[1].0]);
         assert_eq!(lab.send(&confirm).at(1), "0");
-        assert_eq!(lab.send(&confirm), "gone");
+        assert_eq!(lab.send(&confirm).0, ["ok", "0"], "repeated: all was confirmed");
+        let drains = lab.key("drains");
+        let drains: i64 = lab.redis(&["HLEN", &drains]);
+        assert_eq!(drains, 0, "nobody finds it");
         assert_eq!(lab.count("taken"), 2);
     });
 }

@@ -19,6 +19,8 @@ use crate::{printer, table, times};
 const EVERY: Duration = Duration::from_millis(250);
 /// How many records of an archive are shown by default.
 const ARCHIVED: u64 = 100;
+/// How many records of an archive are read at once, at most.
+const ARCHIVED_PAGE_MAX: usize = 8_000;
 
 pub(crate) async fn history(place: &Place, args: &HistoryArgs) -> Result<u8, Failure> {
     let fleet = place.open()?;
@@ -101,6 +103,7 @@ pub(crate) fn archived(place: &ArchivePlace, args: &HistoryArgs) -> Result<u8, F
         };
         query = query.before(last.id);
         let mut text = String::new();
+        let before = left;
         for record in page.iter().filter(|record| fits(record, args, grep.as_ref())) {
             if left == 0 {
                 break;
@@ -113,6 +116,10 @@ pub(crate) fn archived(place: &ArchivePlace, args: &HistoryArgs) -> Result<u8, F
         }
         if !printer::data_to_reader(&text)? || left == 0 {
             return Ok(OK);
+        }
+        // A file of lines is read from its beginning for each page: where little fits, pages grow.
+        if before - left < page.len() as u64 / 2 {
+            query = query.limit((page.len() * 4).min(ARCHIVED_PAGE_MAX));
         }
     }
 }

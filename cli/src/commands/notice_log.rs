@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use artel::{Notice, Notices};
 
-use crate::repeats::{Counted, EVERY, Repeats};
+use crate::repeats::{Counted, EVERY, Repeats, same};
 use crate::times;
 
 // `up` reads these lines, too.
@@ -20,11 +20,13 @@ const NO_WORKER: &str =
 /// Logs the notices until the member has left the fleet.
 pub(crate) async fn log_notices(mut notices: Notices, label: String) {
     let (mut failed, mut not_generated) = (Repeats::after(5), Repeats::after(1));
-    let mut others = Repeats::after(5);
+    // What is about single messages or entries may come in any number; it must not hide what is about the fleet.
+    let (mut ones, mut others) = (Repeats::after(5), Repeats::after(20));
     loop {
         let notice = tokio::time::timeout(EVERY / 4, notices.next()).await;
         let now = Instant::now();
-        tell_counted(failed.due(now), not_generated.due(now), others.due(now));
+        let counted = ones.due(now).into_iter().chain(others.due(now)).collect();
+        tell_counted(failed.due(now), not_generated.due(now), counted);
         match notice {
             Err(_) => {}
             Ok(None) => break,
@@ -48,13 +50,34 @@ pub(crate) async fn log_notices(mut notices: Notices, label: String) {
                 say(notice, &label);
             }
             Ok(Some(notice)) => {
-                if others.is_new(&format!("{notice:?}"), now) {
+                let what = format!("{notice:?}");
+                let is_new = match about_one(&notice) {
+                    Some(reason) => {
+                        ones.is_new_of(format!("{} {}", notice.name(), same(reason)), &what, now)
+                    }
+                    None => others.is_new_of(notice.name().to_owned(), &what, now),
+                };
+                if is_new {
                     say(notice, &label);
                 }
             }
         }
     }
-    tell_counted(failed.rest(), not_generated.rest(), others.rest());
+    let counted = ones.rest().into_iter().chain(others.rest()).collect();
+    tell_counted(failed.rest(), not_generated.rest(), counted);
+}
+
+/// What tells notices apart that are about one message or one entry. `None`: it is about this member or the fleet.
+fn about_one(notice: &Notice) -> Option<&str> {
+    match notice {
+        Notice::Retried { reason, .. } => Some(reason),
+        Notice::Snoozed { reason, .. } => Some(reason.as_deref().unwrap_or_default()),
+        Notice::Fired { entry, .. }
+        | Notice::Skipped { entry, .. }
+        | Notice::CronReplaced { entry, .. } => Some(entry),
+        Notice::ClaimLost { .. } | Notice::Unread { .. } => Some(""),
+        _ => None,
+    }
 }
 
 fn tell_counted(failed: Vec<Counted>, not_generated: Vec<Counted>, others: Vec<Counted>) {
@@ -172,5 +195,26 @@ fn say_of_jobs(notice: Notice) {
             tracing::warn!(late = times::span(late), "a scheduled message is overdue");
         }
         other => tracing::info!(?other, "notice"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: messages of many senders filled the table, and a loss of data was only counted.
+    #[test]
+    fn no_flood_of_messages_hides_a_loss() {
+        let (mut ones, mut others) = (Repeats::after(5), Repeats::after(20));
+        let now = Instant::now();
+        for sender in 0..1000 {
+            let retried =
+                Notice::ClaimLost { id: format!("s{sender:x}ab-1").parse().expect("an id") };
+            let reason = about_one(&retried).expect("it is about one message");
+            ones.is_new_of(format!("{} {reason}", retried.name()), "x", now);
+        }
+        let loss = Notice::DataLossSeen { what: "terms that were granted" };
+        assert!(about_one(&loss).is_none());
+        assert!(others.is_new_of(loss.name().to_owned(), "x", now));
     }
 }

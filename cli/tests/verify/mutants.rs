@@ -12,6 +12,9 @@ use crate::ARTEL;
 use crate::job_rules::JOB_MUTANTS;
 use crate::rules::{MUTANTS, Mutant, WITHOUT_LEDGER};
 
+/// How many runs a mutant may survive. Chance decides what a run of seconds hits: the rarest mutants survive every third one.
+const TRIES: u64 = 10;
+
 /// Runs `verify` on the mutant. Which promises it found broken.
 fn broken(mutant: &Mutant, seed: u64) -> HashSet<String> {
     let dir = tempfile::tempdir().expect("a folder");
@@ -103,7 +106,7 @@ fn the_guarantees_list_every_mutant() {
         let row = rows.iter().find(|row| row[0] == name);
         let row = row.unwrap_or_else(|| panic!("GUARANTEES.md lacks {name:?}"));
         assert_eq!(row[1], mutant.faults.replace(',', ", "), "{name}");
-        assert_eq!(row[2], mutant.seeds[0].to_string(), "{name}");
+        assert_eq!(row[2], mutant.seed.to_string(), "{name}");
     }
     assert_eq!(rows.len(), all().count(), "a rule that is no mutant any more");
 }
@@ -115,14 +118,14 @@ fn every_mutant_is_caught() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while let Some(mutant) = all().nth(next.fetch_add(1, Ordering::Relaxed)) {
-                    let caught = |seed: &u64| {
+                    let caught = |seed: u64| {
                         let begun = Instant::now();
-                        let found = broken(mutant, *seed);
+                        let found = broken(mutant, seed);
                         let took = begun.elapsed().as_secs();
                         println!("{}, seed {seed}: {found:?}, {took} s", mutant.name);
                         mutant.broken.iter().any(|promise| found.contains(*promise))
                     };
-                    if !mutant.seeds.iter().any(caught) {
+                    if !(mutant.seed..mutant.seed + TRIES).any(caught) {
                         missed.lock().expect("never poisoned").push(mutant.name);
                     }
                 }

@@ -4,17 +4,18 @@
 //! so in time, or this process dies, the message is put back. So a taking never loses one, and removes exactly what it
 //! showed.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use artel::{Cursor, ErrorRecord, Fleet, Taker};
 use axum::extract::Path;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
-use super::super::answer::{Problem, document};
+use super::super::answer::{Problem, document, unnamed};
 use super::act::{Nothing, note};
 use super::ask::{Ask, Body};
 use super::errors::{Change, Meant, row};
@@ -24,50 +25,68 @@ use crate::commands::errors::before;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a taking is kept alive.
 const ALIVE: Duration = Duration::from_secs(1);
-/// Takings at the same time.
+/// Takings at the same time, and those that are remembered.
 const TAKINGS_MAX: usize = 64;
+const REMEMBERED_MAX: usize = 320;
 
-/// What becomes of a taking, and who wants to know how many were removed.
-struct End {
-    removes: bool,
-    tell: oneshot::Sender<Result<usize, artel::Error>>,
+/// What became of a taking.
+#[derive(Clone, Debug)]
+enum End {
+    Removed(usize),
+    /// Nothing was removed: they are among the failed messages again.
+    PutBack,
+    /// Redis did not answer. Sooner or later what is left is put back.
+    Unknown(String),
 }
 
-/// The takings of one fleet, by their names.
+/// One taking.
+struct Taking {
+    /// Says what shall become of it: are they removed? Nothing if that was said.
+    order: Option<oneshot::Sender<bool>>,
+    end: watch::Receiver<Option<End>>,
+}
+
+/// The takings of one fleet, by their names. Those that ended are remembered for a while, for clients that did not get the
+/// answer and ask again.
 #[derive(Clone, Default)]
 pub(super) struct Takings {
-    open: Arc<Mutex<HashMap<String, oneshot::Sender<End>>>>,
-    /// How many messages the last ones removed, for those who did not get the answer and ask again.
-    confirmed: Arc<Mutex<VecDeque<(String, usize)>>>,
+    all: Arc<Mutex<VecDeque<(String, Taking)>>>,
 }
 
-/// How many ends are remembered.
-const CONFIRMED_MAX: usize = 256;
-
 impl Takings {
-    fn add(&self, end: oneshot::Sender<End>) -> String {
+    fn all(&self) -> MutexGuard<'_, VecDeque<(String, Taking)>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, taking: Taking) -> String {
         let name = format!("{:032x}", rand::random::<u128>());
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), end);
+        let mut all = self.all();
+        while all.len() >= REMEMBERED_MAX {
+            let Some(at) = all.iter().position(|(_, taking)| taking.is_over()) else { break };
+            all.remove(at);
+        }
+        all.push_back((name.clone(), taking));
         name
     }
 
-    fn remove(&self, name: &str) -> Option<oneshot::Sender<End>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
-    }
-
-    fn note_end(&self, name: &str, removed: usize) {
-        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        confirmed.truncate(CONFIRMED_MAX - 1);
-        confirmed.push_front((name.to_owned(), removed));
-    }
-
-    fn removed_before(&self, name: &str) -> Option<usize> {
-        let confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        confirmed.iter().find(|(known, _)| known == name).map(|(_, removed)| *removed)
+    /// Says what shall become of a taking, unless that was said before. Where to see what became of it.
+    fn order(&self, name: &str, removes: bool) -> Option<watch::Receiver<Option<End>>> {
+        let mut all = self.all();
+        let (_, taking) = all.iter_mut().find(|(known, _)| known == name)?;
+        if let Some(order) = taking.order.take() {
+            let _ = order.send(removes);
+        }
+        Some(taking.end.clone())
     }
 
     fn is_full(&self) -> bool {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).len() >= TAKINGS_MAX
+        self.all().iter().filter(|(_, taking)| !taking.is_over()).count() >= TAKINGS_MAX
+    }
+}
+
+impl Taking {
+    fn is_over(&self) -> bool {
+        self.end.borrow().is_some()
     }
 }
 
@@ -76,32 +95,36 @@ async fn hold(
     mut taker: Taker,
     page: Vec<ErrorRecord>,
     fleet: Fleet,
-    mut end: oneshot::Receiver<End>,
-) {
+    mut order: oneshot::Receiver<bool>,
+) -> End {
     let late = tokio::time::sleep(PATIENCE);
     let mut late = std::pin::pin!(late);
     let mut ticks = tokio::time::interval(ALIVE);
-    let end = loop {
+    let removes = loop {
         tokio::select! {
-            end = &mut end => break end.ok(),
-            () = &mut late => break None,
+            order = &mut order => break order.unwrap_or(false),
+            () = &mut late => break false,
             _ = ticks.tick() => {
                 let _ = taker.keep_alive().await;
             }
         }
     };
-    let removes = end.as_ref().is_some_and(|end| end.removes);
-    let done = match removes {
-        true => taker.confirm(&page).await.map(|held| if held { page.len() } else { 0 }),
-        false => Ok(0),
+    let end = match removes {
+        true => match taker.confirm(&page).await {
+            Ok(true) => End::Removed(page.len()),
+            Ok(false) => End::PutBack,
+            Err(error) => End::Unknown(unnamed(&error)),
+        },
+        false => End::PutBack,
     };
-    if let Ok(count @ 1..) = done {
+    if let End::Removed(count) = end {
         note(&fleet, &format!("took {count} failed messages")).await;
     }
     // What is left goes back; if that fails, somebody else finds it when this taking is overdue.
     let released = taker.release().await;
-    if let Some(end) = end {
-        let _ = end.tell.send(released.and(done));
+    match (released, end) {
+        (Err(error), End::PutBack) => End::Unknown(unnamed(&error)),
+        (_, end) => end,
     }
 }
 
@@ -130,12 +153,12 @@ pub(super) async fn take(ask: Ask, Body(change): Body<Change>) -> Result<Respons
         return Ok(document(&json!({ "v": 1, "taking": Value::Null, "errors": [] })));
     }
     let rows: Vec<Value> = page.iter().map(whole_row).collect();
-    let (end, ended) = oneshot::channel();
-    let name = takings.add(end);
-    let (over, held) = (takings.clone(), name.clone());
+    let (order, ordered) = oneshot::channel();
+    let (tell, end) = watch::channel(None);
+    let name = takings.add(Taking { order: Some(order), end });
     tokio::spawn(async move {
-        hold(taker, page, fleet, ended).await;
-        over.remove(&held);
+        let end = hold(taker, page, fleet, ordered).await;
+        tell.send_replace(Some(end));
     });
     let within = PATIENCE.as_millis() as u64;
     Ok(document(&json!({ "v": 1, "taking": name, "confirm_within_ms": within, "errors": rows })))
@@ -163,27 +186,34 @@ fn just_before(position: &str) -> Cursor {
 
 async fn end(ask: &Ask, name: &str, removes: bool) -> Result<Response, Problem> {
     ask.params.only(&[])?;
-    let gone = || {
-        Problem::missing("there is no such taking: it was ended, or it was not confirmed in time")
-            .hint("what was not confirmed is among the failed messages again")
-    };
-    let takings = &ask.served().takings;
+    let mut end = ask.served().takings.order(name, removes).ok_or_else(|| {
+        Problem::missing("there is no such taking").hint(
+            "what was not confirmed in time, or by another process, is among the failed messages again",
+        )
+    })?;
+    // Whoever asks again waits for the same end. Its task always says one, unless the process ends.
+    let end = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
     let answer = |removed: usize| Ok(document(&json!({ "v": 1, "removed": removed })));
-    if removes && let Some(removed) = takings.removed_before(name) {
-        return answer(removed);
+    match (end, removes) {
+        (Some(End::Removed(count)), true) => answer(count),
+        (Some(End::PutBack), false) => answer(0),
+        (Some(End::PutBack), true) => {
+            Err(Problem::conflict("they were put back before this: nothing was removed"))
+        }
+        (Some(End::Removed(count)), false) => {
+            Err(Problem::conflict(format!("{count} were removed before this")))
+        }
+        (Some(End::Unknown(why)), _) => {
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why).hint(DOUBT))
+        }
+        (None, _) => {
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this process ends").hint(DOUBT))
+        }
     }
-    let (tell, told) = oneshot::channel();
-    let taking = takings.remove(name).ok_or_else(gone)?;
-    taking.send(End { removes, tell }).map_err(|_| gone())?;
-    let removed = told.await.map_err(|_| gone())??;
-    if removes && removed == 0 {
-        return Err(Problem::conflict("they were put back before this: nothing was removed"));
-    }
-    if removes {
-        takings.note_end(name, removed);
-    }
-    answer(removed)
 }
+
+/// When it is not known what became of a taking.
+const DOUBT: &str = "keep what you have got: some of it may be removed. What is not is among the failed messages again";
 
 pub(super) async fn confirm(
     Path(taking): Path<String>,

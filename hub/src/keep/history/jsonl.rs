@@ -3,6 +3,7 @@
 //! **Invariant:** records that are written together are stored as whole lines or not at all. If
 //! half a line cannot be removed, nothing is ever appended to it.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ use super::{ArchiveError, ArchiveStore, Query, Record, oldest, private};
 
 /// The maximum number of full files.
 const FILES_MAX: usize = 9_999;
+/// How often it is looked whether files are too old.
+const LOOK_AFTER: Duration = Duration::from_secs(10);
 
 /// An archive in one folder: `history.jsonl`, and the older files `history.1.jsonl`,
 /// `history.2.jsonl` …
@@ -39,6 +42,9 @@ pub struct JsonLinesArchive {
     files_max: usize,
     next: u64,
     age_max: Option<Duration>,
+    /// When the first event of the current file was published, if it has one.
+    since_ms: Option<u64>,
+    looked: Option<Instant>,
     /// Held while the archive is open to write.
     _lock: Option<File>,
 }
@@ -66,6 +72,8 @@ impl JsonLinesArchive {
             files_max,
             next: 0,
             age_max: None,
+            since_ms: None,
+            looked: None,
             _lock: Some(lock),
         };
         for surplus in (files_max + 1..).map(|age| path(&archive.folder, age)) {
@@ -73,6 +81,7 @@ impl JsonLinesArchive {
                 break; // there were no more
             }
         }
+        archive.since_ms = first(&path(&archive.folder, 0)).map(|record| record.at_ms);
         let newest = (0..=files_max).filter_map(|age| archive.last_id(age)).max();
         archive.next = newest.unwrap_or(0);
         Ok(archive)
@@ -83,20 +92,37 @@ impl JsonLinesArchive {
         let folder = folder.as_ref().to_path_buf();
         let failed = |error: std::io::Error| ArchiveError::new(&folder, "not opened", error);
         std::fs::metadata(path(&folder, 0)).map_err(failed)?;
-        let (lines, age_max, _lock) = (None, None, None);
-        let (bytes_max, files_max) = (u64::MAX, FILES_MAX);
-        Ok(JsonLinesArchive { folder, lines, bytes_max, files_max, next: 0, age_max, _lock })
+        Ok(JsonLinesArchive {
+            folder,
+            lines: None,
+            bytes_max: u64::MAX,
+            files_max: FILES_MAX,
+            next: 0,
+            age_max: None,
+            since_ms: None,
+            looked: None,
+            _lock: None,
+        })
     }
 
-    /// Events older than this are not found any more. A full file is removed when all its events are that old.
+    /// Events older than this are not found any more. A full file is removed when all its events are that old; so that
+    /// this does not take much longer, a file also counts as full after a part of this time: one part for each full file
+    /// that is kept.
     pub fn keep_for(mut self, age: Duration) -> JsonLinesArchive {
         self.age_max = Some(age);
         self
     }
 
+    /// Has the current file been written for long enough, whatever its size?
+    fn is_old(&self) -> bool {
+        let (Some(age_max), Some(since_ms)) = (self.age_max, self.since_ms) else { return false };
+        since_ms < oldest(age_max / self.files_max as u32)
+    }
+
     /// Removes full files that are too old. What cannot be removed now is removed later.
-    fn forget(&self) {
+    fn forget(&mut self) {
         let Some(age_max) = self.age_max else { return };
+        self.looked = Some(Instant::now());
         for path in (1..=self.files_max).map(|age| path(&self.folder, age)) {
             let Ok(about) = std::fs::metadata(&path) else { break };
             let age = about.modified().ok().and_then(|at| at.elapsed().ok());
@@ -104,6 +130,11 @@ impl JsonLinesArchive {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+
+    fn begins_before(&self, age: usize, id: u64) -> bool {
+        let first = first(&path(&self.folder, age));
+        first.is_some_and(|record| record.id < id)
     }
 
     fn last_id(&self, age: usize) -> Option<u64> {
@@ -129,7 +160,7 @@ impl JsonLinesArchive {
             }
         }
         std::fs::rename(&new, path(&self.folder, 0))?;
-        self.lines = Some(lines);
+        (self.lines, self.since_ms) = (Some(lines), None);
         self.forget();
         Ok(())
     }
@@ -259,6 +290,16 @@ fn read(path: &Path, mut each: impl FnMut(Record) -> bool) -> std::io::Result<()
     Ok(())
 }
 
+/// The first event of a file.
+fn first(path: &Path) -> Option<Record> {
+    let mut first = None;
+    let each = |record: Record| {
+        first = Some(record);
+        false
+    };
+    read(path, each).ok().and(first)
+}
+
 impl ArchiveStore for JsonLinesArchive {
     /// A batch is written to one file, so it must be small beside a file.
     fn batch_max(&self) -> usize {
@@ -276,10 +317,15 @@ impl ArchiveStore for JsonLinesArchive {
         }
         let only_read = || failed(std::io::Error::other("it was opened to be read"));
         let bytes = self.lines.as_ref().ok_or_else(only_read)?.bytes();
-        if bytes > 0 && bytes + text.len() as u64 > self.bytes_max {
+        let is_full = bytes + text.len() as u64 > self.bytes_max;
+        if bytes > 0 && (is_full || self.is_old()) {
             self.rotate().map_err(failed)?;
         }
+        if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AFTER) {
+            self.forget();
+        }
         self.lines.as_mut().ok_or_else(only_read)?.add(&text).map_err(failed)?;
+        self.since_ms = self.since_ms.or(records.first().map(|record| record.at_ms));
         self.next += records.len() as u64;
         Ok(())
     }
@@ -294,22 +340,29 @@ impl ArchiveStore for JsonLinesArchive {
         let mut records = Vec::new();
         let newest = query.newest_first;
         for age in (0..=last).map(|age| if newest { age } else { last - age }) {
-            let (mut found, room) = (Vec::new(), query.limit - records.len());
+            let (mut found, room) = (VecDeque::new(), query.limit - records.len());
             let each = |record: Record| {
                 if query.fits(&record) {
-                    found.push(record);
+                    // Of the newest only the last ones are kept.
+                    if newest && found.len() == room {
+                        found.pop_front();
+                    }
+                    found.push_back(record);
                 }
                 newest || found.len() < room
             };
             if room == 0 {
                 break;
             }
-            read(&path(&self.folder, age), each).map_err(failed)?;
-            if newest {
-                found.reverse();
-                found.truncate(room);
+            // All its events are newer than what is asked for: its first line says so.
+            if newest && query.before < u64::MAX && !self.begins_before(age, query.before) {
+                continue;
             }
-            records.append(&mut found);
+            read(&path(&self.folder, age), each).map_err(failed)?;
+            match newest {
+                true => records.extend(found.into_iter().rev()),
+                false => records.extend(found),
+            }
         }
         Ok(records)
     }
@@ -367,5 +420,54 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&lines.file.text), expected);
             assert_eq!(lines.bytes(), expected.len() as u64);
         }
+    }
+
+    fn record(at_ms: u64) -> Record {
+        let (key, payload) = ("k".to_owned(), Some(serde_json::json!("x")));
+        Record { id: 0, at_ms, key, sequence: 1, priority: crate::Priority::Normal, payload }
+    }
+
+    fn files(folder: &Path) -> usize {
+        (0..).take_while(|age| path(folder, *age).exists()).count()
+    }
+
+    /// Regression: what was too old stayed until a file was full of bytes.
+    #[test]
+    fn what_is_too_old_goes_although_the_file_is_not_full() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = || JsonLinesArchive::rotating(&folder, 1 << 20, 3).expect("an archive");
+        let (now, hour) = (super::super::millis(std::time::SystemTime::now()), 3_600_000);
+        let mut archive = open();
+        archive.append(&[record(now - 2 * hour)]).expect("written");
+        drop(archive);
+        let mut archive = open().keep_for(Duration::from_millis(3 * hour));
+        archive.append(&[record(now)]).expect("written");
+        assert_eq!(files(folder.path()), 2, "it was written for a third of the time");
+        archive.append(&[record(now)]).expect("written");
+        assert_eq!(files(folder.path()), 2, "this one is new");
+        let old = std::time::SystemTime::now() - Duration::from_millis(4 * hour);
+        let full = File::options().append(true).open(path(folder.path(), 1)).expect("it is there");
+        full.set_modified(old).expect("set");
+        archive.looked = None;
+        archive.append(&[record(now)]).expect("written");
+        assert_eq!(files(folder.path()), 1);
+    }
+
+    #[test]
+    fn pages_from_the_newest_on_leave_out_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut archive = JsonLinesArchive::rotating(&folder, 500, 100).expect("an archive");
+        for at in 1..=100 {
+            archive.append(&[record(at)]).expect("written");
+        }
+        assert!(files(folder.path()) > 5);
+        let (mut query, mut seen) = (Query::all().newest_first().limit(7), Vec::new());
+        loop {
+            let page = archive.query(&query).expect("read");
+            let Some(last) = page.last() else { break };
+            query = query.before(last.id);
+            seen.extend(page.iter().map(|record| record.at_ms));
+        }
+        assert_eq!(seen, (1..=100).rev().collect::<Vec<u64>>());
     }
 }
