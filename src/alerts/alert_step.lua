@@ -63,8 +63,7 @@ for _, claim in ipairs(list()) do
   local rule, told = string.match(claim, '^[^:]*:(.+)$'), redis.call('HGET', KEYS[2], 'told:' .. claim)
   if rule and (not told or set_back and not listed[claim]) then
     redis.call('HSET', KEYS[2], 'told:' .. claim, whole(now) .. '|' .. (string.match(told or '', '^%d+|(%d+)|') or '0') .. '|||')
-    if not told then redis.call('HSETNX', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now))
-    else redis.call('HSET', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now)) end
+    redis.call(told and 'HSET' or 'HSETNX', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now))
     open = open .. '\n' .. claim
     redis.call('HSET', KEYS[2], 'open', open)
   end

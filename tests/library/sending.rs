@@ -361,7 +361,12 @@ async fn a_request_under_a_key_is_added_once() {
     );
     let ids = first.expect("answered");
     assert_eq!((&ids, &ids), (&second.expect("answered"), &lost));
-    assert_eq!((ids.len(), ids[0].as_str().len()), (200, "s-1".len() + 32));
+    let numbers: Vec<u64> = ids
+        .iter()
+        .map(|id| id.as_str().split_once('-').expect("a number").1.parse().expect("a number"))
+        .collect();
+    assert_eq!(ids[0].as_str().split('-').next().map(str::len), Some("s".len() + 32));
+    assert_eq!(numbers, (numbers[0]..numbers[0] + 200).collect::<Vec<u64>>());
     assert_eq!(two.send_all_once("import 7", &messages).await.expect("answered"), ids);
     // Others of the same number, in another lane, or later.
     let mut others = messages.clone();
@@ -404,6 +409,12 @@ async fn a_request_under_a_key_is_added_once() {
         let is_of_key = key.split(':').nth(3).map(str::len) == Some(32);
         assert_eq!(left > 3_600_000, is_of_key, "{key}: {left} ms");
     }
+    // A key that was forgotten while its messages still wait: what is sent under it now has other ids.
+    let keys: Vec<String> =
+        redis::cmd("KEYS").arg("artel:{f}:sent:*").query(&mut connection).expect("answers");
+    let _: i64 = redis::cmd("DEL").arg(keys).query(&mut connection).expect("answers");
+    let anew = two.send_all_once("later", &later).await.expect("sent");
+    assert!(anew.iter().all(|id| !ids.contains(id)), "{anew:?} {ids:?}");
     let _ = two.send_all_once("", &messages).await.expect_err("no key");
     assert!(two.send_all_once("none", &[]).await.expect("nothing to do").is_empty());
 }

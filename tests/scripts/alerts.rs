@@ -269,7 +269,39 @@ fn survives_a_loss(lab: &mut Lab) -> bool {
 #[test]
 fn what_was_told_to_fire_is_told_to_end_although_redis_lost_the_record() {
     on_each_server(|lab| assert!(survives_a_loss(lab)));
-    proves("alert_step", "if is_lost and rule then", "if false then", survives_a_loss);
+    let rule = "if rule and (not told or set_back and not listed[claim]) then";
+    proves("alert_step", rule, "if false then", survives_a_loss);
+}
+
+/// Redis went back to a state before the alert: the judge is new and remembers nothing, another member does.
+fn survives_a_step_back(lab: &mut Lab) -> bool {
+    for id in ["a", "b"] {
+        lab.join(id);
+    }
+    let step = |lab: &mut Lab,
+                (who, judges): (&str, bool),
+                cursors: (&str, &str),
+                open: &[&str],
+                rules: &[Rule<'_>]| {
+        let call = lab.step_call((who, judges), cursors, &["mail"], (&[], open), rules);
+        lab.send(&call)
+    };
+    // The sink was told of an earlier episode, which ended; then Redis forgot the latest one.
+    let fired = lab.step("a", &[], &[backlog("1")]);
+    lab.told("a", &fired[0]);
+    let over = lab.step("a", &[], &[backlog("0")]);
+    lab.told("a", &over[0]);
+    fields(lab, &[("cursor", "5-0")]);
+    step(lab, ("b", false), ("7-0", "7-0"), &["mail:backlog"], &[]);
+    let over = claims(&step(lab, ("a", true), ("5-0", "6-0"), &[], &[backlog("0")]));
+    whats(&over) == [("resolved", false)]
+}
+
+#[test]
+fn what_only_another_member_remembers_is_told_to_end_although_redis_went_back() {
+    on_each_server(|lab| assert!(survives_a_step_back(lab)));
+    let rule = "not told or set_back and not listed[claim]";
+    proves("alert_step", rule, "not told", survives_a_step_back);
 }
 
 /// A cursor that cannot be true is taken as missing, and the caller's, too.
