@@ -136,8 +136,10 @@ impl LogEntry {
                 of("returned"),
                 of("failed")
             ),
-            "ordered" => format!("order `{}`, by {}", of("order"), of("by")),
-            "order-ended" => format!("end of the order `{}`, by {}", of("order"), of("by")),
+            "ordered" => format!("order `{}`, by {}", order(of("order")), of("by")),
+            "order-ended" => {
+                format!("end of the order `{}`, by {}", order(of("order")), of("by"))
+            }
             "cron-set" => format!("periodic entry `{}` was written, by {}", of("entry"), of("by")),
             "cron-removed" => {
                 format!("periodic entry `{}` was removed, by {}", of("entry"), of("by"))
@@ -158,6 +160,16 @@ impl LogEntry {
                 rest.collect::<Vec<_>>().join(" ")
             }
         }
+    }
+}
+
+/// An order in words, by the field in which it stands.
+fn order(field: &str) -> String {
+    match field.split_once(':') {
+        Some(("lane", lane)) => format!("pause lane {lane}"),
+        Some(("drain", member)) => format!("drain {}", member.chars().take(8).collect::<String>()),
+        _ if field == "all" => "pause everything".to_owned(),
+        _ => field.replace('-', " "),
     }
 }
 
@@ -191,5 +203,18 @@ mod tests {
         assert!(LogEntry::read("x", BTreeMap::new()).is_none());
         let huge = BTreeMap::from([("kind".to_owned(), "joined".to_owned())]);
         let _ = LogEntry::read("18446744073709551615-0", huge);
+    }
+
+    #[test]
+    fn an_order_is_told_in_words() {
+        for (field, text) in [
+            ("all", "order `pause everything`, by anna"),
+            ("lane:low", "order `pause lane low`, by anna"),
+            ("drain:7f0011223344556677889900aabbccdd", "order `drain 7f001122`, by anna"),
+            ("step-down", "order `step down`, by anna"),
+        ] {
+            let ordered = entry(&[("kind", "ordered"), ("order", field), ("by", "anna")]);
+            assert_eq!(ordered.text(), text);
+        }
     }
 }
