@@ -56,14 +56,16 @@ for _, claim in ipairs(list()) do busy[claim] = true end
 local cursor, known = sound(redis.call('HGET', KEYS[2], 'cursor')), sound(ARGV[3])
 local open = redis.call('HGET', KEYS[2], 'open') or ''
 if #open > 100000 then open = '' end
--- What the caller knows and the record does not: Redis has lost it.
-local set_back, listed = cursor and known and behind(cursor, known), {}
-for claim in string.gmatch(open, '[^\n]+') do listed[claim] = true end
+-- What the caller knows to fire and the record does not: Redis has lost it.
+local set_back = cursor and known and behind(cursor, known)
 for _, claim in ipairs(list()) do
   local rule, told = string.match(claim, '^[^:]*:(.+)$'), redis.call('HGET', KEYS[2], 'told:' .. claim)
-  if rule and (not told or set_back and not listed[claim]) then
-    redis.call('HSET', KEYS[2], 'told:' .. claim, whole(now) .. '|' .. (string.match(told or '', '^%d+|(%d+)|') or '0') .. '|||')
-    redis.call(told and 'HSET' or 'HSETNX', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', now, now))
+  local fired, resolved = string.match(told or '', '^(%d+)|(%d+)|')
+  fired, resolved = tonumber(fired or 0), tonumber(resolved or 0)
+  if rule and (not told or set_back and fired <= resolved) then
+    fired = math.max(now, resolved + 1)
+    redis.call('HSET', KEYS[2], 'told:' .. claim, string.format('%.0f|%.0f|||', fired, resolved))
+    redis.call(told and 'HSET' or 'HSETNX', KEYS[2], 'rule:' .. rule, string.format('f|%.0f|%.0f|0', fired, fired))
     open = open .. '\n' .. claim
     redis.call('HSET', KEYS[2], 'open', open)
   end
