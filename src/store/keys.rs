@@ -29,8 +29,8 @@
 //! | `artel:{f}:pack:<member>:<n>` | string | the same block as a pack, until a script looks at single messages; never both |
 //! | `artel:{f}:wake` | list | at most one token |
 //! | `artel:{f}:errors` | stream | failed messages: `m` the envelope, `e` the reason (JSON), `t` when it failed if it was put back |
-//! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records |
-//! | `artel:{f}:sent:<sender>` | string, 1 h; 1 d if its name belongs to a key | last number accepted from that sender; `…:request`: what is sent under that key, in short |
+//! | `artel:{f}:drains` | hash | drain token → `owner\|deadline`; `…:drain:<token>` holds the records; an empty one says for a minute that all of them were confirmed |
+//! | `artel:{f}:sent:<sender>` | string, 1 h; 1 d if its name belongs to a key | last number accepted from that sender; `…:request`: what is sent under that key, in short, and its first number |
 //! | `artel:{f}:dedup:<key>` | string, TTL | id of the message that was sent under that key |
 //! | `artel:{f}:unread` | hash | message id → members that could not read it in time |
 //! | `artel:{f}:semaphore:<name>`, `…:latch:<name>`, `…:barrier:<name>` | hash | who holds, counted, arrived |
