@@ -162,6 +162,14 @@ impl Outcome {
         Outcome::of(How::Failed(Failure { cause, reason: cut(reason), is_verdict, is_kept }))
     }
 
+    /// If it is a failure, it is not kept.
+    pub(crate) fn forgotten(mut self) -> Outcome {
+        if let Some(How::Failed(failure)) = self.how_mut() {
+            failure.is_kept = false;
+        }
+        self
+    }
+
     /// A failure that nobody decided: it may be retried.
     pub(crate) fn accident(cause: Cause, reason: impl Into<String>) -> Outcome {
         let (is_verdict, is_kept) = (false, true);

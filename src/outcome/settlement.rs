@@ -46,6 +46,8 @@ pub(crate) struct Report {
     pub(crate) wait: Option<Duration>,
     /// Its payload, if it is to be told.
     pub(crate) payload: Option<Bytes>,
+    /// Its kind keeps no failed messages.
+    pub(crate) forgets: bool,
     /// The span of its run. It ends with this.
     pub(crate) span: Option<Box<Span>>,
 }
@@ -88,6 +90,14 @@ impl Ended {
             Some(How::Snooze(snooze)) if snooze.reason.is_some() => ("w", ms(snooze.after)),
             Some(How::Snooze(snooze)) => ("z", ms(snooze.after)),
         }
+    }
+}
+
+/// What becomes of an outcome that Redis cannot record: a failure, kept or not as the kind of the message says.
+fn unrecordable(reason: String, report: &Report) -> Outcome {
+    match report.forgets {
+        true => Outcome::failed_by(Cause::Handler, reason).forgotten(),
+        false => Outcome::failed_by(Cause::Handler, reason),
     }
 }
 
@@ -135,9 +145,7 @@ impl Settlement {
         debug_assert_eq!(claim.block, self.block.n);
         let outcome = match outcome.check(payload_bytes_max) {
             Ok(()) => outcome,
-            Err(why) => {
-                Outcome::failed_by(Cause::Handler, format!("its outcome cannot be recorded: {why}"))
-            }
+            Err(why) => unrecordable(format!("its outcome cannot be recorded: {why}"), &report),
         };
         self.open -= 1;
         self.oldest.get_or_insert_with(Instant::now);
@@ -294,10 +302,8 @@ impl Settlement {
                 let mut pending = self.pending.iter_mut();
                 if let Some(ended) = pending.find(|ended| block.position(&ended.claim) == *position)
                 {
-                    ended.outcome = Outcome::failed_by(
-                        Cause::Handler,
-                        format!("its effect cannot be applied: {why}"),
-                    );
+                    let reason = format!("its effect cannot be applied: {why}");
+                    ended.outcome = unrecordable(reason, &ended.report);
                 }
                 Vec::new()
             }

@@ -261,7 +261,7 @@ impl Slot {
                 }
                 trusted = Some(now);
             }
-            let (mut payload, mut span) = (None, None);
+            let (mut payload, mut span, mut forgets) = (None, None, false);
             let (kind, outcome) = match message {
                 Ok(message) => {
                     // It ends behind the handler, also if that panics or is stopped.
@@ -280,6 +280,7 @@ impl Slot {
                         payload = Some(message.payload.clone());
                     }
                     let policy = policies.of(message.kind());
+                    forgets = policy.forget_failed;
                     let kind = message.kind().map(Box::from);
                     span = trace::process(&message);
                     let handling = self.handle(handler, message, policy, now, redis);
@@ -290,7 +291,7 @@ impl Slot {
             };
             let ended = Instant::now();
             let took = ended.duration_since(now);
-            let report = Report { kind, took, wait, payload, span };
+            let report = Report { kind, took, wait, payload, forgets, span };
             result = self.running.take().map(|claim| Finished { claim, outcome, report });
             (now, count) = (ended, count + 1);
             // It takes longer than planned: others may have the rest.

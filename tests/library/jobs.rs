@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use artel::{
-    Backoff, CatchUp, Cause, Context, Cron, Error, Fleet, Kind, Lane, Message, NewMessage, Notice,
-    Outcome, ScheduleCursor,
+    Backoff, CatchUp, Cause, Context, Cron, Effect, Error, Fleet, Kind, Lane, Message, NewMessage,
+    Notice, Outcome, ScheduleCursor,
 };
 use artel_rig::Server;
 
@@ -251,6 +251,33 @@ async fn a_kind_may_forget_what_failed() {
     stop([member]).await;
 }
 
+/// Also if it was its outcome that could not be recorded: too much follows, or an effect does not fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_forgets_keeps_no_outcome_that_cannot_be_recorded() {
+    let server = Server::any();
+    let handler = |message: Message, _: Context| async move {
+        match message.text().as_ref() {
+            "much" => (0..101).fold(Outcome::done(), |outcome, _| outcome.then("x")),
+            "list" => Outcome::done().with(Effect::rpush("list", "x")),
+            _ => Outcome::done().with(Effect::incr_by("list", 1)),
+        }
+    };
+    let kind = Kind::<Message>::new("noise").forget_failed();
+    let member = member(&server).on(kind, handler).handle(handler).start().await.expect("joins");
+    let fleet = member.fleet();
+    fleet.send(NewMessage::from("list").with_kind("noise")).await.expect("sent");
+    settled(&member, 1).await;
+    for text in ["much", "wrong"] {
+        fleet.send(NewMessage::from(text).with_kind("noise")).await.expect("sent");
+        fleet.send(text).await.expect("sent");
+    }
+    settled(&member, 5).await;
+    let status = fleet.status().await.expect("answers");
+    assert_eq!((status.messages.done, status.messages.failed, status.errors.forgotten), (1, 4, 2));
+    assert_eq!(errors(&server).await.len(), 2, "those of other kinds are kept");
+    stop([member]).await;
+}
+
 /// No more than so many of a kind run at once, and others are not held up while there are slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_runs_no_more_than_its_number_at_once() {
@@ -313,19 +340,82 @@ async fn an_entry_fires_in_a_fleet_without_a_generator() {
     let entry = fleet.crons().list().await.expect("answers").remove(0);
     assert!(entry.fired_at.is_some() && entry.next_at > entry.fired_at && !entry.is_paused);
     assert!(fleet.crons().pause("tick").await.expect("answers"));
-    let done = fleet.status().await.expect("answers").messages.sent;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    let sent = fleet.status().await.expect("answers").messages.sent;
-    assert!(sent <= done + 1, "{done} {sent}");
+    // Its times pass without a message, and are not made up for.
+    let passed = || -> u64 {
+        let fired = format!("artel:{{{NAME}}}:fired");
+        redis::cmd("HGET").arg(fired).arg("tick").query(&mut server.connect()).expect("a time")
+    };
+    let (paused, sent) = (passed(), fleet.status().await.expect("answers").messages.sent);
+    until("three more times to pass", async || passed() >= paused + 3000).await;
+    assert_eq!(fleet.status().await.expect("answers").messages.sent, sent);
     assert!(fleet.crons().run("tick").await.expect("answers").is_some());
     // Declared again it stays paused.
     let third = build().start().await.expect("joins");
     assert!(fleet.crons().list().await.expect("answers")[0].is_paused);
+    let before = fleet.status().await.expect("answers").messages.sent;
+    assert_eq!(before, sent + 1, "the one that was run by hand");
     assert!(fleet.crons().resume("tick").await.expect("answers"));
-    settled(&first, sent + 2).await;
+    let resumed = passed();
+    settled(&first, before + 2).await;
+    let (sent, times) =
+        (fleet.status().await.expect("answers").messages.sent, (passed() - resumed) / 1000);
+    assert!(sent - before <= times + 1, "{} messages for {times} times", sent - before);
     assert!(fleet.crons().remove("tick").await.expect("answers"));
     assert!(fleet.crons().list().await.expect("answers").is_empty());
     stop([first, third]).await;
+}
+
+/// Nobody was there at four times of each entry. Which of them are made up for is the entry's choice, and too many are cut, and
+/// told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_missed_is_made_up_for_as_the_entry_says() {
+    let server = Server::any();
+    let fleet = fleet(&server).await;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    // An interval whose last time is minutes ago, and whose next one is minutes ahead.
+    let fits = |seconds: &u64| (600..seconds - 600).contains(&(now.as_secs() % seconds));
+    let interval = (3600..7200).step_by(7).find(fits).expect("one of them");
+    let last = now.as_secs() / interval * interval;
+    let ago = |times: u64, interval: u64| ((last - times * interval) * 1000).to_string();
+    for (name, catch_up) in
+        [("once", CatchUp::Once), ("skip", CatchUp::Skip), ("all", CatchUp::All)]
+    {
+        let cron = Cron::new(format!("every {interval}s")).catch_up(catch_up).message(name);
+        fleet.crons().set(name, &cron).await.expect("set");
+    }
+    let many = Cron::new("every 1s").catch_up(CatchUp::All).lane(Lane::Low).message("many");
+    fleet.crons().set("many", &many).await.expect("set");
+    let fired = format!("artel:{{{NAME}}}:fired");
+    let mut redis = server.connect();
+    let mut set = redis::cmd("HSET");
+    for name in ["once", "skip", "all"] {
+        set.arg(&fired).arg(name).arg(ago(4, interval)).exec(&mut redis).expect("set back");
+        set = redis::cmd("HSET");
+    }
+    let since = ((now.as_secs() - 2000) * 1000).to_string();
+    set.arg(&fired).arg("many").arg(since).exec(&mut redis).expect("set back");
+    let seen = Arc::new(std::sync::Mutex::new(std::collections::HashMap::new()));
+    let count = seen.clone();
+    let handler = move |message: Message, _: Context| {
+        *count.lock().expect("ours").entry(message.text().into_owned()).or_insert(0) += 1;
+        std::future::ready(())
+    };
+    let mut member = member(&server).handle(handler).start().await.expect("joins");
+    let mut notices = member.notices();
+    let of = |name: &str| seen.lock().expect("ours").get(name).copied().unwrap_or(0);
+    soon(notice(&mut notices, |it| {
+        matches!(it, Notice::Skipped { entry, reason, .. } if entry == "many" && reason.contains("too many"))
+    }))
+    .await;
+    until("all that is made up for", async || {
+        of("all") == 4 && of("once") == 1 && of("many") >= 1000
+    })
+    .await;
+    let skipped = fleet.crons().list().await.expect("answers");
+    let skipped = skipped.iter().find(|entry| entry.name == "skip").expect("it is there");
+    assert_eq!(skipped.fired_at, None, "what was missed passed without a message");
+    assert_eq!((of("all"), of("once"), of("skip")), (4, 1, 0));
+    stop([member]).await;
 }
 
 /// While the message of an earlier time is not over, times are skipped, and told.
