@@ -13,8 +13,8 @@ use super::local::{Change, Local, Said};
 use super::rule::{AlertRule, Condition};
 use super::sinks::Sink;
 
-/// A subscriber of the hub fails for this long after its last error.
-const ERRORS_LAST: Duration = Duration::from_secs(60);
+/// Trouble in the hub lasts for this long after the last of it.
+const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
 /// One rule that this process judges for itself.
 struct Own {
@@ -34,6 +34,9 @@ pub(super) struct Here {
     /// The errors of the hub's subscribers, and when one of them last failed.
     errors: HashMap<String, u64>,
     failed: Option<Instant>,
+    /// How many subscribers were stopped, and when the last of them was.
+    stopped: u64,
+    stopped_at: Option<Instant>,
 }
 
 impl Here {
@@ -45,7 +48,14 @@ impl Here {
             end: None,
             said: Arc::new(Mutex::new(vec![Said::default(); sinks])),
         });
-        Here { rules: own.collect(), hub, errors: HashMap::new(), failed: None }
+        Here {
+            rules: own.collect(),
+            hub,
+            errors: HashMap::new(),
+            failed: None,
+            stopped: 0,
+            stopped_at: None,
+        }
     }
 
     /// Is nothing being told?
@@ -67,9 +77,14 @@ impl Here {
                 self.failed = Some(now);
             }
         }
-        let is_failing = self.failed.is_some_and(|at| now.duration_since(at) < ERRORS_LAST);
-        let latest = subscribers.iter().max_by_key(|one| one.lag);
         let stopped = stats.as_ref().map_or(0, |stats| stats.failed);
+        if stopped > self.stopped {
+            (self.stopped, self.stopped_at) = (stopped, Some(now));
+        }
+        let lasts =
+            |last: Option<Instant>| last.is_some_and(|at| now.duration_since(at) < TROUBLE_LASTS);
+        let (is_failing, is_stopping) = (lasts(self.failed), lasts(self.stopped_at));
+        let latest = subscribers.iter().max_by_key(|one| one.lag);
         for own in &mut self.rules {
             let (holds, text, calm) = match own.rule.condition {
                 Condition::RedisDown => {
@@ -82,9 +97,11 @@ impl Here {
                 Condition::HubErrors => {
                     (is_failing, "a subscriber of the hub fails".to_owned(), "no subscriber fails")
                 }
-                Condition::SubscriberFailed => {
-                    (stopped > 0, format!("{stopped} subscribers were stopped"), "")
-                }
+                Condition::SubscriberFailed => (
+                    is_stopping,
+                    format!("{stopped} subscribers of the hub were stopped, see the log"),
+                    "no other subscriber of the hub was stopped",
+                ),
                 _ => continue,
             };
             own.judge(fleet, holds, &text, calm, now);

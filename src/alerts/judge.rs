@@ -34,8 +34,6 @@ impl Verdict {
 /// What is known about the fleet now.
 pub(super) struct Facts<'a> {
     pub(super) numbers: &'a FleetNumbers,
-    /// Nobody leads, and somebody could. `None` if it is not known.
-    pub(super) is_leaderless: Option<bool>,
     /// What is new in the common log.
     pub(super) news: &'a [LogEntry],
 }
@@ -125,7 +123,7 @@ pub(super) fn judge(rule: &AlertRule, facts: &Facts<'_>, memory: &Memory, now: I
         None => Verdict::Calm(String::new()),
     };
     match rule.condition {
-        Condition::NoGenerator => match facts.is_leaderless {
+        Condition::NoGenerator => match facts.numbers.is_leaderless {
             None => Verdict::Unknown,
             Some(is_leaderless) => Verdict::when(
                 is_leaderless,
@@ -194,7 +192,7 @@ mod tests {
             totals: vec![("done", done), ("failed", failed)],
             members: vec![],
             orphans: 0,
-            has_generator: true,
+            is_leaderless: None,
             term: 1,
             balance: 0,
         }
@@ -205,7 +203,7 @@ mod tests {
     }
 
     fn facts(numbers: &FleetNumbers) -> Facts<'_> {
-        Facts { numbers, is_leaderless: None, news: &[] }
+        Facts { numbers, news: &[] }
     }
 
     #[test]
@@ -256,7 +254,7 @@ mod tests {
             fields: [].into(),
         };
         let (news, rule) = ([entry], rule("flapping > 1 over 1m"));
-        let facts = Facts { numbers: &numbers, is_leaderless: None, news: &news };
+        let facts = Facts { numbers: &numbers, news: &news };
         let mut memory = Memory::default();
         for _ in 0..5 {
             assert!(

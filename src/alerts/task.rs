@@ -21,7 +21,6 @@ use crate::id::MemberId;
 use crate::json_time::since_1970_ms;
 use crate::member::MemberParts;
 use crate::membership::Session;
-use crate::outcome::{MemberStatus, Status};
 use crate::store::{Call, StoreError};
 
 /// How often the rules are judged.
@@ -151,11 +150,7 @@ impl FleetJudge {
         let news = log.page().await.map_err(odd)?;
         let next = news.last().map_or_else(|| self.cursor.clone(), |entry| entry.id.clone());
         let numbers = self.fleet.numbers().await.map_err(odd)?;
-        let is_leaderless = match numbers.has_generator {
-            true => Some(false),
-            false => self.is_leaderless().await,
-        };
-        let facts = Facts { numbers: &numbers, is_leaderless, news: &news };
+        let facts = Facts { numbers: &numbers, news: &news };
         let now = Instant::now();
         self.memory.count(now, &numbers);
         let mut call = self.step(session, &next);
@@ -238,15 +233,6 @@ impl FleetJudge {
                 return Ok(());
             }
         }
-    }
-
-    /// Does nobody lead, although somebody could?
-    async fn is_leaderless(&self) -> Option<bool> {
-        let could = |status: Status| {
-            let able = |member: &MemberStatus| member.can_lead && !member.is_drained;
-            status.generator.is_none() && status.members.iter().any(able)
-        };
-        self.fleet.status().await.ok().map(could)
     }
 
     /// Tells what this member has claimed, and then notes it.

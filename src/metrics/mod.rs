@@ -290,9 +290,9 @@ fn numbers_of_fleet(text: &mut Text, fleet: &FleetNumbers) {
         one(fleet.orphans as f64),
     );
     text.gauge(
-        "artel_fleet_has_generator",
-        "1 if a member generates.",
-        one(f64::from(u8::from(fleet.has_generator))),
+        "artel_fleet_leaderless",
+        "1 if nobody leads although a member could. Where no member can lead it is 0.",
+        fleet.is_leaderless.map(|it| (vec![], f64::from(u8::from(it)))),
     );
     text.gauge("artel_fleet_term", "The highest term that was granted.", one(fleet.term as f64));
     text.gauge(

@@ -8,7 +8,7 @@ use crate::fleet::Fleet;
 use crate::json_time::at_ms;
 use crate::lane::Lane;
 
-use super::status::{LaneLengths, MessageCounts};
+use super::status::{LaneLengths, MemberStatus, MessageCounts};
 
 /// One lane.
 #[derive(Clone, Debug)]
@@ -33,7 +33,8 @@ pub(crate) struct FleetNumbers {
     /// How many members have each role. Those that can lead and do not handle count as workers.
     pub(crate) members: Vec<(&'static str, usize)>,
     pub(crate) orphans: u64,
-    pub(crate) has_generator: bool,
+    /// Nobody leads, although somebody could. `None` if it is not known.
+    pub(crate) is_leaderless: Option<bool>,
     pub(crate) term: u64,
     pub(crate) balance: i64,
 }
@@ -94,7 +95,14 @@ impl Fleet {
 
     pub(crate) async fn numbers(&self) -> Result<FleetNumbers, Error> {
         let books = read_books(&self.store).await?;
-        Ok(numbers(&books))
+        let mut numbers = numbers(&books);
+        // Only now it matters who could lead. The cards of the members say it.
+        if numbers.is_leaderless.is_none() {
+            let able = |member: &MemberStatus| member.can_lead && !member.is_drained;
+            let cards = books.members(&self.store).await.ok();
+            numbers.is_leaderless = cards.map(|(members, _)| members.iter().any(able));
+        }
+        Ok(numbers)
     }
 }
 
@@ -143,7 +151,7 @@ fn numbers(books: &Books) -> FleetNumbers {
         ],
         members: members.to_vec(),
         orphans: books.orphans,
-        has_generator,
+        is_leaderless: has_generator.then_some(false),
         term: books.term,
         balance: counts.balance,
     }

@@ -57,7 +57,10 @@ fn names(page: &str) -> BTreeSet<String> {
 on_each_server! {
     /// One member tells the numbers of the fleet, all tell their own, and Prometheus understands them.
     fn every_member_tells_its_numbers_and_one_those_of_the_fleet(kind) {
-        let mut fleet = TestFleet::start(kind, 3, &["--interval", "10ms", "--lease", "1s", "--http", "0"]);
+        let dir = tempfile::tempdir().expect("a folder");
+        let archive = format!("sqlite:{}", dir.path().join("artel.db").display());
+        let options = ["--interval", "10ms", "--lease", "1s", "--http", "0", "--archive", &archive];
+        let mut fleet = TestFleet::start(kind, 3, &options);
         let ports: Vec<u16> = fleet.members.iter().map(port_of).collect();
         eventually("some messages", || fleet.done() > 50);
         let speaker = wait_for("one that speaks for the fleet", || {
@@ -81,17 +84,33 @@ on_each_server! {
         let waited = format!("artel_message_wait_seconds_count{{fleet=\"{FLEET}\",kind=\"\"}}");
         // Each ran once, and the second number was read a moment later.
         assert!(value(&worker, &waited) >= value(&worker, &handled), "{worker}");
-        // The files that are shipped name nothing else. What a hub has is there only with one.
+        assert_eq!(value(&page, "artel_fleet_leaderless{"), Some(0.0), "{page}");
+        // The files that are shipped name nothing else.
         let mut exported = names(&page);
         exported.extend(names(&worker));
         let name = Regex::new(r"\bartel_[a-z_]+").expect("a pattern");
         for file in ["prometheus/artel.rules.yml", "grafana/artel.json"] {
             let text = std::fs::read_to_string(ops(file)).expect("a text");
             for found in name.find_iter(&text).map(|found| found.as_str()) {
-                let known = exported.contains(found) || found.starts_with("artel_hub_");
-                assert!(known, "{file} names {found}, which nobody exports: {exported:?}");
+                assert!(exported.contains(found), "{file} names {found}, which nobody exports: {exported:?}");
             }
         }
+    }
+
+    /// Where no member could lead, nobody is missed.
+    fn a_fleet_without_a_generator_is_not_leaderless(kind) {
+        let server = Server::start(kind);
+        let url = server.url();
+        let args = ["work", "--redis", &url, "--fleet", FLEET, "--http", "0"];
+        let mut worker = Program::start(artel(), &args);
+        worker.says("joined the fleet");
+        let port = port_of(&worker);
+        let told = wait_for("it to tell the numbers of the fleet", || {
+            value(&metrics(port), "artel_fleet_leaderless{")
+        });
+        assert_eq!(told, 0.0);
+        worker.terminate();
+        assert_eq!(worker.exit_code(), Some(0), "{}", worker.stderr());
     }
 
     /// Whatever Redis does, the numbers are served.
