@@ -49,7 +49,7 @@ impl Problem {
         self
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let document = match &self.hint {
             Some(hint) => json!({ "v": 1, "error": self.error, "hint": hint }),
             None => json!({ "v": 1, "error": self.error }),

@@ -170,9 +170,40 @@ const scenarios = {
     const [large] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download" }).click()]);
     check(readFileSync(await large.path()).length === (1 << 20), "all of it");
     await page.keyboard.press("Escape");
-    const [exported] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export" }).click()]);
+    // What is exported is what was counted, or selected.
+    const exporting = async (button, words) => {
+      await page.getByRole("button", { name: button, exact: true }).click();
+      check((await text(page, "dialog")).includes(words), "the count comes first");
+      const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export", exact: true }).click()]);
+      await until("the dialog to close", async () => (await page.locator("dialog").count()) === 0);
+      return file;
+    };
+    const few = [1, 3];
+    for (const at of few) await rows.nth(at).locator("input").click();
+    const two = await exporting("Export 2", "the 2 failed messages that you have selected");
+    const named = await rows.evaluateAll((rows, few) => few.map((at) => rows[at].querySelector("input").getAttribute("aria-label").replace("select ", "")), few);
+    const got = readFileSync(await two.path(), "utf8").trim().split("\n").map((line) => JSON.parse(line).id);
+    check(JSON.stringify(got.sort()) === JSON.stringify(named.sort()), `the selected ones: ${got} ${named}`);
+    for (const at of few) await rows.nth(at).locator("input").click();
+    const exported = await exporting("Export all", `${all - 2} failed messages`);
     check(readFileSync(await exported.path(), "utf8").trim().split("\n").length === all - 2, "exported, and still there");
     check((await stored()) === all - 2, "nothing was removed");
+
+    // One that is looked at is put back only after a question.
+    await page.locator("tr", { hasText: "again" }).first().click();
+    await page.getByRole("button", { name: "Put back", exact: true }).click();
+    await until("the question", async () => (await text(page, "dialog")).includes("Put this failed message back to work?"));
+    await page.getByRole("button", { name: "Cancel", exact: true }).click();
+    await until("the dialog to close", async () => (await page.locator("dialog").count()) === 0);
+    check((await stored()) === all - 2, "nothing was put back");
+    const { done: before } = await act("done");
+    await page.locator("tr", { hasText: "again" }).first().click();
+    await page.getByRole("button", { name: "Put back", exact: true }).click();
+    await until("the question", async () => (await text(page, "dialog")).includes("Put this failed message back to work?"));
+    await page.getByRole("button", { name: "Put back", exact: true }).click();
+    await until("it to run again", async () => (await act("done")).done === before + 1);
+    await until("it to fail again", async () => (await stored()) === all - 2);
+    await page.getByRole("button", { name: "Load again", exact: true }).click();
 
     // What stands in a field is what is applied.
     const box = page.locator("input[type=search]");
@@ -263,13 +294,21 @@ const scenarios = {
     await page.waitForTimeout(300); // the form is sent
     check(tried.at(-1) === "unread", `another site reads nothing: ${tried}`);
     check((await act("paused")).paused.length === 0, "nothing was paused");
-    const frame = await page.evaluate((base) => new Promise((done) => {
-      const frame = document.createElement("iframe");
-      frame.src = base;
-      frame.onload = () => { try { done(frame.contentDocument === null ? "shut" : "blank"); } catch { done("shut"); } };
-      document.body.append(frame);
-    }), base);
-    check(frame === "shut" || frame === "blank", frame);
+    // In a frame, a page of that site is shown, and ours is not.
+    const framed = async (url) => {
+      await page.evaluate((url) => new Promise((done) => {
+        const frame = document.createElement("iframe");
+        frame.src = url;
+        frame.onload = done;
+        document.body.append(frame);
+      }), url);
+      return page.frames().at(-1);
+    };
+    const theirs = await framed(evil);
+    check(theirs.url() === evil, `their own page is shown: ${theirs.url()}`);
+    const ours = await framed(base);
+    check(ours.url().startsWith("chrome-error:"), `ours is refused: ${ours.url()}`);
+    check((await ours.locator("#main").count()) === 0, "nothing of it is shown");
   },
 
   // Everything by the keyboard alone.

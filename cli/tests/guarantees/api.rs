@@ -216,6 +216,7 @@ fn every_operation_is_as_described() {
 }
 
 fn reads(api: &mut Described) {
+    api.done("GET", "/openapi.json", "/openapi.json", None);
     let about = api.done("GET", "/about", "/about", None);
     assert_eq!((&about["fleets"], &about["may_change"]), (&json!([FLEET]), &true.into()));
     for path in
@@ -224,6 +225,37 @@ fn reads(api: &mut Described) {
         api.done("GET", path, path, None);
         api.refused(400, "no parameter `limt`", "GET", path, &format!("{path}?limt=1"), None);
         api.refused(404, "is not served here", "GET", path, &format!("{path}?fleet=other"), None);
+    }
+}
+
+/// Exactly the selected ones, or all up to one.
+fn export_of_some(api: &mut Described, all: &[Value]) {
+    let text = |row: &Value, field: &str| row[field].as_str().expect("a text").to_owned();
+    let exported = |api: &mut Described, query: &str| {
+        let lines = api.done("GET", "/errors/export", &format!("/errors/export?{query}"), None);
+        let lines = lines.as_str().expect("lines").lines();
+        let id = |line: &str| text(&serde_json::from_str(line).expect("a record"), "id");
+        lines.map(id).collect::<Vec<String>>()
+    };
+    // The newest comes first in a list, and last in an export.
+    let (newer, older) = (&all[1], &all[4]);
+    let positions = [newer, older, newer].map(|row| text(row, "position")).join(",");
+    assert_eq!(
+        exported(api, &format!("positions={positions}")),
+        [text(older, "id"), text(newer, "id")]
+    );
+    let until = format!("until={}", text(older, "position"));
+    assert_eq!(exported(api, &until).len(), all.len() - 4);
+    let many = vec!["1-1"; 501].join(",");
+    for (query, words) in [
+        ("positions=x", "position"),
+        ("until=x", "position"),
+        (&*format!("{until}&positions=1-1"), "either `positions` or `until`"),
+        ("positions=1-1&q=e5", "either `positions` or `q`"),
+        (&*format!("positions={many}"), "at most 500"),
+    ] {
+        let path = format!("/errors/export?{query}");
+        api.refused(400, words, "GET", "/errors/export", &path, None);
     }
 }
 
@@ -275,6 +307,7 @@ fn failed(api: &mut Described) {
     api.refused(400, "`cause`", "GET", "/errors", "/errors?cause=bad-luck", None);
     let lines = api.done("GET", "/errors/export", "/errors/export?q=e5", None);
     assert_eq!(lines.as_str().map(|lines| lines.lines().count()), Some(1), "{lines}");
+    export_of_some(api, &all);
     let found = api.done("GET", "/messages/{id}", &format!("/messages/{}", ids[0]), None);
     assert_eq!(found["state"], "failed");
 

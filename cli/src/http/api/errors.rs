@@ -52,6 +52,8 @@ pub(super) struct Filter {
 }
 
 const FILTERS: [&str; 5] = ["q", "kind", "cause", "member", "since_ms"];
+const POSITIONS: &str = "positions";
+const UNTIL: &str = "until";
 
 impl Filter {
     fn read(params: &Params) -> Result<Filter, Problem> {
@@ -169,7 +171,12 @@ pub(super) struct Change {
 /// The failed messages that a change is about.
 pub(super) enum Meant {
     Selected(Vec<String>),
-    Matching { filter: Filter, from: Cursor, until: String },
+    /// All that match, up to a position if one is given.
+    Matching {
+        filter: Filter,
+        from: Cursor,
+        until: Option<String>,
+    },
 }
 
 impl Meant {
@@ -182,21 +189,28 @@ impl Meant {
     }
 }
 
+fn too_many() -> Problem {
+    Problem::bad(format!("at most {SELECTED_MAX} can be selected")).hint("use a filter for more")
+}
+
+/// Each selected one once, the oldest first.
+fn selected(mut positions: Vec<String>) -> Result<Vec<String>, Problem> {
+    for position in &positions {
+        Cursor::after(position)?;
+    }
+    positions.sort_by(|one, other| before(other, one).cmp(&before(one, other)));
+    positions.dedup();
+    Ok(positions)
+}
+
 impl Change {
     pub(super) fn meant(&self) -> Result<Meant, Problem> {
         match (&self.filter, self.positions.items.is_empty()) {
             (None, false) => {
                 if self.positions.is_too_long() {
-                    let problem = format!("at most {SELECTED_MAX} can be selected");
-                    return Err(Problem::bad(problem).hint("use a filter for more"));
+                    return Err(too_many());
                 }
-                let mut selected = self.positions.items.clone();
-                for position in &selected {
-                    Cursor::after(position)?;
-                }
-                selected.sort_by(|one, other| before(other, one).cmp(&before(one, other)));
-                selected.dedup();
-                Ok(Meant::Selected(selected))
+                Ok(Meant::Selected(selected(self.positions.items.clone())?))
             }
             (Some(filter), true) => {
                 let Some(until) = self.until.clone() else {
@@ -206,7 +220,7 @@ impl Change {
                 Cursor::after(&until)?;
                 let from = self.after.as_deref().map(Cursor::after).transpose()?;
                 let (filter, from) = (filter.clone().checked()?, from.unwrap_or_default());
-                Ok(Meant::Matching { filter, from, until })
+                Ok(Meant::Matching { filter, from, until: Some(until) })
             }
             _ => Err(Problem::bad("either `positions` or `filter` must be given")),
         }
@@ -230,7 +244,9 @@ async fn next_piece(
         }
         Meant::Matching { filter, from, until } => {
             let mut page = store.page(from, PIECE).await?;
-            page.retain(|record| !before(until, record.position()));
+            if let Some(until) = until {
+                page.retain(|record| !before(until, record.position()));
+            }
             if page.is_empty() {
                 return Ok(None);
             }
@@ -301,11 +317,31 @@ pub(super) async fn payload(Path(position): Path<String>, ask: Ask) -> Result<Re
     record.map(|record| download(record.id.as_str(), record.payload)).ok_or_else(gone)
 }
 
+/// What an export is about.
+fn to_export(params: &Params) -> Result<Meant, Problem> {
+    let Some(positions) = params.text(POSITIONS) else {
+        let until = params.text(UNTIL).map(str::to_owned);
+        until.as_deref().map(Cursor::after).transpose()?;
+        return Ok(Meant::Matching {
+            filter: Filter::read(params)?,
+            from: Cursor::default(),
+            until,
+        });
+    };
+    if let Some(other) = FILTERS.iter().chain(&[UNTIL]).find(|name| params.text(name).is_some()) {
+        return Err(Problem::bad(format!("either `{POSITIONS}` or `{other}` may be given")));
+    }
+    let positions: Vec<String> = positions.split(',').map(str::to_owned).collect();
+    if positions.len() > SELECTED_MAX {
+        return Err(too_many());
+    }
+    Ok(Meant::Selected(selected(positions)?))
+}
+
 /// An export that is under way: its place, and its connection, are kept until its end.
 struct Export {
     store: ErrorStore,
-    filter: Filter,
-    cursor: Cursor,
+    meant: Meant,
     _place: OwnedSemaphorePermit,
     _endless: Option<Endless>,
 }
@@ -313,24 +349,25 @@ struct Export {
 impl Export {
     /// Some more lines. If Redis fails the answer ends in the middle, so that nobody takes it for whole.
     async fn next(mut self) -> Option<(Result<Piece, std::io::Error>, Export)> {
-        match self.store.page(&mut self.cursor, PIECE).await {
-            Ok(page) if page.is_empty() => None,
-            Ok(page) => {
-                let fitting = page.iter().filter(|record| self.filter.fits(record));
-                let lines = fitting.map(|record| {
+        match next_piece(&self.store, &mut self.meant).await {
+            Ok(None) => None,
+            Ok(Some(piece)) => {
+                let lines = piece.iter().map(|record| {
                     harmless_json(&serde_json::to_string(record).unwrap_or_default()) + "\n"
                 });
                 Some((Ok(lines.collect::<String>().into()), self))
             }
-            Err(error) => Some((Err(std::io::Error::other(error.to_string())), self)),
+            Err(problem) => Some((Err(std::io::Error::other(problem.text())), self)),
         }
     }
 }
 
-/// All that match, the oldest first, a JSON document per line. Nothing is removed.
+/// The selected ones, or all that match, the oldest first, a JSON document per line. Nothing is removed.
 pub(super) async fn export(ask: Ask, mut request: Request) -> Result<Response, Problem> {
-    ask.params.only(&FILTERS)?;
-    let (filter, store) = (Filter::read(&ask.params)?, ask.fleet().errors());
+    let mut known = vec![POSITIONS, UNTIL];
+    known.extend(FILTERS);
+    ask.params.only(&known)?;
+    let (meant, store) = (to_export(&ask.params)?, ask.fleet().errors());
     let Ok(place) = ask.api().exports.clone().try_acquire_owned() else {
         let full = "too many exports are under way";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, full));
@@ -341,8 +378,7 @@ pub(super) async fn export(ask: Ask, mut request: Request) -> Result<Response, P
         note(&ask.acting(), "exported failed messages").await;
     }
     let endless = request.extensions_mut().remove::<Endless>();
-    let (cursor, _place, _endless) = (Cursor::default(), place, endless);
-    let export = Export { store, filter, cursor, _place, _endless };
+    let export = Export { store, meant, _place: place, _endless: endless };
     let pieces = stream::unfold(export, Export::next);
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),

@@ -144,7 +144,8 @@ pub(super) async fn take(ask: Ask, Body(change): Body<Change>) -> Result<Respons
             store.take_where(from, move |record| wanted.contains(record.position()))
         }
         Meant::Matching { filter, from, until } => store.take_where(from, move |record| {
-            !before(&until, record.position()) && filter.fits(record)
+            let is_later = until.as_ref().is_some_and(|until| before(until, record.position()));
+            !is_later && filter.fits(record)
         }),
     };
     let page = taker.page().await?;

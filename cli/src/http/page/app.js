@@ -129,7 +129,7 @@ function draw() {
 const KEYS = [
   ["?", "these keys"], ["f", "fleet"], ["m", "members"], ["w", "messages that wait"], ["e", "errors"], ["s", "schedule"],
   ["h", "hub"], ["l", "log"], ["/", "search"], ["j k", "next, previous row"], ["x", "select a row"], ["Enter", "open a row"],
-  ["r", "put the selected errors back to work"], ["t", "the numbers behind the lines"], ["p", "pause, go on"],
+  ["r", "put the selected errors back to work"], ["n", "send a message (in Messages)"], ["t", "the numbers behind the lines"], ["p", "pause, go on"],
   ["d", "light or dark"], ["Esc", "close"],
 ];
 

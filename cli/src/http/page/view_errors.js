@@ -133,12 +133,12 @@ async function takeSome(about, number) {
   return removed;
 }
 
-// Takes: what this tab was sent is removed only when it was saved.
+// Takes: what this tab was sent is removed only after it was handed to the browser as a file.
 async function take() {
   let about = null;
   await perform(async () => { about = await meant(); return about ? null : "no failed message matches"; });
   if (!about) return;
-  const sure = await show(`Take ${about.words}?`, h("p", {}, "They are saved as a file, a thousand in each, and removed. What is not saved stays where it is."),
+  const sure = await show(`Take ${about.words}?`, h("p", {}, "This browser gets them as files, a thousand in each. Each is removed once its file was handed over; what was not handed over stays."),
     [["Cancel", "", null], ["Take", "harm", true]]);
   if (!sure) return;
   await perform(async () => {
@@ -156,26 +156,33 @@ async function take() {
 }
 
 async function exports() {
-  await perform(async () => {
-    await download("errors/export", filter(), "errors.ndjson");
+  let about = null;
+  await perform(async () => { about = await meant(); return about ? null : "no failed message matches"; });
+  if (!about) return;
+  const { positions, filter: matching, until } = about.change;
+  const params = positions ? { positions: positions.join(",") } : { ...matching, until };
+  await confirm(`Export ${about.words}?`, "This browser gets them as one file. Nothing is removed.", "Export", async () => {
+    await download("errors/export", { ...about.fleet, ...params }, "errors.ndjson");
     return "exported; nothing was removed";
   });
 }
 
 async function openRow(row) {
+  const shownIn = chosen();
   const buttons = [["Close", "", null],
     ["Copy", "", () => { navigator.clipboard?.writeText(payload(row, false)).then(() => toast("copied"), () => toast("this browser does not let a page copy", true)); }],
     ["Download", "", () => { perform(async () => { await download(within("errors/*/payload", row.position), {}, `${row.id}.txt`); }); }]];
   if (mayChange()) buttons.push(["Put back", "go", "requeue"]);
-  const chosen = await show("Failed message", [facts([
+  const wanted = await show("Failed message", [facts([
     ["id", row.id], ["kind", row.kind], ["reason", h("span", { class: "reason" }, row.reason)], ["cause", row.cause],
     ["member", row.label || row.member], ["runs", count(row.attempt)], ["added", point(row.generated_ms)], ["failed", point(row.failed_ms)],
     ["was before", row.origin], ["size", bytes(row.payload_bytes)],
   ]), h("pre", { tabindex: 0, "aria-label": "payload" }, payload(row, false)),
   row.payload_cut ? h("p", { class: "soft" }, `The first 2 KiB of ${bytes(row.payload_bytes)}.`) : null], buttons);
-  if (chosen === "requeue") {
-    perform(async () => {
-      const { changed: n } = await post("errors/requeue", { positions: [row.position] });
+  if (wanted === "requeue") {
+    const fleet = { fleet: shownIn };
+    await confirm("Put this failed message back to work?", "It is added as a new message, with the old id as its origin.", "Put back", async () => {
+      const { changed: n } = await post("errors/requeue", { positions: [row.position] }, fleet);
       load();
       return n > 0 ? "it is back at work, under a new id" : "it is no longer stored";
     });
@@ -194,7 +201,7 @@ export function render() {
   const total = state.status?.errors.stored;
   const many = selected.size > 0 ? ` ${count(selected.size)}` : filters() ? " all that match" : " all";
   return [
-    h("h1", { key: "h1" }, "Errors", h("span", { class: "more" }, h("button", { type: "button", onclick: exports }, "Export"),
+    h("h1", { key: "h1" }, "Errors", h("span", { class: "more" }, h("button", { type: "button", onclick: exports }, `Export${many}`),
       mayChange() ? [h("button", { type: "button", key: "take", onclick: take }, `Take${many}…`), h("button", { type: "button", key: "drop", onclick: drop }, `Drop${many}…`),
         h("button", { type: "button", key: "requeue", class: "go", onclick: requeue }, `Put back${many}…`)] : null)),
     h("section", { class: "wide", key: "list", "aria-labelledby": "t" },
