@@ -105,12 +105,16 @@ impl Archive {
     /// Writes what waits, and ends.
     pub(crate) async fn end(self) {
         self.teller.abort();
-        let dropped = dropped(&self.hub);
-        if let Err(error) = self.subscription.stop(END_WITHIN).await {
-            tracing::warn!(%error, "the archive was not written to its end");
-        }
-        if dropped > 0 {
-            tracing::warn!(records = dropped, "records are missing in the archive");
+        let before = dropped(&self.hub);
+        let missing = match self.subscription.stop(END_WITHIN).await {
+            Ok(stopped) => stopped.dropped + stopped.leftovers,
+            Err(error) => {
+                tracing::warn!(%error, "the archive was not written to its end");
+                before
+            }
+        };
+        if missing > 0 {
+            tracing::warn!(records = missing, "records are missing in the archive");
         }
     }
 }

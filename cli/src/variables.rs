@@ -45,12 +45,10 @@ const ADDRESS: [&str; 7] = [
     "ARTEL_DB",
     SHARED,
 ];
-/// Variables with credentials, or with the name of a file that may hold some.
-const SECRETS: [&str; 11] = [
-    "ARTEL_TLS_CA",
-    "ARTEL_TLS_CERT",
-    "ARTEL_TLS_KEY",
-    "ARTEL_CONFIG",
+/// Variables with the name of a file that says how Redis is reached.
+const FILES: [&str; 4] = ["ARTEL_TLS_CA", "ARTEL_TLS_CERT", "ARTEL_TLS_KEY", "ARTEL_CONFIG"];
+/// Variables with credentials that only this process needs, or with the name of a file that holds some.
+const SECRETS: [&str; 7] = [
     "ARTEL_HTTP_TOKEN_FILE",
     "ARTEL_HTTP_READ_TOKEN_FILE",
     "ARTEL_ALERT_TO",
@@ -117,11 +115,19 @@ fn is_of_kubernetes(name: &str) -> bool {
 pub(crate) fn withhold(command: &mut Command) {
     let address = ADDRESS_GIVEN.load(Ordering::Relaxed)
         || ADDRESS.iter().any(|name| std::env::var_os(name).is_some());
-    for name in ADDRESS.iter().chain(&SECRETS) {
+    for name in ADDRESS.iter().chain(&FILES) {
         command.env_remove(name);
     }
+    withhold_secrets(command);
     if address {
         command.env(EMBEDDED, "never");
+    }
+}
+
+/// Removes only our own credentials: this command may use the same Redis.
+pub(crate) fn withhold_secrets(command: &mut Command) {
+    for name in &SECRETS {
+        command.env_remove(name);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::exit::{FAILURE, Failure, NOT_FOUND, OK, TIMED_OUT, USAGE};
 use crate::harmless::harmless;
 use crate::settings::Place;
 use crate::signals::Signals;
-use crate::variables::{HTTP_READ_TOKEN, HTTP_TOKEN};
+use crate::variables::withhold_secrets;
 use crate::{printer, table, times};
 
 /// The exit codes of a shell: the command does not exist, or cannot be run.
@@ -212,7 +212,7 @@ impl Job {
         command.args(words).kill_on_drop(true);
         command.env("ARTEL_LOCK_TOKEN", guard.token().to_string());
         command.env("ARTEL_LOCK_NAME", &args.name);
-        command.env_remove(HTTP_TOKEN).env_remove(HTTP_READ_TOKEN);
+        withhold_secrets(command.as_std_mut());
         let foreground = in_foreground();
         if !foreground {
             command.process_group(0);

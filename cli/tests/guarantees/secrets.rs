@@ -83,6 +83,7 @@ fn every_secret_goes_in_and_none_comes_out() {
         &["history", "--archive", &place, "--json"],
         &["run", "--alert-to", &format!("webhook:nowhere-{HOOK}")],
         &["run", "--otlp", &format!("nowhere:{OTLP}")],
+        &["lock", "run", "env", "--", "sh", "-c", "env | grep -v ARTEL_REDIS"],
         &["status", "--redis", &format!("redis://:{PASSWORD}-wrong@127.0.0.1:{}", server.port())],
         &["status", "--redis", &format!("rediss://:{PASSWORD}@127.0.0.1:{away}")],
     ] {

@@ -164,25 +164,30 @@ fn sparkline(rates: &Rates, width: u16) -> Sparkline<'static> {
 fn draw_books(frame: &mut Frame<'_>, area: Rect, view: &View, look: Look) {
     let (counts, sample) = (&view.sample.counts, &view.sample);
     let balance = format!("balance {}", counts.balance);
-    let balance = match counts.balance {
-        0 => Span::raw(balance),
-        _ => Span::styled(balance, look.trouble()),
+    // What a narrow screen has no room for stands last.
+    let (trouble, balance) = match counts.balance {
+        0 => (Span::raw(""), Span::raw(balance)),
+        _ => (Span::styled(balance, look.trouble()), Span::raw("")),
     };
     let sent = if counts.sent > 0 { format!("sent {}", counts.sent) } else { String::new() };
     let later = match counts.scheduled {
         0 => String::new(),
         later => format!("scheduled {later}"),
     };
-    let books = parts(vec![
-        balance,
-        Span::raw(format!("generated {}", counts.generated)),
-        Span::raw(sent),
+    let mut books = vec![
+        trouble,
         Span::raw(format!("waiting {}", counts.waiting)),
-        Span::raw(later),
         Span::raw(format!("claimed {}", counts.claimed)),
+        Span::raw(later),
         Span::raw(format!("done {}", counts.done)),
         Span::raw(format!("failed {}", counts.failed)),
-    ]);
+        Span::raw(format!("generated {}", counts.generated)),
+        Span::raw(sent),
+        balance,
+    ];
+    while books.len() > 1 && parts(books.clone()).width() > usize::from(area.width) {
+        books.pop();
+    }
     let mut lanes = vec![Span::styled("lanes", look.title())];
     for (name, count) in &sample.lanes {
         let paused = sample.paused.iter().any(|paused| paused == name || paused == "all");
@@ -192,7 +197,7 @@ fn draw_books(frame: &mut Frame<'_>, area: Rect, view: &View, look: Look) {
     if let Some(oldest) = sample.oldest.filter(|_| counts.waiting > 0) {
         lanes.push(Span::raw(format!("oldest {}", times::span(oldest))));
     }
-    frame.render_widget(Paragraph::new(vec![books, parts(lanes)]), area);
+    frame.render_widget(Paragraph::new(vec![parts(books), parts(lanes)]), area);
 }
 
 /// The frame of a list: a line with its title above it.
