@@ -172,7 +172,7 @@ impl Calendar {
             return Err(format!(
                 "five fields are needed (minute, hour, day of month, month, day of week), or \
                  @hourly, @daily, @weekly, @monthly, or an interval such as \"every 90s\", but \
-                 there are {} fields",
+                 this has {}",
                 texts.len()
             ));
         };

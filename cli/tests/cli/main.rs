@@ -22,4 +22,5 @@ mod wrong_input; // addresses, names, values, servers that are unfit
 mod wrong_sending; // what cannot be sent
 mod wrong_server; // no server, or one that cannot be started
 mod wrong_settings; // files and variables
+mod wrong_times; // times, entries and delays
 mod wrong_tls; // certificates that are not to be trusted

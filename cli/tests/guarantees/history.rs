@@ -37,6 +37,9 @@ on_each_server! {
             let (old, process) = fleet.leader();
             let done = fleet.done();
             eventually("messages of this term", || fleet.done() > done + 5);
+            // Whoever adds messages is heard of by that.
+            let (alive, generated) = (fleet.now_ms(), fleet.count("generated"));
+            eventually("more of them", || fleet.count("generated") > generated);
             let before = fleet.now_ms();
             fleet.members[process].kill();
             let after = fleet.now_ms();
@@ -56,6 +59,7 @@ on_each_server! {
                 settled(&mut fleet).into_iter().find(|(_, of)| *of == term).map(|(at, _)| at)
             });
             assert!(first >= at, "settled before its generator was elected: {elected}");
+            assert!(at - gap >= alive, "it was heard of later, with its last messages: {elected}");
             println!("{kind:?}: nobody led for {gap} ms, next outcome {} ms later", first - at);
             fleet.add();
         }

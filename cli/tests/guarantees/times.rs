@@ -81,47 +81,60 @@ on_each_server! {
         fleet.audit();
     }
 
-    /// A handler that fails three times and then works, while every worker is killed once: one outcome, and everything was
-    /// counted right.
+    /// A handler that fails three times and then works, while every worker is killed once with a message in its hands: one
+    /// outcome each, attempts and retries counted right, and no retry before its time.
     fn a_shaky_handler_comes_to_its_end_while_workers_are_killed(kind) {
         let dir = tempfile::tempdir().expect("a folder");
-        let text = "#!/bin/sh\nsleep 0.2\necho \"$ARTEL_ATTEMPT $ARTEL_RETRY $(date +%s%3N)\" >> \"$(dirname \"$0\")/$ARTEL_MESSAGE_ID\"\n\
-                    [ \"$ARTEL_RETRY\" -ge 3 ] || exit 1\n";
+        // The last run of each message waits, so that work is left for every worker that is to be killed.
+        let text = "#!/bin/sh\ndir=$(dirname \"$0\")\n\
+                    echo \"$ARTEL_ATTEMPT $ARTEL_RETRY $(date +%s%3N)\" >> \"$dir/$ARTEL_MESSAGE_ID\"\n\
+                    sleep 0.2\n[ \"$ARTEL_RETRY\" -ge 3 ] || exit 1\n\
+                    until [ -e \"$dir/open\" ] || [ ! -e \"$0\" ]; do sleep 0.05; done\n";
         let path = handler(&dir, text).display().to_string();
-        let options = ["--handler", &path, "--retries", "3", "--backoff", "500ms", "--lease", "1s"];
+        let options =
+            ["--handler", &path, "--retries", "3", "--backoff", "500ms..1h", "--lease", "1s", "--concurrency", "1"];
+        // Nobody generates: all of them are workers.
         let mut fleet = TestFleet::start(kind, 3, &options);
+        let workers: Vec<u32> = fleet.members.iter().map(Program::id).collect();
         let sent = told(&fleet, &["send", "a", "b", "c", "d", "e", "f"]);
         let ids: Vec<&str> = sent.lines().collect();
-        let first: Vec<u32> = fleet.members.iter().map(Program::id).collect();
-        for pid in first {
-            let retried = fleet.count("retried");
-            eventually("another retry", || fleet.count("retried") > retried || fleet.done() == 6);
+        for (killed, pid) in workers.into_iter().enumerate() {
+            eventually("a retry between two kills", || fleet.count("retried") > killed as i64 * 3);
             // In the middle of a run: it holds a message now.
-            eventually("it to hold a message", || fleet.holds(pid) || fleet.done() == 6);
-            let process = fleet.members.iter().position(|member| member.id() == pid);
+            eventually("it to hold a message", || fleet.holds(pid));
+            let (process, returned) = (fleet.members.iter().position(|member| member.id() == pid), fleet.count("returned"));
             fleet.members[process.expect("ours")].kill();
+            eventually("what it held to be put back", || fleet.count("returned") > returned);
             fleet.add();
         }
+        std::fs::write(dir.path().join("open"), "").expect("written");
         fleet.settled(6);
         let look = fleet.look();
-        assert!(look.count("returned") > 0, "a worker died while it held a message");
         assert_eq!((look.count("done"), look.count("failed"), look.count("retried")), (6, 0, 18));
+        let (mut attempts, mut late) = (0, Vec::new());
         for id in ids {
             let settled = look.ledger.iter().find(|settled| settled.id == id).expect("settled");
+            attempts += i64::from(settled.attempt);
             let runs = std::fs::read_to_string(dir.path().join(id)).expect("it ran");
-            let runs: Vec<Vec<u64>> = runs
+            let runs: Vec<[u64; 3]> = runs
                 .lines()
-                .map(|line| line.split(' ').map(|n| n.parse().expect("a number")).collect())
+                .map(|line| line.split(' ').map(|n| n.parse().expect("a number")).collect::<Vec<u64>>())
+                .map(|run| run.try_into().expect("three numbers"))
                 .collect();
             let last = runs.last().expect("a run");
-            // Each dead worker is one more attempt, and no retry.
             assert_eq!((last[1], last[0]), (3, u64::from(settled.attempt)), "{runs:?}");
+            assert!(runs.windows(2).all(|pair| pair[0][0] < pair[1][0]), "each attempt once: {runs:?}");
+            // From the start of the run that failed, which took 0.2 s, to that of the next: half a second, doubled each time.
             for pair in runs.windows(2).filter(|pair| pair[1][1] > pair[0][1]) {
-                let later = pair[1][2] - pair[0][2];
-                assert!(later >= 500, "a retry after half a second: {runs:?}");
-                println!("{kind:?}: the next run ended {later} ms later");
+                let delay = 200 + (500 << pair[0][1]);
+                let after = pair[1][2] - pair[0][2];
+                assert!(after >= delay, "retry {} after {after} ms: {runs:?}", pair[1][1]);
+                late.push(after - delay);
             }
         }
+        // Each message ran four times, and once more for each worker that died over it.
+        assert_eq!(attempts, 6 * 4 + look.count("returned"));
+        println!("{kind:?}: retries began up to {:?} ms after the earliest time", late.iter().max());
         fleet.audit();
     }
 

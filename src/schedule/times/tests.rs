@@ -380,7 +380,7 @@ fn a_refusal_says_what_is_wrong_and_what_is_right() {
     ] {
         assert_eq!(refusal(spec, zone), expected);
     }
-    assert!(refusal("0 0 * * * *", "").ends_with("but there are 6 fields"));
+    assert!(refusal("0 0 * * * *", "").ends_with("but this has 6"));
     assert!(refusal("0 0 * *\t*", "").contains("control character"));
 }
 
