@@ -1,6 +1,6 @@
 //! Alerts: one member judges, and each sink is told once, whichever member dies and whichever reply is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -430,6 +430,9 @@ fn a_claim_says_when_it_happened() {
     });
 }
 
+/// How many steps it may take until everything is told.
+const END_MAX: u64 = 1000;
+
 /// Members that judge, tell, die and lose replies, at random. Whatever happens: a sink is told each episode before the next
 /// one, never twice without a mark, and in the end nothing is left out.
 fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Result<(), String> {
@@ -444,8 +447,13 @@ fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Resul
         let mine = open.iter().filter(|(who, _)| who == me);
         mine.map(|(_, claim)| format!("{}:{}", claim.sink, claim.rule)).collect()
     };
-    for step in 0..steps + 40 {
+    // At the end everything arrives, until there is nothing to tell: each member has asked since the last news.
+    let mut quiet = BTreeSet::new();
+    for step in 0..steps + END_MAX {
         let is_end = step >= steps;
+        if is_end && open.is_empty() && living.iter().all(|id| quiet.contains(id)) {
+            break;
+        }
         if living.len() < 2 {
             named += 1;
             let id = format!("m{named}");
@@ -471,6 +479,7 @@ fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Resul
                 else {
                     continue;
                 };
+                quiet.clear();
                 let (who, claim) = open.remove(at);
                 let arrived = is_end || random.random_bool(0.8);
                 let call = lab.told_call(&who, &claim, if arrived { "1" } else { "0" });
@@ -517,7 +526,12 @@ fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Resul
                 if !is_end && random.random_bool(0.1) {
                     continue;
                 }
-                for claim in claims(&answer) {
+                let claims = claims(&answer);
+                match is_end && claims.is_empty() {
+                    true => drop(quiet.insert(me.clone())),
+                    false => quiet.clear(),
+                }
+                for claim in claims {
                     let same = |(_, other): &(String, Claim)| {
                         (&other.sink, &other.rule) == (&claim.sink, &claim.rule)
                     };
@@ -528,6 +542,9 @@ fn nobody_is_told_twice_at_random(lab: &mut Lab, seed: u64, steps: u64) -> Resul
                 }
             }
         }
+    }
+    if !open.is_empty() || !living.iter().all(|id| quiet.contains(id)) {
+        return Err(format!("there is something to tell after {END_MAX} steps: {open:?}"));
     }
     for (sink, told) in &told {
         for event in &happened {
