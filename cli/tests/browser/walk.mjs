@@ -305,9 +305,9 @@ const scenarios = {
       return page.frames().at(-1);
     };
     const theirs = await framed(evil);
-    check(theirs.url() === evil, `their own page is shown: ${theirs.url()}`);
+    await until("their own page to be shown", () => theirs.url() === evil);
     const ours = await framed(base);
-    check(ours.url().startsWith("chrome-error:"), `ours is refused: ${ours.url()}`);
+    await until("ours to be refused", () => ours.url().startsWith("chrome-error:"));
     check((await ours.locator("#main").count()) === 0, "nothing of it is shown");
   },
 
