@@ -408,7 +408,7 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
         ],
         faults: "reset",
         seed: 1,
-        time: "8s",
+        time: "24s",
         broken: &["each-attempt-once", "settled-once", "answers-true"],
     },
     Mutant {
