@@ -32,6 +32,8 @@ mod scripts;
 #[cfg(feature = "tests")]
 mod server;
 #[cfg(feature = "tests")]
+mod topology;
+#[cfg(feature = "tests")]
 mod wait;
 
 #[cfg(feature = "tests")]
@@ -42,5 +44,6 @@ pub use {
     process::{Program, clean_command, python},
     scripts::{script_hash, scripts},
     server::{Kind, Server, each_server, free_port, soak},
+    topology::{Cluster, MASTER, Sentinels},
     wait::{DEADLINE, eventually, wait_for},
 };
