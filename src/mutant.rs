@@ -29,10 +29,16 @@ pub(crate) enum Rule {
     FireByRedisTime,
     /// Outcomes of messages with duties are named.
     DutiesAreNamed,
+    /// A subscription that ends unasked ends the connection.
+    UnaskedUnsubscribe,
+    /// A connection is used only after it was found to lead to the primary that owns the slot.
+    ProbeBeforeUse,
+    /// An answer is believed only while its connection lives.
+    AnswersOfTheLiving,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 11] = [
     Rule::TrustFromSending,
     Rule::SubscribeThenRead,
     Rule::ReadAfterReconnect,
@@ -41,6 +47,9 @@ const RULES: [Rule; 8] = [
     Rule::OthersPromote,
     Rule::FireByRedisTime,
     Rule::DutiesAreNamed,
+    Rule::UnaskedUnsubscribe,
+    Rule::ProbeBeforeUse,
+    Rule::AnswersOfTheLiving,
 ];
 
 /// Is this rule disabled?

@@ -237,6 +237,14 @@ pub enum Notice {
         /// How many replicas must have them.
         wanted: u32,
     },
+    /// The slot of the fleet has been on its way to another node of a cluster for some seconds. Everything stands still until
+    /// it is there; nothing is lost. If nobody is moving it, `redis-cli --cluster fix` ends that.
+    SlotMoving {
+        /// The slot.
+        slot: u16,
+        /// For how long calls have been put off.
+        after: Duration,
+    },
     /// This process gave back messages that it had not started. This is not an attempt.
     GaveBack {
         /// How many messages.
@@ -255,7 +263,7 @@ pub enum Notice {
 }
 
 /// The names of all notices: a count that begins at zero can be seen to grow.
-pub(crate) const NAMES: [&str; 31] = [
+pub(crate) const NAMES: [&str; 32] = [
     "joined",
     "became_generator",
     "lease_lost",
@@ -284,6 +292,7 @@ pub(crate) const NAMES: [&str; 31] = [
     "unread",
     "exhausted",
     "unreplicated",
+    "slot_moving",
     "gave_back",
     "generate_failed",
     "missed",
@@ -321,6 +330,7 @@ impl Notice {
             Notice::Unread { .. } => "unread",
             Notice::Exhausted { .. } => "exhausted",
             Notice::Unreplicated { .. } => "unreplicated",
+            Notice::SlotMoving { .. } => "slot_moving",
             Notice::GaveBack { .. } => "gave_back",
             Notice::GenerateFailed { .. } => "generate_failed",
             Notice::Missed { .. } => "missed",

@@ -87,6 +87,10 @@ impl From<artel::Error> for Failure {
                     }
                 })
             }
+            Error::SlotMoving { .. } => Failure::new(UNHEALTHY, text).hint(
+                "nothing is lost: it goes on when the slot is there. If nobody is moving it, \
+                 `redis-cli --cluster fix HOST:PORT` ends what was left half done",
+            ),
             Error::BeingRemoved { ref fleet } => Failure::new(FAILURE, text).hint(format!(
                 "wait until it is removed; if the removal was interrupted, `artel fleet remove {fleet}` finishes it"
             )),
@@ -153,6 +157,7 @@ fn address_hint(why: &BadAddress) -> &'static str {
         BadAddress::NotTls => "write rediss:// instead of redis://",
         BadAddress::Insecure => "pass the certificate to trust with `--tls-ca <FILE>`",
         BadAddress::Hash => "write `%23` for #",
+        BadAddress::NoMaster => "try `--redis redis-sentinel://HOST:26379?master=mymaster`",
         _ => "try `--redis redis://127.0.0.1:6379`",
     }
 }
@@ -189,6 +194,14 @@ fn unreachable_hint(why: Unreached) -> &'static str {
         }
         Unreached::NoTls => "write redis:// instead of rediss://, or give the port that speaks TLS",
         Unreached::OnlyTls => "write rediss:// instead of redis://",
+        Unreached::Replica => {
+            "give the address of the primary, or of the sentinels: redis-sentinel://HOST:26379?master=NAME"
+        }
+        Unreached::UnknownMaster => "`redis-cli -p 26379 sentinel masters` lists the names",
+        Unreached::NoSentinel => "are they running? Sentinels usually have port 26379",
+        Unreached::Circle => {
+            "a node of this cluster is wrong about who owns the slot: `redis-cli --cluster check HOST:PORT`"
+        }
         Unreached::NotRedis => "is the port right? Redis usually has 6379",
         Unreached::PerhapsTls => {
             "is it a TLS port? `rediss://` is for TLS, `redis://` for plain connections"

@@ -446,6 +446,7 @@ pub(crate) fn passed_on(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
         "data-dir",
         "server",
     ];
+    let is_address = |long: &str| ADDRESS.contains(&long) || long.starts_with("sentinel-");
     let (matches, added) = resolve(words)?;
     let command = command();
     let (up, matches) = leaf(&command, &matches);
@@ -453,12 +454,12 @@ pub(crate) fn passed_on(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
     for arg in up.get_arguments() {
         let long = arg.get_long().unwrap_or_default();
         let given = matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-        if given && ADDRESS.contains(&long) && by_hand(long) {
+        if given && is_address(long) && by_hand(long) {
             let error = format!("--{long} is not for `up`, which has a private server of its own");
             return Err(Failure::new(USAGE, error).hint("`artel run` takes it"));
         }
     }
-    Ok(flags(up, matches, |long| !ADDRESS.contains(&long) && !OWN.contains(&long)))
+    Ok(flags(up, matches, |long| !is_address(long) && !OWN.contains(&long)))
 }
 
 /// The settings of a member that were given to this command, as flags.

@@ -60,6 +60,10 @@ pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>)
     if let (Some(certificate), Some(key)) = (&global.tls_cert, &global.tls_key) {
         redis = redis.with_identity(read(certificate)?, read(key)?);
     }
+    if let Some(path) = &global.sentinel_password_file {
+        let password = String::from_utf8(read(path)?).unwrap_or_default();
+        redis = redis.with_sentinel_login(global.sentinel_user.clone(), password.trim_end());
+    }
     Ok((Place { redis, fleet: global.fleet().to_owned() }, hold))
 }
 

@@ -46,7 +46,14 @@ const ADDRESS: [&str; 7] = [
     SHARED,
 ];
 /// Variables with the name of a file that says how Redis is reached.
-const FILES: [&str; 4] = ["ARTEL_TLS_CA", "ARTEL_TLS_CERT", "ARTEL_TLS_KEY", "ARTEL_CONFIG"];
+const FILES: [&str; 6] = [
+    "ARTEL_TLS_CA",
+    "ARTEL_TLS_CERT",
+    "ARTEL_TLS_KEY",
+    "ARTEL_CONFIG",
+    "ARTEL_SENTINEL_USER",
+    "ARTEL_SENTINEL_PASSWORD_FILE",
+];
 /// Variables with credentials that only this process needs, or with the name of a file that holds some.
 const SECRETS: [&str; 7] = [
     "ARTEL_HTTP_TOKEN_FILE",

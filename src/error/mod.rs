@@ -59,6 +59,14 @@ pub enum Error {
         ours: u32,
     },
 
+    /// The slot of the fleet is on its way to another node of the cluster. Nothing can be done until it is there, and nothing
+    /// is lost.
+    #[error("slot {slot}, which holds this fleet, is being moved to another node of the cluster")]
+    SlotMoving {
+        /// The slot.
+        slot: u16,
+    },
+
     /// The fleet is being removed with everything in it, so nothing was done.
     #[error("fleet {fleet:?} is being removed")]
     BeingRemoved {

@@ -24,6 +24,10 @@ pub enum BadAddress {
     QuestionMark,
     /// Certificates are given, but it is not an address for TLS.
     NotTls,
+    /// It is an address of sentinels, and does not say which primary is meant.
+    NoMaster,
+    /// A login for sentinels is given, but it is not an address of sentinels.
+    NoSentinels,
     /// Its certificates cannot be used; the text says why.
     Certificates(String),
 }
@@ -38,6 +42,8 @@ impl fmt::Display for BadAddress {
                 "must not contain ?; a database is written /1, in a password ? is %3F"
             }
             BadAddress::NotTls => "has certificates, so it must begin with rediss://",
+            BadAddress::NoMaster => "must end with ?master=NAME, the name that the sentinels know",
+            BadAddress::NoSentinels => "has a login for sentinels, but names no sentinels",
             BadAddress::Certificates(problem) => return write!(f, "cannot be used: {problem}"),
         })
     }
@@ -176,6 +182,14 @@ pub enum Unreached {
     NotRedis,
     /// TLS may be the reason.
     PerhapsTls,
+    /// What answers is a replica, and it is not followed from there to its primary.
+    Replica,
+    /// The sentinels know no primary with this name.
+    UnknownMaster,
+    /// No sentinel answers.
+    NoSentinel,
+    /// The servers of a cluster name each other as the owner of the slot.
+    Circle,
     /// No server listens there, or the network does not let us through.
     Network,
 }
@@ -183,12 +197,16 @@ pub enum Unreached {
 impl Unreached {
     /// Finds the reason in the text of the network or the server.
     pub(crate) fn of(reason: &str) -> Unreached {
-        const WORDS: [(&[&str], Unreached); 9] = [
+        const WORDS: [(&[&str], Unreached); 13] = [
             (&["unknownissuer", "unknown issuer"], Unreached::UnknownAuthority),
             (&["notvalidforname", "not valid for name"], Unreached::OtherName),
             (&["expired"], Unreached::Expired),
             (&["certificaterequired", "certificate required"], Unreached::CertificateWanted),
             (&["fatal alert"], Unreached::CertificateRefused),
+            (&["is a replica"], Unreached::Replica),
+            (&["sentinels know no primary"], Unreached::UnknownMaster),
+            (&["sentinels answers"], Unreached::NoSentinel),
+            (&["each other in a circle"], Unreached::Circle),
             (&["does not speak tls"], Unreached::NoTls),
             (&["answers there speaks tls"], Unreached::OnlyTls),
             (&["is not redis"], Unreached::NotRedis),

@@ -75,6 +75,13 @@ impl Note {
                 "unreplicated",
                 format!("{replicas} of {wanted} replicas have the last writes"),
             ),
+            Notice::SlotMoving { slot, after } => Note::new(
+                "slot-moving",
+                format!(
+                    "slot {slot} has been on its way to another node for {} s",
+                    after.as_secs()
+                ),
+            ),
             Notice::GenerateFailed { reason } => {
                 Note::new("generate-failed", format!("nothing was generated: {reason}"))
             }

@@ -314,15 +314,20 @@ fn fsync(facts: &Facts) -> Finding {
     }
 }
 
+/// A server that is not used at all.
+pub(super) fn replica() -> Finding {
+    Finding::bad(
+        ("replicas", Danger),
+        "this is a replica",
+        "it refuses all writes, and what it answers may be old: nobody uses it",
+        "use the address of its primary, or of the sentinels: redis-sentinel://HOST:26379?master=NAME",
+    )
+}
+
 fn replication(facts: &Facts) -> Finding {
     let number = |name| number(&facts.info, name);
     if info_field(&facts.info, "role") == Some("slave") {
-        return Finding::bad(
-            ("replicas", Danger),
-            "this is a replica",
-            "it refuses all writes, and what it answers may be old",
-            "use the address of its primary",
-        );
+        return replica();
     }
     let wanted =
         facts.settings.get("min-replicas-to-write").and_then(|n| n.parse().ok()).unwrap_or(0);

@@ -3,15 +3,18 @@
 -- KEYS[1] members ZSET     KEYS[2] lease STRING   KEYS[3] watch HASH     KEYS[4] orphans SET
 -- KEYS[5] member:<id> HASH KEYS[6] blocks:<id> HASH KEYS[7] locks:<id> HASH
 -- KEYS[8] term STRING      KEYS[9] token STRING  KEYS[10] config HASH   KEYS[11] control HASH
+-- KEYS[12] alive:<id> channel   KEYS[13] blind SET
 -- ARGV    me, lease_ms if none is in config, held (how many blocks it knows of), hi (its last number), ttl_ms,
+--         present ('1' = the caller believes that it is seen, '2' = the same on a connection made because it was not, '0'),
 --         then field, value … for the member's hash
 -- Returns 'gone', or {'ok', lease ('' = nobody leads), its holder's ms left, ms since the last look,
 --         orphans, members, stray (1 = an open block the caller does not know of, or numbers were lost),
 --         what can no longer be granted (see acquire): '', 'term', 'token' or both with a blank between,
---         lease_ms, grace_ms, its locks as name, `token:attempt` …, control as field, value …}
+--         lease_ms, grace_ms, seen (1 = its presence is visible), its locks as name, `token:attempt` …, control as field, value …}
 -- Uses    clock, deadline_of, grow, refresh, whole
 -- Why the lease from config: it may change while all members are observers, and all must use the same one.
 -- Why a number is enough for held: see fetch.
+-- Why seen: a connection may lose its subscriptions and live on, as when its slot was elsewhere for a moment.
 local me = ARGV[1]
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local now, now_us = clock()
@@ -30,14 +33,17 @@ local open = redis.call('HLEN', KEYS[6]) - (hi and 1 or 0)
 hi = tonumber(hi or '0')
 -- A fetch that is under way may have opened blocks with higher numbers than the last one known.
 if hi < known or open > ARGV[3] + (hi - known) then stray = 1 end
-if #ARGV > 5 then
-  redis.call('HSET', KEYS[5], unpack(ARGV, 6))
+if #ARGV > 6 then
+  redis.call('HSET', KEYS[5], unpack(ARGV, 7))
   redis.call('PEXPIRE', KEYS[5], ARGV[5])
 end
+local seen = redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[12])[2] > 0
+if seen then redis.call('SREM', KEYS[13], me)
+elseif ARGV[6] == '2' then redis.call('SADD', KEYS[13], me) end
 local spent = {}
 for _, one in ipairs({{'term', KEYS[8]}, {'token', KEYS[9]}}) do
   if not grow(tonumber(redis.call('GET', one[2]) or '0') or 0, now_us) then spent[#spent + 1] = one[1] end
 end
 return {'ok', lease or '', whole(left), whole(now - (looked or 0)),
   redis.call('SCARD', KEYS[4]), redis.call('ZCARD', KEYS[1]), stray, table.concat(spent, ' '),
-  lease_ms, config[2] or '300', redis.call('HGETALL', KEYS[7]), redis.call('HGETALL', KEYS[11])}
+  lease_ms, config[2] or '300', seen and 1 or 0, redis.call('HGETALL', KEYS[7]), redis.call('HGETALL', KEYS[11])}

@@ -38,6 +38,17 @@ pub(super) struct Beats<'a> {
     confirmed: Option<Moment>,
     /// The connection on which we are subscribed. Another one does not show our presence.
     subscribed: Option<u64>,
+    /// This connection was made because our presence was not visible on the last one.
+    is_renewed: bool,
+}
+
+/// What we believe of our presence when a heartbeat is sent.
+#[derive(Clone, Copy)]
+enum Presence {
+    None = 0,
+    Believed = 1,
+    /// On a connection that was made because we were not seen.
+    Renewed = 2,
 }
 
 /// What Redis answers to a heartbeat.
@@ -54,6 +65,8 @@ struct Heartbeat {
     spent: Vec<String>,
     lease_ms: u64,
     grace_ms: u64,
+    /// Our presence is visible.
+    is_seen: bool,
     locks: Vec<(String, Option<Token>)>,
     orders: Orders,
 }
@@ -70,7 +83,8 @@ impl Heartbeat {
         let (members, is_stray) = (reply.number(4)? as usize, reply.number(5)? == 1);
         let spent = reply.text(6)?.split_whitespace().map(str::to_owned).collect();
         let (lease_ms, grace_ms) = (reply.number(7)? as u64, reply.number(8)? as u64);
-        let mut rest = reply.into_parts().into_iter().skip(9);
+        let is_seen = reply.number(9)? == 1;
+        let mut rest = reply.into_parts().into_iter().skip(10);
         let mut next =
             || rest.next().ok_or_else(|| StoreError::odd("a heartbeat that is too short"));
         Ok(Heartbeat {
@@ -82,6 +96,7 @@ impl Heartbeat {
             spent,
             lease_ms,
             grace_ms,
+            is_seen,
             locks: held_locks(next()?)?,
             orders: Orders::read(next()?, me)?,
         })
@@ -91,7 +106,7 @@ impl Heartbeat {
 impl Beats<'_> {
     /// Keeps the session alive until it is over.
     pub(super) async fn live(task: &mut SessionTask, session: &Arc<Session>) {
-        let (now, joined_on) = (Instant::now(), task.joined_on);
+        let (now, joined_on, is_renewed) = (Instant::now(), task.joined_on, task.joined_blind);
         session.trust.present_in(joined_on);
         let mut beats = Beats {
             task,
@@ -102,6 +117,7 @@ impl Beats<'_> {
             ranked: -1,
             confirmed: None,
             subscribed: Some(joined_on),
+            is_renewed,
         };
         beats.run().await;
     }
@@ -241,7 +257,7 @@ impl Beats<'_> {
                 let (work, sent) = (self.task.store.work.clone(), Moment::now());
                 let answer = match work.is_live() {
                     true => tokio::select! {
-                        answer = session.ask(&work, Patience::ONE_BEAT, self.heartbeat_call()) => Some(answer),
+                        answer = session.ask(&work, Patience::ONE_BEAT, self.heartbeat_call(Presence::None)) => Some(answer),
                         result = &mut subscribing => {
                             if self.subscribed(result, heard) {
                                 return;
@@ -296,7 +312,7 @@ impl Beats<'_> {
         }
     }
 
-    fn heartbeat_call(&self) -> Call<Heartbeat> {
+    fn heartbeat_call(&self, presence: Presence) -> Call<Heartbeat> {
         let (session, keys) = (&self.session, &self.task.store.keys);
         let (asked, trust, tally) = (session.blocks.asked(), &session.trust, &session.tally);
         let mut call = HEARTBEAT
@@ -312,12 +328,15 @@ impl Beats<'_> {
                 keys.token(),
                 keys.config(),
                 keys.control(),
+                keys.alive_of(&session.id),
+                keys.blind(),
             ])
             .arg(session.id.as_str())
             .arg(trust.lease_ms())
             .arg(asked.held)
             .arg(asked.hi)
-            .arg(PROFILE_TTL.max(trust.lease() * 2).as_millis() as u64);
+            .arg(PROFILE_TTL.max(trust.lease() * 2).as_millis() as u64)
+            .arg(presence as u8);
         for (field, count) in [
             ("done", &tally.done),
             ("failed", &tally.failed),
@@ -342,7 +361,12 @@ impl Beats<'_> {
         let (tenures, asked) = (&session.tenures, session.blocks.asked());
         let (lease_before, locks_before) = (tenures.lease.get(), tenures.locks.known());
         let sent = Moment::now();
-        let call = self.heartbeat_call();
+        let presence = match (self.is_present(), self.is_renewed) {
+            (false, _) => Presence::None,
+            (true, false) => Presence::Believed,
+            (true, true) => Presence::Renewed,
+        };
+        let call = self.heartbeat_call(presence);
         let told = match session.ask(&self.task.link, Patience::ONE_BEAT, call).await {
             Ok(told) => told,
             Err(AskError::Over | AskError::Gone) => return Ok(session.trust.beat()),
@@ -354,6 +378,7 @@ impl Beats<'_> {
         session.trust.refresh(sent);
         self.last_heartbeat = Some(Instant::now());
         self.confirmed = None;
+        self.compare_presence(presence, told.is_seen);
 
         let holder = told.holder.map(|(member, term, left)| {
             self.task.compare_term(term.get());
@@ -397,6 +422,20 @@ impl Beats<'_> {
             self.next_look = Some(Instant::now());
         }
         Ok(session.trust.beat())
+    }
+
+    /// Believing that we are present and not being seen, we need another connection: its subscriptions are gone. If that does
+    /// not help, Redis judges us by our deadline only.
+    fn compare_presence(&mut self, believed: Presence, is_seen: bool) {
+        match (believed, is_seen) {
+            (Presence::None, _) | (Presence::Renewed, false) => {}
+            (_, true) => self.is_renewed = false,
+            (Presence::Believed, false) => {
+                tracing::debug!(member = %self.session.id, "our presence is not visible: connecting anew");
+                self.task.link.reset();
+                (self.subscribed, self.is_renewed) = (None, true);
+            }
+        }
     }
 
     /// Gives back locks in our name that nobody here holds.

@@ -38,6 +38,8 @@ pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 const EXHAUSTED_EVERY: Duration = Duration::from_secs(60);
 /// How often the call to leave is tried.
 const LEAVE_TRIES: u32 = 3;
+/// For how long a slot may be on its way before that is reported.
+const MOVING_TOLD: Duration = Duration::from_secs(5);
 /// How long a join waits for its answer.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -106,8 +108,10 @@ impl SessionHandle {
             seen_born: None,
             exhausted_at: None,
             joined_on: 0,
+            joined_blind: false,
             silent_since: None,
             is_denied: false,
+            is_moving: false,
         };
         let task = listening.spawn(task.run(ready));
         // If this future is dropped while it waits, the task must leave the fleet.
@@ -172,9 +176,13 @@ pub(super) struct SessionTask {
     exhausted_at: Option<Instant>,
     /// The connection on which the current session subscribed before it joined.
     pub(super) joined_on: u64,
+    /// Our presence was not visible when it joined.
+    pub(super) joined_blind: bool,
     /// Since when Redis has not answered, and whether it was reported that it denies access.
     silent_since: Option<Instant>,
     is_denied: bool,
+    /// It was reported that the slot is being moved.
+    is_moving: bool,
 }
 
 impl SessionTask {
@@ -314,7 +322,8 @@ impl SessionTask {
             "ok" => {
                 self.compare_term(reply.number(0)? as u64);
                 self.compare_born(reply.text(2)?);
-                if reply.number(1)? == 1 {
+                self.joined_blind = reply.number(1)? == 1;
+                if self.joined_blind {
                     tracing::debug!(%id, "our presence is not visible: judged by deadline only");
                 }
                 let ms = |at| reply.number(at).map(|ms| Duration::from_millis(ms as u64));
@@ -452,7 +461,14 @@ impl SessionTask {
     pub(super) fn unheard(&mut self, error: &StoreError) {
         let reason = error.to_string();
         let is_new = self.silent_since.is_none();
-        self.silent_since.get_or_insert_with(Instant::now);
+        let after = self.silent_since.get_or_insert_with(Instant::now).elapsed();
+        if error.is_moving()
+            && after >= MOVING_TOLD
+            && !std::mem::replace(&mut self.is_moving, true)
+        {
+            let slot = self.store.keys.slot();
+            self.board.publish(Notice::SlotMoving { slot, after });
+        }
         if error.is_denied() {
             if !std::mem::replace(&mut self.is_denied, true) {
                 self.board.publish(Notice::Denied { reason });
@@ -464,7 +480,7 @@ impl SessionTask {
 
     /// Redis answered.
     pub(super) fn heard(&mut self) {
-        self.is_denied = false;
+        (self.is_denied, self.is_moving) = (false, false);
         if let Some(since) = self.silent_since.take() {
             self.board.publish(Notice::Reconnected { after: since.elapsed() });
         }

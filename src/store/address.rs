@@ -5,17 +5,29 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::client::Client;
+use super::place::{Spot, Way};
+use super::sentinels::Sentinels;
 use crate::Error;
 use crate::error::BadAddress;
 
-/// Where Redis is: `redis://user:password@host:port/db`, `rediss://…` for TLS, or `unix:/path`.
+/// Where Redis is.
+///
+/// | address | means |
+/// |---|---|
+/// | `redis://user:password@host:port/db`, `unix:/path` | one server, or any node of a cluster |
+/// | `redis-cluster://user:password@host:port,host:port` | several nodes of a cluster, in case one of them is away |
+/// | `redis-sentinel://user:password@host:port,host:port/db?master=NAME` | the primary that these sentinels name |
+///
+/// With `rediss` instead of `redis` all connections use TLS. User and password are those of the servers; those of the
+/// sentinels are given by [`with_sentinel_login`](Address::with_sentinel_login). Whoever is connected follows the primary:
+/// through a failover, and to another node of a cluster.
 ///
 /// A plain string is accepted as an address, too. Certificates are given as PEM:
 ///
@@ -30,12 +42,23 @@ pub struct Address {
     url: String,
     ca: Option<Vec<u8>>,
     identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// User, and password, of the sentinels.
+    sentinel_login: Option<(Option<String>, String)>,
 }
+
+/// The parts of an address.
+struct Parts {
+    way: Way,
+    settings: RedisConnectionInfo,
+    is_tls: bool,
+}
+
+const SENTINEL_PORT: u16 = 26379;
 
 impl Address {
     /// The address as text.
     pub fn new(url: impl Into<String>) -> Address {
-        Address { url: url.into(), ca: None, identity: None }
+        Address { url: url.into(), ca: None, identity: None, sentinel_login: None }
     }
 
     /// Trusts the certificates this authority (PEM) signed, instead of the system's authorities.
@@ -54,14 +77,98 @@ impl Address {
         self
     }
 
+    /// Logs in at the sentinels with this password, and as this user if they have users. Without it we do not log in
+    /// there.
+    pub fn with_sentinel_login(
+        mut self,
+        user: Option<impl Into<String>>,
+        password: impl Into<String>,
+    ) -> Address {
+        self.sentinel_login = Some((user.map(Into::into), password.into()));
+        self
+    }
+
     /// Reads the address. It does not connect yet.
     pub(super) fn client(&self) -> Result<Client, Error> {
-        let info = self.info()?;
+        let Parts { way, settings, is_tls } = self.parts()?;
+        if self.sentinel_login.is_some() && !matches!(way, Way::Sentinels(_)) {
+            return Err(bad(BadAddress::NoSentinels));
+        }
         let wants_tls = self.ca.is_some() || self.identity.is_some();
-        match info.addr() {
-            ConnectionAddr::TcpTls { .. } => Ok(Client::new(info, Some(self.tls()?))),
-            _ if wants_tls => Err(bad(BadAddress::NotTls)),
-            _ => Ok(Client::new(info, None)),
+        match is_tls {
+            true => Ok(Client::new(way, settings, Some(self.tls()?))),
+            false if wants_tls => Err(bad(BadAddress::NotTls)),
+            false => Ok(Client::new(way, settings, None)),
+        }
+    }
+
+    fn parts(&self) -> Result<Parts, Error> {
+        let Some((kind, rest)) = self.several() else {
+            let info = self.info()?;
+            let (spot, is_tls) = spot_of(info.addr())?;
+            let settings = info.redis_settings().clone();
+            return Ok(Parts { way: Way::Seeds(vec![spot]), settings, is_tls });
+        };
+        let (scheme, is_tls) =
+            match self.url.starts_with("rediss") || self.url.starts_with("valkeys") {
+                true => ("rediss", true),
+                false => ("redis", false),
+            };
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, q)| (rest, Some(q)));
+        let (rest, database) = rest.split_once('/').map_or((rest, ""), |(rest, db)| (rest, db));
+        let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(login, h)| (login, h));
+        let hosts: Vec<&str> = hosts.split(',').collect();
+        // The client reads one address at a time.
+        let read = |host: &str| {
+            let at = if login.is_empty() { "" } else { "@" };
+            let slash = if database.is_empty() { "" } else { "/" };
+            read(&format!("{scheme}://{login}{at}{host}{slash}{database}"))
+        };
+        let mut spots = Vec::new();
+        for host in &hosts {
+            let (mut spot, _) = spot_of(read(host)?.addr())?;
+            if let (Several::Sentinels, Spot::Tcp { port, .. }) = (&kind, &mut spot)
+                && !has_port(host)
+            {
+                *port = SENTINEL_PORT;
+            }
+            spots.push(spot);
+        }
+        let settings = read(hosts[0])?.redis_settings().clone();
+        let way = match (kind, query) {
+            (Several::Nodes, None) => Way::Seeds(spots),
+            (Several::Nodes, Some(_)) => return Err(bad(BadAddress::QuestionMark)),
+            (Several::Sentinels, query) => {
+                let master = query.and_then(|query| query.strip_prefix("master="));
+                let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+                let master = master.filter(|name| !name.is_empty() && name.chars().all(is_name));
+                let master = master.ok_or(bad(BadAddress::NoMaster))?;
+                Way::Sentinels(Sentinels::new(master, spots, self.sentinel_settings()))
+            }
+        };
+        Ok(Parts { way, settings, is_tls })
+    }
+
+    fn sentinel_settings(&self) -> RedisConnectionInfo {
+        let settings = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
+        match &self.sentinel_login {
+            None => settings,
+            Some((None, password)) => settings.set_password(password),
+            Some((Some(user), password)) => settings.set_username(user).set_password(password),
+        }
+    }
+
+    /// Does it name several servers? Then what is behind the scheme.
+    fn several(&self) -> Option<(Several, &str)> {
+        let (scheme, rest) = self.url.split_once("://")?;
+        match scheme {
+            "redis-cluster" | "rediss-cluster" | "valkey-cluster" | "valkeys-cluster" => {
+                Some((Several::Nodes, rest))
+            }
+            "redis-sentinel" | "rediss-sentinel" | "valkey-sentinel" | "valkeys-sentinel" => {
+                Some((Several::Sentinels, rest))
+            }
+            _ => None,
         }
     }
 
@@ -77,15 +184,12 @@ impl Address {
         if self.url.contains('?') && !socket.iter().any(|scheme| self.url.starts_with(scheme)) {
             return Err(bad(BadAddress::QuestionMark));
         }
-        let info = self.url.as_str().into_connection_info();
-        let info = info.map_err(|_| bad(BadAddress::Invalid))?;
-        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        Ok(info.set_redis_settings(settings))
+        read(&self.url)
     }
 
     /// The database it names.
     pub(super) fn database(&self) -> Result<i64, Error> {
-        Ok(self.info()?.redis_settings().db())
+        Ok(self.parts()?.settings.db())
     }
 
     /// The trusted authorities, and our own certificate.
@@ -124,6 +228,31 @@ impl Address {
             false => Ok(roots),
         }
     }
+}
+
+enum Several {
+    Nodes,
+    Sentinels,
+}
+
+fn read(url: &str) -> Result<ConnectionInfo, Error> {
+    let info = url.into_connection_info().map_err(|_| bad(BadAddress::Invalid))?;
+    let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    Ok(info.set_redis_settings(settings))
+}
+
+fn spot_of(addr: &ConnectionAddr) -> Result<(Spot, bool), Error> {
+    match addr {
+        ConnectionAddr::Tcp(host, port) => Ok((Spot::tcp(host.as_str(), *port), false)),
+        ConnectionAddr::TcpTls { host, port, .. } => Ok((Spot::tcp(host.as_str(), *port), true)),
+        ConnectionAddr::Unix(path) => Ok((Spot::Unix(path.clone()), false)),
+        _ => Err(bad(BadAddress::Invalid)),
+    }
+}
+
+/// Behind an address of IPv6 in brackets, or behind a name.
+fn has_port(host: &str) -> bool {
+    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
@@ -169,11 +298,23 @@ impl From<&Address> for Address {
 /// Shows the address without its secrets.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(info) = self.info() else { return f.pad("an unreadable address") };
-        match info.addr() {
-            ConnectionAddr::Unix(path) => f.pad(&format!("unix:{}", path.display())),
-            addr @ ConnectionAddr::TcpTls { .. } => f.pad(&format!("rediss://{addr}")),
-            addr => f.pad(&format!("redis://{addr}")),
+        let Ok(Parts { way, is_tls, .. }) = self.parts() else {
+            return f.pad("an unreadable address");
+        };
+        let scheme = if is_tls { "rediss" } else { "redis" };
+        let joined = |spots: &[Spot]| {
+            spots.iter().map(ToString::to_string).collect::<Vec<String>>().join(",")
+        };
+        match (&way, self.several().is_some()) {
+            (Way::Seeds(spots), false) => match &spots[0] {
+                Spot::Unix(path) => f.pad(&format!("unix:{}", path.display())),
+                spot => f.pad(&format!("{scheme}://{spot}")),
+            },
+            (Way::Seeds(spots), true) => f.pad(&format!("{scheme}-cluster://{}", joined(spots))),
+            (Way::Sentinels(sentinels), _) => {
+                let (spots, master) = (joined(&sentinels.known()), sentinels.master());
+                f.pad(&format!("{scheme}-sentinel://{spots}?master={master}"))
+            }
         }
     }
 }
@@ -201,6 +342,39 @@ mod tests {
         }
         assert_eq!(Address::new("rediss://:x@h:1/3").to_string(), "rediss://h:1");
         assert_eq!(Address::new("unix:///tmp/a.sock").to_string(), "unix:/tmp/a.sock");
+    }
+
+    #[test]
+    fn an_address_may_name_several_servers() {
+        for (url, shown) in [
+            ("redis-cluster://me:hunter2@a:1,b,[::1]:3", "redis-cluster://a:1,b:6379,[::1]:3"),
+            ("rediss-cluster://a:1,b:2", "rediss-cluster://a:1,b:2"),
+            (
+                "redis-sentinel://:hunter2@a,b:2,[::1]/3?master=main",
+                "redis-sentinel://a:26379,b:2,[::1]:26379?master=main",
+            ),
+            ("rediss-sentinel://a?master=my.main-1", "rediss-sentinel://a:26379?master=my.main-1"),
+        ] {
+            let address = Address::new(url);
+            assert_eq!((address.to_string().as_str(), address.client().is_ok()), (shown, true));
+        }
+        let sentinel = Address::new("redis-sentinel://a/3?master=m");
+        assert_eq!(sentinel.database().expect("an address"), 3);
+        for (url, words) in [
+            ("redis-sentinel://a", "?master="),
+            ("redis-sentinel://a?master=", "?master="),
+            ("redis-sentinel://a?master=m&x=1", "?master="),
+            ("redis-sentinel://?master=m", "is not a Redis address"),
+            ("redis-cluster://a:1,", "is not a Redis address"),
+            ("redis-cluster://a:1,b:x", "is not a Redis address"),
+            ("redis-cluster://a:1?db=1", "a database is written /1"),
+        ] {
+            let error = Address::new(url).client().map(|_| ()).expect_err("refused").to_string();
+            assert!(error.contains(words), "{url}: {error}");
+        }
+        let login = Address::new("redis://h").with_sentinel_login(None::<String>, "x");
+        let error = login.client().map(|_| ()).expect_err("refused").to_string();
+        assert!(error.contains("no sentinels"), "{error}");
     }
 
     #[test]

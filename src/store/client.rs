@@ -1,363 +1,221 @@
-//! [`Client`]: makes connections to one address.
+//! [`Client`]: finds the primary of one address, and connects to it.
 //!
-//! **Invariant:** whatever the other side sends, at most one reply of bounded size is kept in memory,
-//! and a connection that is no longer used is closed at once.
+//! **Invariant:** no connection is handed out before its probe found the primary that owns the slot.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::select_ok;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult, Value};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::task::AbortHandle;
-use tokio_rustls::TlsConnector;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
+use rustls::ClientConfig;
 
-use super::reply_limit::ReplyLimit;
-use super::script::With;
+use super::StoreError;
+use super::check::info_field;
+use super::dialer::{Connection, Dialer, extract};
+use super::place::{Place, Spot, Way, read_moved};
+use crate::mutant::{Rule, disabled};
 
-/// A parsed address.
+/// How long the nodes of a cluster are waited for.
+const NODES_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many times a server may name another one until the primary is found.
+const HOPS_MAX: u32 = 3;
+
+/// A parsed address, and what is known about the place of the primary.
 #[derive(Clone)]
 pub(crate) struct Client {
-    info: ConnectionInfo,
-    tls: Option<Arc<ClientConfig>>,
-    /// A connection was made before, so the address is right. It is not probed again.
-    connected: Arc<AtomicBool>,
+    dialer: Dialer,
+    settings: RedisConnectionInfo,
+    place: Arc<Place>,
+    /// A key of the slot that is looked for.
+    key: Arc<str>,
+}
+
+/// A connection to the primary.
+pub(super) struct Found {
+    pub(super) connection: Connection,
+    pub(super) spot: Spot,
+    /// Which server process it is.
+    pub(super) server: String,
+}
+
+/// What the first answers of a server say about it.
+enum Probed {
+    Primary {
+        server: String,
+        is_cluster: bool,
+    },
+    Replica,
+    /// Another server has the slot.
+    Moved(Spot),
 }
 
 impl Client {
-    pub(super) fn new(info: ConnectionInfo, tls: Option<ClientConfig>) -> Client {
-        Client { info, tls: tls.map(Arc::new), connected: Arc::default() }
+    pub(super) fn new(
+        way: Way,
+        settings: RedisConnectionInfo,
+        tls: Option<ClientConfig>,
+    ) -> Client {
+        Client {
+            dialer: Dialer::new(tls),
+            settings,
+            place: Arc::new(Place::new(way)),
+            key: Arc::default(),
+        }
     }
 
-    /// Connects and logs in, within this time.
+    /// The same, for the slot of this key.
+    pub(super) fn of(mut self, key: &str) -> Client {
+        self.key = key.into();
+        self
+    }
+
+    pub(super) fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    /// Connects to the primary, within this time: no other connection is handed out.
     pub(super) async fn connect(
         &self,
         config: AsyncConnectionConfig,
         timeout: Duration,
-    ) -> RedisResult<Connection> {
-        let connecting = async {
-            let (inner, heard) = (self.open().await?, Arc::new(AtomicBool::new(false)));
-            let stream =
-                Bounded { inner, begun: false, heard: heard.clone(), limit: ReplyLimit::default() };
-            let made =
-                MultiplexedConnection::new_with_config(self.info.redis_settings(), stream, config);
-            let (inner, driver) = match made.await {
-                Err(_) if !heard.load(Ordering::Relaxed) && self.speaks_tls().await => {
-                    return Err(io::Error::other(TLS).into());
-                }
-                made => made?,
+    ) -> Result<Found, Missed> {
+        let mut spot = None;
+        let found = tokio::time::timeout(timeout, self.look(config, &mut spot)).await;
+        let error = match found {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                StoreError::from(redis::RedisError::from(io::Error::from(io::ErrorKind::TimedOut)))
+            }
+        };
+        if let Some(spot) = &spot {
+            self.place.lost(spot);
+        }
+        Err(Missed { error, spot })
+    }
+
+    async fn look(
+        &self,
+        config: AsyncConnectionConfig,
+        at: &mut Option<Spot>,
+    ) -> Result<Found, StoreError> {
+        let mut spot = self.place.find(&self.dialer).await?;
+        for _ in 0..=HOPS_MAX {
+            *at = Some(spot.clone());
+            let mut connection = self.dialer.dial(&spot, &self.settings, config.clone()).await?;
+            let probed = match disabled(Rule::ProbeBeforeUse) {
+                true => Probed::Primary { server: String::new(), is_cluster: false },
+                false => self.probe(&mut connection, &spot).await?,
             };
-            self.connected.store(true, Ordering::Relaxed);
-            let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
-            Ok(Connection { inner, _driver: driver })
-        };
-        match tokio::time::timeout(timeout, connecting).await {
-            Ok(connection) => connection,
-            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-        }
-    }
-
-    fn was_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
-    }
-
-    /// Does the server expect TLS? It closed the connection without an answer. Any TLS answer proves
-    /// it, whatever its certificate is.
-    async fn speaks_tls(&self) -> bool {
-        let ConnectionAddr::Tcp(host, port) = self.info.addr() else { return false };
-        let Ok(name) = ServerName::try_from(host.clone()) else { return false };
-        if self.was_connected() {
-            return false;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let Ok(config) = config else { return false };
-        let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let handshake = async {
-            let stream = tcp(host, *port).await?;
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await
-        };
-        match tokio::time::timeout(PROBE, handshake).await {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) => error
-                .get_ref()
-                .and_then(|error| error.downcast_ref::<rustls::Error>())
-                .is_some_and(|error| {
-                    use rustls::Error::{AlertReceived, InvalidCertificate};
-                    matches!(error, InvalidCertificate(_) | AlertReceived(_))
-                }),
-            Err(_) => false,
-        }
-    }
-
-    async fn open(&self) -> io::Result<Box<dyn Stream>> {
-        match (self.info.addr(), &self.tls) {
-            (ConnectionAddr::Tcp(host, port), _) => Ok(Box::new(tcp(host, *port).await?)),
-            (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => {
-                let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                let stream = tcp(host, *port).await?;
-                let handshake = TlsConnector::from(tls.clone()).connect(name, stream);
-                tokio::select! {
-                    made = handshake => Ok(Box::new(made.map_err(explain)?)),
-                    () = speaks_plainly(host, *port), if !self.was_connected() => {
-                        Err(io::Error::other(PLAIN))
+            match probed {
+                Probed::Primary { server, is_cluster } => {
+                    self.place.found(&spot, &server);
+                    if is_cluster && self.place.wants_nodes() {
+                        self.learn_nodes(connection.clone(), spot.clone());
                     }
+                    return Ok(Found { connection, spot, server });
+                }
+                Probed::Moved(to) => {
+                    self.place.said(to.clone());
+                    spot = to;
+                }
+                Probed::Replica => {
+                    let reason = match self.place.has_sentinels() {
+                        true => format!("{spot} is a replica still: no primary yet"),
+                        false => format!("what answers at {spot} is a replica"),
+                    };
+                    return Err(StoreError::Unconnected(reason));
                 }
             }
-            (ConnectionAddr::Unix(path), _) => Ok(Box::new(UnixStream::connect(path).await?)),
-            _ => Err(io::ErrorKind::Unsupported.into()),
         }
-    }
-}
-
-/// Connects to the address of this host that answers first.
-async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
-    if addresses.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "no address found for host"));
-    }
-    let attempts = addresses.into_iter().map(|address| Box::pin(TcpStream::connect(address)));
-    let (stream, _others) = select_ok(attempts).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-/// A connection. Clones share it. It ends with the last clone.
-#[derive(Clone)]
-pub(super) struct Connection {
-    inner: MultiplexedConnection,
-    _driver: Arc<Driver>,
-}
-
-struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Connection {
-    pub(super) async fn send(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
-        extract(self.inner.send_packed_command(cmd).await?)
+        Err(StoreError::Unconnected(format!(
+            "the servers name each other in a circle, last {spot}"
+        )))
     }
 
-    /// Sends a command with those that are written together with it.
-    pub(super) async fn send_with(&mut self, cmd: &redis::Cmd, with: &With) -> RedisResult<Value> {
-        match with {
-            With::Nothing => self.send(cmd).await,
-            With::Get(keys) => {
-                let mut pipe = redis::pipe();
-                pipe.add_command(cmd.clone());
-                for key in &**keys {
-                    pipe.get(key);
-                }
-                let answers = self.inner.send_packed_commands(&pipe, 0, 1 + keys.len()).await?;
-                let mut answers = answers.into_iter();
-                let mut answer = extract(answers.next().unwrap_or(Value::Nil))?;
-                if let Value::Array(parts) = &mut answer {
-                    for got in answers {
-                        parts.push(extract(got)?);
-                    }
-                }
-                Ok(answer)
+    /// Is this the primary that owns the slot? Commands without a key are answered by any server, so this is asked first.
+    async fn probe(&self, connection: &mut Connection, spot: &Spot) -> Result<Probed, StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        let answers = connection.send_all(&pipe, 2).await?;
+        let mut info = String::new();
+        for answer in answers {
+            match extract(answer) {
+                Ok(Value::BulkString(bytes)) => info += &String::from_utf8_lossy(&bytes),
+                Ok(Value::VerbatimString { text, .. }) => info += &text,
+                Ok(_) => {}
+                // Who may not ask is told by the first call what is missing.
+                Err(error) if error.code() == Some("NOPERM") => {}
+                Err(error) => return Err(error.into()),
             }
-            With::Stage(staged) => {
-                let mut pipe = redis::pipe();
-                pipe.cmd("MULTI").set(&staged.key, &staged.value[..]).add_command(cmd.clone());
-                pipe.del(&staged.key).cmd("EXEC");
-                executed(self.inner.send_packed_commands(&pipe, 0, 5).await?)
-            }
+            info.push('\n');
         }
-    }
-}
-
-/// Makes a server's error an error.
-fn extract(value: Value) -> RedisResult<Value> {
-    match value {
-        error @ Value::ServerError(_) => error.extract_error(),
-        value => Ok(value),
-    }
-}
-
-/// The answer of the script inside `MULTI`, `SET`, script, `DEL`, `EXEC`. If nothing was executed, the reason is the
-/// error of the command that could not be queued: `EXEC` itself only says that there was one.
-fn executed(mut answers: Vec<Value>) -> RedisResult<Value> {
-    let executed = answers.pop();
-    // A `MULTI` that was refused: the commands behind it ran, each by itself.
-    if let (Some(Value::ServerError(_)), Some(answer)) = (answers.first(), answers.get(2))
-        && !matches!(answer, Value::ServerError(_))
-    {
-        return Ok(answers.swap_remove(2));
-    }
-    for answer in answers {
-        extract(answer)?;
-    }
-    match executed.map(extract).transpose()? {
-        Some(Value::Array(parts)) => {
-            let mut parts = parts.into_iter();
-            extract(parts.next().unwrap_or(Value::Nil))?;
-            extract(parts.next().unwrap_or(Value::Nil))
+        let field = |name| info_field(&info, name).map(str::trim);
+        if field("role").is_some_and(|role| role != "master") {
+            return Ok(Probed::Replica);
         }
-        _ => Ok(Value::Nil),
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
-/// The errors when one side speaks TLS and the other does not.
-const PLAIN: &str = "what answers there does not speak TLS";
-const TLS: &str = "what answers there speaks TLS";
-/// How long a TLS handshake may take before the server is probed for a plain answer, and how long a probe may
-/// take.
-const HANDSHAKE: Duration = Duration::from_millis(400);
-const PROBE: Duration = Duration::from_millis(400);
-
-/// The error of a failed handshake. A server without TLS gets an error of its own.
-fn explain(error: io::Error) -> io::Error {
-    match error.to_string().to_lowercase().contains("corrupt message") {
-        true => io::Error::other(PLAIN),
-        false => error,
-    }
-}
-
-/// Probes the server a moment after a handshake has begun. Ends if a Redis without TLS answers;
-/// otherwise it never ends. Such a Redis does not answer the handshake: it waits for the end of a line,
-/// which may never come.
-async fn speaks_plainly(host: &str, port: u16) {
-    tokio::time::sleep(HANDSHAKE).await;
-    let probe = async {
-        let mut stream = tcp(host, port).await?;
-        stream.write_all(b"PING\r\n").await?;
-        stream.read_u8().await
-    };
-    match tokio::time::timeout(PROBE, probe).await {
-        Ok(Ok(b'+' | b'-')) => {}
-        _ => std::future::pending().await,
-    }
-}
-
-/// The error if the first bytes received are not from a Redis.
-fn not_redis(bytes: &[u8]) -> Option<io::Error> {
-    match bytes.first()? {
-        // A TLS alert, or a TLS handshake.
-        0x15 | 0x16 => Some(io::Error::other(TLS)),
-        first if b"+-:$*%~_,#!=(>|".contains(first) => None,
-        _ => {
-            let line = bytes.split(|byte| b"\r\n".contains(byte)).next().unwrap_or_default();
-            let said = String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
-            Some(io::Error::other(format!("what answers there is not Redis, it says {said:?}")))
+        let server = field("run_id").unwrap_or_default().to_owned();
+        let is_cluster = field("redis_mode").is_some_and(|mode| mode == "cluster");
+        let is_alone = field("redis_mode").is_some() && !is_cluster;
+        if is_alone || self.key.is_empty() {
+            return Ok(Probed::Primary { server, is_cluster });
         }
-    }
-}
-
-/// A stream that fails when a reply is too large.
-struct Bounded {
-    inner: Box<dyn Stream>,
-    /// Something was received. `heard` tells this to the function that made the stream.
-    begun: bool,
-    heard: Arc<AtomicBool>,
-    limit: ReplyLimit,
-}
-
-impl AsyncRead for Bounded {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
-        if let Poll::Ready(Ok(())) = read {
-            // Zero bytes mean that the connection was closed.
-            if !self.begun && buffer.filled().len() > before {
-                self.begun = true;
-                self.heard.store(true, Ordering::Relaxed);
-                if let Some(error) = not_redis(&buffer.filled()[before..]) {
-                    return Poll::Ready(Err(error));
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(&*self.key);
+        match connection.send(&exists).await {
+            Ok(_) => Ok(Probed::Primary { server, is_cluster }),
+            Err(error) => match (error.code(), error.detail()) {
+                (Some("MOVED"), Some(detail)) => read_moved(detail, spot)
+                    .map(Probed::Moved)
+                    .ok_or_else(|| StoreError::odd("an answer MOVED without a place")),
+                // It owns the slot, which is being moved.
+                (Some("ASK" | "TRYAGAIN" | "NOPERM"), _) => {
+                    Ok(Probed::Primary { server, is_cluster })
                 }
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    /// Asks for the other nodes of the cluster, if that is allowed. Nobody waits for the answer.
+    pub(super) fn learn_nodes(&self, mut connection: Connection, from: Spot) {
+        let place = self.place.clone();
+        tokio::spawn(async move {
+            let mut slots = redis::cmd("CLUSTER");
+            slots.arg("SLOTS");
+            let asked = tokio::time::timeout(NODES_TIMEOUT, connection.send(&slots)).await;
+            if let Ok(Ok(Value::Array(ranges))) = asked {
+                place.learn(nodes_of(&ranges, &from));
             }
-            self.limit.read(&buffer.filled()[before..])?;
-        }
-        read
+        });
     }
 }
 
-impl AsyncWrite for Bounded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
+/// Why there is no connection to the primary, and where it was looked for last.
+pub(super) struct Missed {
+    pub(super) error: StoreError,
+    pub(super) spot: Option<Spot>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Value {
-        redis::parse_redis_value(text.as_bytes()).expect("an answer")
-    }
-
-    /// What Redis answers to `MULTI`, `SET`, a script, `DEL` and `EXEC`, and what becomes of it.
-    fn answer(answers: [&str; 5]) -> Result<Value, super::super::StoreError> {
-        executed(answers.map(parse).to_vec()).map_err(Into::into)
-    }
-
-    fn code(answers: [&str; 5]) -> String {
-        match answer(answers) {
-            Err(super::super::StoreError::Server { code, .. }) => code,
-            other => panic!("{other:?}"),
+/// The nodes in an answer to `CLUSTER SLOTS`: ranges of slots, each with its nodes, each with host and port.
+fn nodes_of(ranges: &[Value], from: &Spot) -> Vec<Spot> {
+    let mut nodes = Vec::new();
+    for range in ranges {
+        let Value::Array(parts) = range else { continue };
+        for node in parts.iter().skip(2) {
+            let Value::Array(node) = node else { continue };
+            let host = match node.first() {
+                Some(Value::BulkString(host)) => String::from_utf8_lossy(host).into_owned(),
+                _ => String::new(),
+            };
+            let Some(Value::Int(port)) = node.get(1) else { continue };
+            if let Some(spot) = Spot::read(&format!("{host}:{port}"), from)
+                && !nodes.contains(&spot)
+            {
+                nodes.push(spot);
+            }
         }
     }
-
-    const QUEUED: &str = "+QUEUED\r\n";
-
-    #[test]
-    fn the_answer_of_a_transaction_is_that_of_its_script() {
-        let done = "*3\r\n+OK\r\n$2\r\nok\r\n:0\r\n";
-        let ok = answer(["+OK\r\n", QUEUED, QUEUED, QUEUED, done]).expect("executed");
-        assert_eq!(ok, Value::BulkString(b"ok".to_vec()));
-        let unknown = "*3\r\n+OK\r\n-NOSCRIPT No matching script.\r\n:1\r\n";
-        assert_eq!(code(["+OK\r\n", QUEUED, QUEUED, QUEUED, unknown]), "NOSCRIPT");
-    }
-
-    #[test]
-    fn a_transaction_that_was_not_executed_says_why() {
-        let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
-        let full = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
-        assert_eq!(code(["+OK\r\n", full, QUEUED, QUEUED, abort]), "OOM");
-        let later = "-EXECABORT Transaction discarded because of: READONLY You can't write\r\n";
-        assert_eq!(code(["+OK\r\n", QUEUED, QUEUED, QUEUED, later]), "READONLY");
-    }
-
-    /// Without `MULTI` the commands run one by one: that it was refused says nothing about them.
-    #[test]
-    fn a_transaction_that_was_not_begun_is_no_refusal() {
-        let denied = "-NOPERM this user has no permissions to run the 'multi' command\r\n";
-        let none = "-ERR EXEC without MULTI\r\n";
-        let ok = answer([denied, "+OK\r\n", "$2\r\nok\r\n", ":0\r\n", none]).expect("it ran");
-        assert_eq!(ok, Value::BulkString(b"ok".to_vec()));
-        assert_eq!(code([denied, "+OK\r\n", "-OOM x\r\n", ":0\r\n", none]), "NOPERM");
-    }
+    nodes
 }

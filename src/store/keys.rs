@@ -109,6 +109,18 @@ impl Keys {
         self.prefix.clone()
     }
 
+    /// The slot of all of them in a cluster: CRC16 of what stands between the braces.
+    pub(crate) fn slot(&self) -> u16 {
+        let tag = self.prefix.split(['{', '}']).nth(1).unwrap_or_default();
+        let crc = tag.bytes().fold(0u16, |crc, byte| {
+            (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| match crc & 0x8000 {
+                0 => crc << 1,
+                _ => (crc << 1) ^ 0x1021,
+            })
+        });
+        crc % 16384
+    }
+
     /// The channel of hints.
     pub(crate) fn ctl(&self) -> String {
         format!("{}ctl", self.channels)
@@ -306,6 +318,14 @@ mod tests {
         ]);
         for key in all {
             assert!(key.starts_with("artel:{demo}:"), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_slot_is_that_of_the_tag() {
+        // As `CLUSTER KEYSLOT` says.
+        for (fleet, slot) in [("orders", 105), ("123456789", 12739)] {
+            assert_eq!(Keys::new(fleet, 0).slot(), slot, "{fleet}");
         }
     }
 

@@ -1,11 +1,13 @@
 //! One connection that is made again by itself after it breaks.
 //!
 //! **Invariant:** a call returns either Redis's answer or an error within its deadline, and it is
-//! written to at most one connection. After a break the next call reconnects, at most once per back-off
-//! step, so a dead Redis is tried only a few times a second. One task connects. All callers wait for
-//! it, and no caller can cut it short. No caller ever waits for a mutex.
+//! written to at most one connection, unless an answer proves that it had no effect there: `NOSCRIPT` and
+//! `MOVED`. An answer is believed only while its connection lives. After a break the next call
+//! reconnects, at most once per back-off step, so a dead Redis is tried only a few times a second. One
+//! task connects. All callers wait for it, and no caller can cut it short. No caller ever waits for a
+//! mutex.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,9 +15,12 @@ use redis::AsyncConnectionConfig;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::client::{Client, Connection};
+use super::client::{Client, Found};
+use super::dialer::Connection;
+use super::place::{Spot, read_moved};
 use super::{Call, PushRouter, Reply, StoreError};
 use crate::clock::Moment;
+use crate::mutant::{Rule, disabled};
 
 /// How long a first attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,6 +33,9 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
+/// A cluster without a primary is asked elsewhere after this time, and sentinels are asked whether a primary that refuses
+/// writes is still the right one after that time.
+const DOUBT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 /// The log target of calls, at the level `trace`: every call and its result, under one number, and what
 /// a session and a worker conclude from the answers.
 pub(crate) const CALLS: &str = "artel::calls";
@@ -50,7 +58,11 @@ struct Shared {
 }
 
 struct State {
-    live: Option<Connection>,
+    live: Option<Found>,
+    /// Where the last connection led.
+    last: Option<Spot>,
+    /// Since when answers say that this server cannot do its work now.
+    doubted: Option<Instant>,
     /// The number of this connection.
     generation: u64,
     last_answer: Instant,
@@ -105,35 +117,45 @@ impl Shared {
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_write_backpressure_boundary(256 * 1024);
+        // A connection to a server that is not the primary has nothing to say.
+        let is_found = Arc::new(AtomicBool::new(false));
         if let Some(router) = self.router.clone() {
-            let shared = Arc::downgrade(&self);
+            let (shared, is_found) = (Arc::downgrade(&self), is_found.clone());
             config = config.set_push_sender(move |push| {
-                router.route(push, || {
-                    if let Some(shared) = shared.upgrade() {
-                        shared.over(generation);
-                    }
-                });
+                if is_found.load(Ordering::Acquire) {
+                    router.route(push, || {
+                        if let Some(shared) = shared.upgrade() {
+                            shared.over(generation);
+                        }
+                    });
+                }
                 Ok::<(), redis::aio::SendError>(())
             });
         }
-        let connection = self.client.connect(config, timeout).await;
-        let connection = connection.map_err(|error| match StoreError::from(error) {
-            StoreError::Broken(reason) => StoreError::Unconnected(reason),
-            error => error,
-        });
+        let found = self.client.connect(config, timeout).await;
         let mut state = self.state();
         if state.connecting.as_ref().is_none_or(|attempt| attempt.number != generation) {
             return Err(StoreError::Unconnected("another connection is being made".to_owned()));
         }
         state.connecting = None;
-        // This stays set, whatever later attempts report: the Redis that comes back is a new one.
-        state.refused |= connection.as_ref().is_err_and(is_refused);
-        let connection = connection?;
+        let found = found.map_err(|missed| {
+            let error = match missed.error {
+                StoreError::Broken(reason) => StoreError::Unconnected(reason),
+                error => error,
+            };
+            // This stays set, whatever later attempts report: the Redis that comes back is a new one. A server that never
+            // was the primary may be down for long.
+            state.refused |=
+                is_refused(&error) && (state.last.is_none() || state.last == missed.spot);
+            error
+        })?;
         state.failures = 0;
+        (state.last, state.doubted) = (Some(found.spot.clone()), None);
         state.next_try = Instant::now();
         state.generation = generation;
         state.last_answer = Instant::now();
-        state.live = Some(connection);
+        state.live = Some(found);
+        is_found.store(true, Ordering::Release);
         self.epoch.send_replace(2 * generation);
         Ok(())
     }
@@ -153,6 +175,8 @@ impl Link {
         let now = Instant::now();
         let state = State {
             live: None,
+            last: None,
+            doubted: None,
             generation: 0,
             last_answer: now,
             travelling: 0,
@@ -185,31 +209,32 @@ impl Link {
         let travels = call.travel_time();
         let timeout = timeout + travels;
         let _travelling = (!travels.is_zero()).then(|| Travelling::begin(&self.shared, timeout));
-        let mut generation = 0;
+        let (mut generation, mut place) = (0, None);
         let told = tracing::enabled!(target: CALLS, tracing::Level::TRACE);
         let number = told.then(|| NUMBER.fetch_add(1, Ordering::Relaxed));
         tracing::trace!(target: CALLS, number, call = call.name, "called");
         let attempt = async {
             let mut connection;
-            (connection, generation) = self.connection().await?;
-            let answer = connection.send_with(&call.cmd, &call.with).await;
-            let answer = match (&answer, &call.source) {
-                (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
-                    // A restarted Redis has forgotten its scripts; the call had no effect.
-                    let mut load = redis::cmd("SCRIPT");
-                    load.arg("LOAD").arg(&**source);
-                    connection.send(&load).await?;
-                    connection.send_with(&call.cmd, &call.with).await
-                }
-                _ => answer,
-            };
+            (connection, generation, place) = self.connection().await?;
+            let mut answer = write(&mut connection, call).await;
+            if let Some(to) = answer.as_ref().err().and_then(|error| moved(error, place.as_ref())) {
+                // The slot is elsewhere; the call had no effect.
+                self.shared.client.place().said(to);
+                self.shared.over(generation);
+                (connection, generation, place) = self.connection().await?;
+                answer = write(&mut connection, call).await;
+            }
+            // The end of a connection is heard before the answers behind it: they may belong to other calls.
+            if self.epoch() != 2 * generation && !disabled(Rule::AnswersOfTheLiving) {
+                return Err(StoreError::Broken("the connection ended meanwhile".to_owned()));
+            }
             Ok(Reply::new(answer?))
         };
         let result = match tokio::time::timeout(timeout, attempt).await {
             Ok(result) => result,
             Err(_) => Err(StoreError::Silent(timeout)),
         };
-        self.note(generation, &result);
+        self.note(generation, place.as_ref(), &result);
         match &result {
             Ok(reply) => {
                 tracing::trace!(target: CALLS, number, tag = call.logged_tag(reply), "answered");
@@ -230,6 +255,15 @@ impl Link {
     ) -> Result<u64, StoreError> {
         let call = Call::plain("SSUBSCRIBE").arg(channel);
         self.answer(&call, timeout).await.map(|(_, epoch)| epoch)
+    }
+
+    /// Gives a subscription up. If that is not answered the connection ends with its next message.
+    pub(crate) async fn unsubscribe(&self, channel: &str, timeout: Duration) {
+        let _leaving = self.shared.router.as_ref().map(|router| router.leave(channel));
+        let call = Call::plain("SUNSUBSCRIBE").arg(channel);
+        if let Err(error) = self.answer(&call, timeout).await {
+            tracing::debug!(%error, "a subscription was not given up");
+        }
     }
 
     /// Is there a connection?
@@ -269,12 +303,10 @@ impl Link {
         self.shared.over(generation);
     }
 
-    fn note(&self, generation: u64, result: &Result<Reply, StoreError>) {
+    fn note(&self, generation: u64, place: Option<&Spot>, result: &Result<Reply, StoreError>) {
         let give_up = match result {
-            // The primary was demoted: the connection must be made again, to the new one.
-            Err(StoreError::Server { code, .. }) => {
-                ["READONLY", "MASTERDOWN", "UNBLOCKED"].contains(&code.as_str())
-            }
+            // It is no primary any more: another one must be found.
+            Err(StoreError::Server { code, .. }) => self.is_lost(generation, code),
             Ok(_) | Err(StoreError::Odd(_)) => false,
             Err(StoreError::Silent(_)) => {
                 let state = self.shared.state();
@@ -288,22 +320,55 @@ impl Link {
         if give_up {
             if self.shared.over(generation) {
                 tracing::debug!(link = self.shared.name, "connection given up");
+                if let (Some(place), Err(StoreError::Server { .. } | StoreError::Silent(_))) =
+                    (place, result)
+                {
+                    self.shared.client.place().lost(place);
+                }
             }
         } else if !matches!(result, Err(StoreError::Silent(_))) {
             let mut state = self.shared.state();
             if state.generation == generation {
                 state.last_answer = Instant::now();
+                if result.is_ok() {
+                    state.doubted = None;
+                }
             }
         }
     }
 
-    /// The connection and its number.
-    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
+    /// Does this answer say that the server is not the primary, or does one say for long that it cannot do its work?
+    fn is_lost(&self, generation: u64, code: &str) -> bool {
+        let patience = match code {
+            "READONLY" | "MASTERDOWN" | "UNBLOCKED" | "MOVED" => return true,
+            "CLUSTERDOWN" => DOUBT.0,
+            "NOREPLICAS" | "MISCONF" if self.shared.client.place().has_sentinels() => DOUBT.1,
+            _ => return false,
+        };
+        let (mut state, now) = (self.shared.state(), Instant::now());
+        state.generation == generation && now - *state.doubted.get_or_insert(now) >= patience
+    }
+
+    /// The connection, its number, and where it leads.
+    async fn connection(&self) -> Result<(Connection, u64, Option<Spot>), StoreError> {
         loop {
+            let elsewhere = {
+                let state = self.shared.state();
+                match &state.live {
+                    Some(found) if !self.shared.client.place().is_here(&found.server) => {
+                        Some(state.generation)
+                    }
+                    _ => None,
+                }
+            };
+            if let Some(generation) = elsewhere {
+                tracing::debug!(link = self.shared.name, "the primary is elsewhere");
+                self.shared.over(generation);
+            }
             let mut attempt = {
                 let mut state = self.shared.state();
-                if let Some(connection) = &state.live {
-                    return Ok((connection.clone(), state.generation));
+                if let Some(Found { connection, spot, .. }) = &state.live {
+                    return Ok((connection.clone(), state.generation, Some(spot.clone())));
                 }
                 match &state.connecting {
                     Some(attempt) if attempt.began.elapsed() < ATTEMPT_MAX => attempt.clone(),
@@ -371,6 +436,28 @@ impl Drop for Travelling<'_> {
     }
 }
 
+/// Writes a call. A server that does not know its script, because it was restarted, gets it first.
+async fn write<R>(connection: &mut Connection, call: &Call<R>) -> redis::RedisResult<redis::Value> {
+    let answer = connection.send_with(&call.cmd, &call.with).await;
+    match (&answer, &call.source) {
+        (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&**source);
+            connection.send(&load).await?;
+            connection.send_with(&call.cmd, &call.with).await
+        }
+        _ => answer,
+    }
+}
+
+/// Where the slot is, if the answer says so.
+fn moved(error: &redis::RedisError, from: Option<&Spot>) -> Option<Spot> {
+    match error.code() {
+        Some("MOVED") => read_moved(error.detail()?, from?),
+        _ => None,
+    }
+}
+
 fn is_refused(error: &StoreError) -> bool {
     matches!(error, StoreError::Unconnected(reason) if reason.contains("connection refused"))
 }
@@ -386,59 +473,4 @@ fn connect_timeout(first: bool, failures: u32) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn link() -> Link {
-        Link::new(
-            "test",
-            super::super::Address::new("redis://127.0.0.1:1").client().expect("an address"),
-        )
-    }
-
-    /// As if this connection had been made.
-    fn connected(link: &Link, generation: u64) {
-        let mut state = link.shared.state();
-        state.generation = generation;
-        link.shared.epoch.send_replace(2 * generation);
-    }
-
-    #[test]
-    fn the_late_end_of_an_old_connection_changes_nothing() {
-        let link = link();
-        connected(&link, 2);
-        assert!(!link.shared.over(1), "its successor is there");
-        assert_eq!(link.epoch(), 4);
-    }
-
-    #[test]
-    fn an_attempt_that_hangs_is_given_up_soon() {
-        let seconds = |failures| connect_timeout(false, failures).as_secs();
-        assert_eq!([1, 2, 3, 20].map(seconds), [1, 1, 2, 2]);
-        assert_eq!(connect_timeout(true, 1).as_secs(), 5);
-    }
-
-    /// A Redis that was down and is back has not judged any member yet. That holds until our presence
-    /// is back, not only until we are connected.
-    #[tokio::test]
-    async fn that_redis_was_away_is_remembered_when_it_is_back() {
-        let link = link();
-        assert!(link.call(&Call::plain("PING"), Duration::from_secs(1)).await.is_err());
-        assert!(link.is_refused());
-        connected(&link, 2);
-        assert!(link.is_refused(), "connected, and not heard of yet");
-    }
-
-    #[tokio::test]
-    async fn a_dead_redis_is_said_to_all_who_wait_at_once() {
-        let link = link();
-        let (ping, second) = (Call::plain("PING"), Duration::from_secs(1));
-        let (one, two) = tokio::join!(link.call(&ping, second), link.call(&ping, second));
-        for answer in [one, two] {
-            assert!(matches!(answer, Err(StoreError::Unconnected(_))), "{answer:?}");
-        }
-        assert_eq!(link.shared.state().attempts, 1, "one attempt for both");
-        assert!(link.is_refused());
-        assert_eq!(link.epoch(), 0);
-    }
-}
+mod tests;

@@ -10,13 +10,16 @@ mod address;
 mod check;
 mod client;
 mod control;
+mod dialer;
 mod keys;
 mod link;
+mod place;
 mod prelude;
 mod push_router;
 mod reply;
 mod reply_limit;
 mod script;
+mod sentinels;
 mod session_link;
 
 use std::sync::{Arc, Mutex};
@@ -95,7 +98,9 @@ impl StoreError {
 
     /// The same call may succeed later: Redis did not answer, or it is not ready.
     pub(crate) fn is_passing(&self) -> bool {
-        const PASSING: [&str; 10] = [
+        const PASSING: [&str; 12] = [
+            "MOVED",
+            "ASK",
             "LOADING",
             "NOSCRIPT",
             "BUSY",
@@ -124,6 +129,11 @@ impl StoreError {
             || text.to_lowercase().contains("password")
     }
 
+    /// The slot is on its way to another server. As long as it is, nearly no call can be answered.
+    pub(crate) fn is_moving(&self) -> bool {
+        matches!(self, StoreError::Server { code, .. } if code == "ASK" || code == "TRYAGAIN")
+    }
+
     /// Redis is out of memory, so it refuses new messages. Everything else goes on.
     pub(crate) fn is_oom(&self) -> bool {
         matches!(self, StoreError::Server { code, .. } if code == "OOM")
@@ -135,7 +145,14 @@ impl std::fmt::Display for StoreError {
         match self {
             StoreError::Silent(after) => write!(f, "no answer within {after:?}"),
             StoreError::Broken(reason) | StoreError::Unconnected(reason) => write!(f, "{reason}"),
-            StoreError::Server { text, .. } => write!(f, "{text}"),
+            StoreError::Server { code, text } => match code.as_str() {
+                "ASK" | "TRYAGAIN" => write!(f, "the slot of this fleet is being moved"),
+                "MOVED" | "READONLY" | "MASTERDOWN" | "UNBLOCKED" => {
+                    write!(f, "the primary changed: following")
+                }
+                "CLUSTERDOWN" => write!(f, "no primary: waiting for a failover ({text})"),
+                _ => write!(f, "{text}"),
+            },
             StoreError::Odd(text) => write!(f, "{text}"),
             StoreError::Gone => write!(f, "the session is over"),
         }
@@ -219,9 +236,10 @@ impl Store {
     /// Reads the address. It does not connect yet.
     pub(crate) fn open(address: &Address, fleet: &str) -> Result<Store, Error> {
         let (client, database) = (address.client()?, address.database()?);
-        let address = address.to_string();
+        let (address, keys) = (address.to_string(), Keys::new(fleet, database));
+        let client = client.of(&keys.config());
         Ok(Store {
-            keys: Keys::new(fleet, database),
+            keys,
             work: Arc::new(Link::new("work", client.clone())),
             wait: Arc::new(Link::new("wait", client.clone())),
             session: Arc::default(),
@@ -273,7 +291,15 @@ impl Store {
 
     /// Sends a one-off call, from a command or at start-up. The error says in full what went wrong.
     pub(crate) async fn once<R>(&self, call: &Call<R>) -> Result<R, Error> {
-        self.work.call(call, ONCE_TIMEOUT).await.map_err(|error| self.explain(error))
+        let began = std::time::Instant::now();
+        loop {
+            match self.work.call(call, ONCE_TIMEOUT).await {
+                Err(error) if self.may_yet_connect(&error, began.elapsed()) => {
+                    tokio::time::sleep(ONCE_PAUSE).await;
+                }
+                answer => return answer.map_err(|error| self.explain(error)),
+            }
+        }
     }
 
     /// Sends a call that is safe to repeat, a few times until it is answered.
@@ -287,7 +313,9 @@ impl Store {
         loop {
             match self.work.call(call, ONCE_TIMEOUT).await {
                 // Redis was never reached: report that at once.
-                Err(error @ StoreError::Unconnected(_)) if self.work.epoch() == 0 => {
+                Err(error @ StoreError::Unconnected(_))
+                    if self.work.epoch() == 0 && !self.may_yet_connect(&error, began.elapsed()) =>
+                {
                     return Err(error);
                 }
                 Err(error) if error.is_passing() && tries < 10 && began.elapsed() < REPEAT_MAX => {
@@ -297,6 +325,15 @@ impl Store {
                 answer => return answer,
             }
         }
+    }
+
+    /// Nothing was sent, because there is no primary at this moment: perhaps one is being chosen.
+    fn may_yet_connect(&self, error: &StoreError, after: Duration) -> bool {
+        use Unreached::{Network, NoSentinel, Replica};
+        let StoreError::Unconnected(reason) = error else { return false };
+        [Network, Replica, NoSentinel].contains(&Unreached::of(reason))
+            && self.client.place().has_others()
+            && after < ONCE_TIMEOUT
     }
 
     /// The pattern that matches all keys with this prefix.
@@ -373,8 +410,10 @@ impl Store {
 
     pub(crate) fn explain(&self, error: StoreError) -> Error {
         let redis = self.address.clone();
-        let is_denied = error.is_denied();
+        let (is_denied, words) = (error.is_denied(), error.to_string());
+        let is_moving = error.is_moving();
         match error {
+            _ if is_moving => Error::SlotMoving { slot: self.keys.slot() },
             StoreError::Silent(after) => Error::NoAnswer { after },
             StoreError::Broken(reason) | StoreError::Unconnected(reason) => {
                 let why = Unreached::of(&reason);
@@ -384,9 +423,9 @@ impl Store {
                 let why = Denial::of(&text);
                 Error::Denied { redis, reason: text, why }
             }
-            StoreError::Server { text, .. } => Error::Refused { reason: text },
+            StoreError::Server { .. } => Error::Refused { reason: words },
             StoreError::Odd(text) => Error::Refused { reason: text },
-            StoreError::Gone => Error::Refused { reason: error.to_string() },
+            StoreError::Gone => Error::Refused { reason: words },
         }
     }
 }

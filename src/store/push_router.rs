@@ -10,6 +10,7 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::{Control, Keys};
+use crate::mutant::{Rule, disabled};
 
 /// How many hints may wait to be read. More are dropped: nothing depends on them.
 const HINTS_MAX: usize = 1024;
@@ -43,13 +44,23 @@ pub(crate) struct PushRouter {
     /// The session's channels: the channel of the fleet, and the prefix of the members' channels.
     own: [String; 2],
     routes: Mutex<HashMap<Route, Weak<dyn Listener>>>,
+    /// The channels that are being given up by us.
+    leaving: Mutex<HashMap<String, usize>>,
 }
 
 impl PushRouter {
     pub(super) fn new(keys: &Keys) -> (Arc<PushRouter>, Receiver<Hint>) {
         let (hints, received) = mpsc::channel(HINTS_MAX);
         let own = [keys.ctl(), keys.alive()];
-        (Arc::new(PushRouter { hints, own, routes: Mutex::default() }), received)
+        (
+            Arc::new(PushRouter {
+                hints,
+                own,
+                routes: Mutex::default(),
+                leaving: Mutex::default(),
+            }),
+            received,
+        )
     }
 
     fn routes(&self) -> MutexGuard<'_, HashMap<Route, Weak<dyn Listener>>> {
@@ -73,12 +84,35 @@ impl PushRouter {
         self.routes().get(route).and_then(Weak::upgrade)
     }
 
-    /// Passes one push on. Calls `ended` if the push reports the end of the connection.
+    /// From here until the guard is dropped, the end of this subscription was asked for.
+    pub(super) fn leave(self: &Arc<PushRouter>, channel: &str) -> Leaving {
+        *self.leaving().entry(channel.to_owned()).or_default() += 1;
+        Leaving { router: self.clone(), channel: channel.to_owned() }
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes one push on. Calls `ended` if the push reports the end of the connection, or of a subscription that nobody
+    /// asked to end: this server has lost our slot, and the client takes that push for the answer of another call.
     pub(super) fn route(&self, push: PushInfo, ended: impl FnOnce()) {
         match push.kind {
             PushKind::Disconnection => {
                 ended();
                 let _ = self.hints.try_send(Hint::Lost);
+            }
+            PushKind::SUnsubscribe if !disabled(Rule::UnaskedUnsubscribe) => {
+                let channel = match push.data.first() {
+                    Some(Value::BulkString(channel)) => {
+                        String::from_utf8_lossy(channel).into_owned()
+                    }
+                    _ => String::new(),
+                };
+                if !self.leaving().contains_key(&channel) {
+                    ended();
+                    let _ = self.hints.try_send(Hint::Lost);
+                }
             }
             PushKind::SMessage => {
                 let [Value::BulkString(channel), Value::BulkString(text), ..] = &push.data[..]
@@ -106,6 +140,24 @@ impl PushRouter {
         }
         // If too many hints wait, this one is dropped, and its effect comes a little later.
         let _ = self.hints.try_send(Hint::Control(control));
+    }
+}
+
+/// A subscription is being given up until this is dropped.
+pub(super) struct Leaving {
+    router: Arc<PushRouter>,
+    channel: String,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut leaving = self.router.leaving();
+        if let Some(count) = leaving.get_mut(&self.channel) {
+            *count -= 1;
+            if *count == 0 {
+                leaving.remove(&self.channel);
+            }
+        }
     }
 }
 
@@ -150,6 +202,19 @@ mod tests {
         drop(heard);
         router.remove(&event);
         assert_eq!(router.routes().len(), 1);
+    }
+
+    #[test]
+    fn a_subscription_that_ends_unasked_ends_the_connection() {
+        let (router, mut hints) = PushRouter::new(&Keys::new("f", 0));
+        let data = vec![Value::BulkString(b"event".to_vec()), Value::Int(0)];
+        let push = || PushInfo { kind: PushKind::SUnsubscribe, data: data.clone() };
+        let asked = router.leave("event");
+        router.route(push(), || panic!("it was asked for"));
+        drop(asked);
+        let mut ended = false;
+        router.route(push(), || ended = true);
+        assert!(ended && hints.try_recv() == Ok(Hint::Lost));
     }
 
     #[test]

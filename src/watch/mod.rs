@@ -311,8 +311,7 @@ impl EventWatch {
                 () = tokio::time::sleep(pause) => if idle {
                     // Unsubscribe before the decision: a subscription made afterwards must not be
                     // undone.
-                    let call = Call::plain("SUNSUBSCRIBE").arg(&self.channel);
-                    let _ = self.link.call(&call, timeout).await;
+                    self.link.unsubscribe(&self.channel, timeout).await;
                     on = None;
                     if self.retire() {
                         return;

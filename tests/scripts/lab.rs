@@ -176,15 +176,21 @@ impl Lab {
     }
 
     pub fn heartbeat_call(&self, me: &str, held: &str, hi: &str) -> Late {
+        self.heartbeat_of(me, held, hi, "0")
+    }
+
+    /// The heartbeat of a member that believes this of its presence.
+    pub fn heartbeat_of(&self, me: &str, held: &str, hi: &str, presence: &str) -> Late {
+        let alive = format!("@0:alive:{me}");
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
         let (lease, locks) = (LEASE.to_string(), format!("locks:{me}"));
         self.late(
             "heartbeat",
             &[
                 "members", "lease", "watch", "orphans", &member, &blocks, &locks, "term", "token",
-                "config", "control",
+                "config", "control", &alive, "blind",
             ],
-            &[me, &lease, held, hi, "60000"],
+            &[me, &lease, held, hi, "60000", presence],
         )
     }
 

@@ -413,6 +413,31 @@ fn who_leaves_holds_nothing_and_leaves_its_blocks_as_orphans() {
     });
 }
 
+/// ⚑ Who is not seen, although it connected anew for that, is judged by its deadline only; who is seen again is not.
+#[test]
+fn a_heartbeat_says_who_is_seen() {
+    let rule = "elseif ARGV[6] == '2' then redis.call('SADD', KEYS[13], me) end";
+    proves("heartbeat", rule, "end", |lab| {
+        lab.join("a");
+        let blind = |lab: &mut Lab| -> Vec<String> {
+            let key = lab.key("blind");
+            lab.redis(&["SMEMBERS", &key])
+        };
+        let beat = |lab: &mut Lab, presence: &str| {
+            let call = lab.heartbeat_of("a", NOBODY, "0", presence);
+            lab.send(&call).at(10) == "1"
+        };
+        let key = lab.key("blind");
+        let () = lab.redis(&["DEL", &key]);
+        assert!(!beat(lab, "1") && blind(lab).is_empty(), "it connects anew first");
+        let unseen = !beat(lab, "2") && blind(lab) == ["a"];
+        let presence = lab.presence("a");
+        assert!(beat(lab, "1") && blind(lab).is_empty(), "it is seen");
+        drop(presence);
+        unseen
+    });
+}
+
 /// ⚑ An open block that its owner does not know of is noticed by the heartbeat, too.
 #[test]
 fn a_heartbeat_sees_a_block_nobody_holds() {

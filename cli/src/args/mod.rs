@@ -90,8 +90,9 @@ pub(crate) fn command() -> clap::Command {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Global {
-    /// Address of Redis or Valkey: redis://[user:password@]host[:port][/db], rediss:// for TLS, or
-    /// unix:/path [env: ARTEL_REDIS_URL, else REDIS_URL]
+    /// Address of Redis or Valkey: redis://[user:password@]host[:port][/db], which may be any node of a
+    /// cluster; redis-cluster://…host,host; redis-sentinel://…host,host[/db]?master=NAME; rediss… for
+    /// TLS; or unix:/path [env: ARTEL_REDIS_URL, else REDIS_URL]
     #[arg(long, global = true, value_name = "URL", alias = "redis-url",
           conflicts_with_all = ["redis_url_file", "host", "port", "db"])]
     pub(crate) redis: Option<String>,
@@ -123,6 +124,14 @@ pub(crate) struct Global {
     /// Private key of the client certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// User at the sentinels, if they have users. The user in the address is that of the servers
+    #[arg(long, global = true, value_name = "NAME", requires = "sentinel_password_file")]
+    pub(crate) sentinel_user: Option<String>,
+
+    /// Read the password of the sentinels from this file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) sentinel_password_file: Option<PathBuf>,
 
     /// Name of the fleet: processes with the same name on the same Redis belong together
     #[arg(long = "fleet", global = true, value_name = "NAME", default_value = "artel", value_delimiter = LIST)]

@@ -135,6 +135,10 @@ fn say(notice: Notice, label: &str) {
         Notice::Unreplicated { replicas, wanted } => {
             tracing::warn!(replicas, wanted, "waiting for replicas");
         }
+        Notice::SlotMoving { slot, after } => {
+            let after = times::span(after);
+            tracing::warn!(slot, after, "the slot of this fleet is being moved: everything waits");
+        }
         Notice::Refused { reason } => {
             tracing::error!(reason, "Redis refuses writes: this member gives up its messages");
         }

@@ -12,6 +12,7 @@ mod errors; // taken once, never lost
 mod failover; // one generator, whatever is killed or frozen
 mod fleet; // a fleet of real processes
 mod folder; // the data folder of the private server
+mod following; // a primary that changes
 mod generators; // go on where their predecessor stopped
 mod handlers; // commands in any language, good and bad
 mod history; // what happened to the fleet, from any machine

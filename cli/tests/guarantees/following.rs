@@ -1,0 +1,254 @@
+//! A primary that changes: a slot that is moved, a node that dies, sentinels that name another server. The same sessions go
+//! on, and work flows again.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use artel_rig::{
+    Audit, Cluster, Kind, Program, Sentinels, Server, Snapshot, Taken, clean_command, eventually,
+    wait_for,
+};
+use redis::Connection;
+
+use crate::fleet::{FLEET, artel, on_each_server, soak};
+
+fn key(name: &str) -> String {
+    format!("artel:{{{FLEET}}}:{name}")
+}
+
+/// Its lease is long: on a busy machine everybody is heard of again within it.
+fn start(url: &str, more: &[&str]) -> Program {
+    let mut args =
+        vec!["run", "--fleet", FLEET, "--ledger", "all", "--lease", "10s", "--redis", url];
+    args.extend(more);
+    Program::start(artel(), &args)
+}
+
+/// Runs a command about the fleet: its code, its stdout, its stderr.
+fn run(url: &str, args: &[&str]) -> (Option<i32>, String, String) {
+    let all = [args, &["--redis", url, "--fleet", FLEET]].concat();
+    let mut command = clean_command(artel(), &all);
+    command.stdin(Stdio::null());
+    let mut program = Program::spawn(command);
+    (program.exit_code(), program.stdout(), program.stderr())
+}
+
+fn sessions(connection: &mut Connection) -> BTreeSet<String> {
+    let members = redis::cmd("ZRANGE").arg(&[&key("members"), "0", "-1"]).query(connection);
+    members.expect("answers")
+}
+
+/// How many messages have an outcome, if this server can say it now.
+fn done(connection: &mut Connection) -> Option<u64> {
+    redis::cmd("XLEN").arg(key("ledger")).query(connection).ok()
+}
+
+/// The kinds of entries in the common log.
+fn log(connection: &mut Connection) -> Vec<String> {
+    type Entries = Vec<(String, std::collections::HashMap<String, String>)>;
+    let entries: Entries =
+        redis::cmd("XRANGE").arg(&[&key("notices"), "-", "+"]).query(connection).expect("answers");
+    entries.into_iter().filter_map(|(_, fields)| fields.get("kind").cloned()).collect()
+}
+
+#[track_caller]
+fn nobody_died(connection: &mut Connection) {
+    let log = log(connection);
+    assert!(!log.iter().any(|kind| kind == "died"), "nobody is judged dead: {log:?}");
+}
+
+/// Waits until more messages have an outcome than now, on the server that is right then.
+#[track_caller]
+fn flows(connect: impl Fn() -> Connection) {
+    let before = wait_for("a primary that answers", || done(&mut connect()));
+    eventually("work to flow", || done(&mut connect()).is_some_and(|now| now > before + 5));
+}
+
+/// Nothing was lost: the same sessions are there, nobody was judged dead, and nobody spoke of a loss.
+#[track_caller]
+fn nothing_happened(members: &[Program], before: &BTreeSet<String>, connection: &mut Connection) {
+    assert_eq!(&sessions(connection), before, "the same sessions");
+    let log = log(connection);
+    for odd in ["died", "data-loss", "session-lost"] {
+        assert!(!log.iter().any(|kind| kind == odd), "{odd}: {log:?}");
+    }
+    for member in members {
+        let said = member.stderr();
+        for odd in ["data loss", "lost data", "session lost", "lost acknowledged"] {
+            assert!(!said.contains(odd), "{odd}: {said}");
+        }
+    }
+}
+
+/// Everybody stops, and the books are right.
+#[track_caller]
+fn ends_well(members: Vec<Program>, connection: &mut Connection) {
+    for mut member in members {
+        member.terminate();
+        assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
+    }
+    let audit = Audit::of(&Snapshot::read(connection, FLEET), Taken::Ids(&[]));
+    audit.assert_clean();
+    println!("{} messages settled", audit.settled);
+}
+
+/// A cluster, members that were each given another node, and the slot of the fleet.
+fn members_of(cluster: &Cluster, more: &[&str]) -> (Vec<Program>, u16) {
+    let slot = cluster.slot(&key("config"));
+    let urls = cluster.nodes.iter().map(Server::url).cycle().take(3);
+    let members: Vec<Program> = urls.map(|url| start(&url, more)).collect();
+    eventually("all to join", || sessions(&mut cluster.connect(slot)).len() == members.len());
+    flows(|| cluster.connect(slot));
+    (members, slot)
+}
+
+on_each_server! {
+    /// Whichever node is asked, the owner of the slot answers: also what has no key, such as a list of events.
+    fn any_node_of_a_cluster_is_an_address(kind) {
+        let cluster = Cluster::start(kind, 3, 0);
+        let (members, slot) = members_of(&cluster, &["--interval", "20ms"]);
+        let first = cluster.nodes[0].url();
+        assert_eq!(run(&first, &["event", "set", "ready"]).0, Some(0));
+        for url in cluster.nodes.iter().map(Server::url).chain([cluster.url()]) {
+            let (code, out, err) = run(&url, &["event", "list"]);
+            assert!(code == Some(0) && out.contains("ready"), "{url}: {out}{err}");
+            let (code, _, err) = run(&url, &["send", "x"]);
+            assert_eq!(code, Some(0), "{url}: {err}");
+            let (code, out, err) = run(&url, &["status", "--json"]);
+            let status: serde_json::Value = serde_json::from_str(&out).expect("a document");
+            assert!(code == Some(0) && status["members"].as_array().map(Vec::len) == Some(3), "{url}: {out}{err}");
+        }
+        let (code, _, err) = run(&format!("{first}/1"), &["status"]);
+        assert!(code != Some(0) || kind == Kind::Valkey, "a cluster has one database: {err}");
+        nothing_happened(&members, &sessions(&mut cluster.connect(slot)), &mut cluster.connect(slot));
+        ends_well(members, &mut cluster.connect(slot));
+    }
+
+    /// The slot goes to and fro, key by key and at once, while messages are made and handled.
+    fn a_slot_that_is_moved_costs_nothing(kind) {
+        let cluster = Cluster::start(kind, 2, 0);
+        let (members, slot) = members_of(&cluster, &["--interval", "5ms"]);
+        let before = sessions(&mut cluster.connect(slot));
+        let moves = if soak() { 50 } else { 3 };
+        for _ in 0..moves {
+            let to = 1 - cluster.owner(slot);
+            cluster.open_migration(slot, to);
+            // Half-way: nothing can be done, and nothing is decided.
+            std::thread::sleep(Duration::from_millis(100)); // the time for which it is open
+            cluster.end_migration(slot, to);
+            flows(|| cluster.connect(slot));
+            if cluster.move_at_once(slot, 1 - to) {
+                flows(|| cluster.connect(slot));
+            }
+        }
+        nothing_happened(&members, &before, &mut cluster.connect(slot));
+        ends_well(members, &mut cluster.connect(slot));
+    }
+
+    /// Subscriptions end unasked while calls are under way: no answer is taken for another one, and everybody is seen again.
+    fn subscriptions_that_end_unasked_come_back(kind) {
+        let cluster = Cluster::start(kind, 2, 0);
+        let (members, slot) = members_of(&cluster, &["--interval", "5ms"]);
+        let before = sessions(&mut cluster.connect(slot));
+        let seen = |connection: &mut Connection| {
+            let channels: Vec<String> = before.iter().map(|id| format!("artel:{{{FLEET}}}:@0:alive:{id}")).collect();
+            let answer: Vec<redis::Value> =
+                redis::cmd("PUBSUB").arg("SHARDNUMSUB").arg(channels).query(connection).expect("answers");
+            answer.iter().filter(|part| matches!(part, redis::Value::Int(n) if *n > 0)).count()
+        };
+        let flips = if soak() { 1000 } else { 20 };
+        for _ in 0..flips {
+            cluster.flip(slot);
+            eventually("everybody to be seen", || seen(&mut cluster.connect(slot)) == before.len());
+        }
+        flows(|| cluster.connect(slot));
+        nothing_happened(&members, &before, &mut cluster.connect(slot));
+        ends_well(members, &mut cluster.connect(slot));
+    }
+
+    /// A replica takes over, first with the consent of the primary, then because that was killed.
+    fn another_node_takes_over(kind) {
+        let mut cluster = Cluster::start(kind, 3, 1);
+        let (members, slot) = members_of(&cluster, &["--interval", "5ms"]);
+        let before = sessions(&mut cluster.connect(slot));
+        let owner = cluster.owner(slot);
+        cluster.hand_over(3 + owner);
+        flows(|| cluster.connect(slot));
+        nothing_happened(&members, &before, &mut cluster.connect(slot));
+        let kills = if soak() { 20 } else { 2 };
+        for _ in 0..kills {
+            let owner = cluster.owner(slot);
+            cluster.nodes[owner].kill();
+            eventually("another owner", || cluster.owner(slot) != owner);
+            let promoted = Instant::now();
+            flows(|| cluster.connect(slot));
+            println!("{kind:?}: work flowed {} ms after the promotion", promoted.elapsed().as_millis());
+            cluster.nodes[owner].restart();
+            let (status, url) = (&["status", "--json"], cluster.url());
+            let (_, out, err) = run(&url, status);
+            let status: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+            assert_eq!(status["messages"]["balance"], 0, "{out}");
+            nobody_died(&mut cluster.connect(slot));
+            eventually("the one that was killed to be a replica in sync", || cluster.is_in_sync(owner));
+        }
+        drop(members);
+    }
+
+    /// Sentinels name another primary, because the first one was asked to go, or was killed.
+    fn the_primary_that_sentinels_name_is_followed(kind) {
+        let mut all = Sentinels::start(kind, 3);
+        let url = all.url();
+        let members: Vec<Program> = (0..3).map(|_| start(&url, &["--interval", "5ms"])).collect();
+        let connect = |all: &Sentinels| all.servers[all.primary()].connect();
+        eventually("all to join", || sessions(&mut connect(&all)).len() == 3);
+        flows(|| connect(&all));
+        all.hand_over();
+        flows(|| connect(&all));
+        let kills = if soak() { 20 } else { 2 };
+        for _ in 0..kills {
+            all.in_sync();
+            let primary = all.primary();
+            all.servers[primary].kill();
+            eventually("another primary", || all.primary() != primary);
+            let promoted = Instant::now();
+            flows(|| connect(&all));
+            println!("{kind:?}: work flowed {} ms after the promotion", promoted.elapsed().as_millis());
+            all.servers[primary].restart();
+            let (_, out, err) = run(&url, &["status", "--json"]);
+            let status: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+            assert_eq!(status["messages"]["balance"], 0, "{out}");
+            nobody_died(&mut connect(&all));
+        }
+        // One sentinel is enough for an address.
+        all.kill_sentinel(0);
+        let (code, _, err) = run(&url, &["send", "x"]);
+        assert_eq!(code, Some(0), "{err}");
+        drop(members);
+    }
+}
+
+/// What cannot be followed is told, with what to try.
+#[test]
+fn addresses_that_lead_nowhere() {
+    let all = Sentinels::start(
+        if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey },
+        2,
+    );
+    let refused = |url: &str, error: &str, hint: &str| {
+        let (code, out, err) = run(url, &["status"]);
+        assert!(code != Some(0) && out.is_empty(), "{url}: {out}");
+        assert!(err.contains(error) && err.contains(hint), "{url}: {err}");
+    };
+    let other = all.url().replace("master=main", "master=other");
+    refused(&other, "the sentinels know no primary called \"other\"", "sentinel masters");
+    let port = artel_rig::free_port();
+    let away = format!("redis-sentinel://127.0.0.1:{port}?master=main");
+    refused(&away, "none of 1 sentinels answers", "26379");
+    let replica = all.servers[1 - all.primary()].url();
+    refused(&replica, "is a replica", "redis-sentinel://");
+    refused("redis-sentinel://127.0.0.1:1", "?master=NAME", "redis-sentinel://HOST");
+    let member = start(&away, &[]);
+    let mut member = member;
+    assert_eq!(member.exit_code(), Some(3), "{}", member.stderr());
+}
