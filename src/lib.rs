@@ -127,7 +127,7 @@ pub use notice::{Notice, Notices};
 pub use orders::{About, Order};
 pub use outcome::{
     Cursor, Effect, ErrorRecord, ErrorStore, ErrorsStatus, FleetCounts, GeneratorStatus,
-    IntoOutcome, LaneLengths, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued,
+    IntoOutcome, LaneLengths, Loss, MemberStatus, MessageCounts, Outcome, RedisStatus, Requeued,
     Requeuer, Status, Taker, Trouble,
 };
 pub use queue::{PutBack, Sender, Sent};

@@ -237,6 +237,16 @@ pub enum Notice {
         /// How many replicas must have them.
         wanted: u32,
     },
+    /// Another server process answers than before: another one is the primary now, or it was started again.
+    ServerChanged {
+        /// The id that the one before gave itself (`run_id`).
+        from: String,
+        /// The id of the one that answers now.
+        to: String,
+        /// At least so many steps of messages that this process knew of are forgotten: making, sending, finishing or putting
+        /// back a message is a step. 0 is good.
+        forgotten: u64,
+    },
     /// The slot of the fleet has been on its way to another node of a cluster for some seconds. Everything stands still until
     /// it is there; nothing is lost. If nobody is moving it, `redis-cli --cluster fix` ends that.
     SlotMoving {
@@ -263,7 +273,7 @@ pub enum Notice {
 }
 
 /// The names of all notices: a count that begins at zero can be seen to grow.
-pub(crate) const NAMES: [&str; 32] = [
+pub(crate) const NAMES: [&str; 33] = [
     "joined",
     "became_generator",
     "lease_lost",
@@ -292,6 +302,7 @@ pub(crate) const NAMES: [&str; 32] = [
     "unread",
     "exhausted",
     "unreplicated",
+    "server_changed",
     "slot_moving",
     "gave_back",
     "generate_failed",
@@ -330,6 +341,7 @@ impl Notice {
             Notice::Unread { .. } => "unread",
             Notice::Exhausted { .. } => "exhausted",
             Notice::Unreplicated { .. } => "unreplicated",
+            Notice::ServerChanged { .. } => "server_changed",
             Notice::SlotMoving { .. } => "slot_moving",
             Notice::GaveBack { .. } => "gave_back",
             Notice::GenerateFailed { .. } => "generate_failed",

@@ -198,6 +198,7 @@ fn unreachable_hint(why: Unreached) -> &'static str {
             "give the address of the primary, or of the sentinels: redis-sentinel://HOST:26379?master=NAME"
         }
         Unreached::UnknownMaster => "`redis-cli -p 26379 sentinel masters` lists the names",
+        Unreached::NoCluster => "write redis:// for a single server",
         Unreached::NoSentinel => "are they running? Sentinels usually have port 26379",
         Unreached::Circle => {
             "a node of this cluster is wrong about who owns the slot: `redis-cli --cluster check HOST:PORT`"

@@ -207,6 +207,13 @@ impl Cluster {
         true
     }
 
+    /// Does the owner of this slot say that the cluster works?
+    pub fn works(&self, slot: u16) -> bool {
+        let port = self.nodes[self.owner(slot)].port();
+        let info: String = try_ask(port, &["CLUSTER", "INFO"]).unwrap_or_default();
+        info.contains("cluster_state:ok")
+    }
+
     /// Is this node a replica that has what its primary has?
     pub fn is_in_sync(&self, node: usize) -> bool {
         in_sync(self.nodes[node].port())
@@ -312,6 +319,18 @@ impl Sentinels {
             try_ask::<redis::Value>(port, &["SENTINEL", "FAILOVER", MASTER]).is_ok()
         });
         eventually("another primary", || self.primary() != before);
+    }
+
+    /// Freezes a replica, and has the primary give it up: what is written from now on only the primary has. (A replica that is
+    /// frozen alone loses nothing: its socket holds what was sent.)
+    #[track_caller]
+    pub fn cut_replication(&self, replica: usize) {
+        let primary = self.servers[self.primary()].port();
+        self.servers[replica].freeze();
+        eventually("the primary to be alone", || {
+            let _ = try_ask::<redis::Value>(primary, &["CLIENT", "KILL", "TYPE", "replica"]);
+            info(primary).contains("connected_slaves:0")
+        });
     }
 
     /// Waits until every server but the primary is a replica that is in sync.

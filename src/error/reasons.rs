@@ -186,6 +186,8 @@ pub enum Unreached {
     Replica,
     /// The sentinels know no primary with this name.
     UnknownMaster,
+    /// What answers is no node of a cluster, though the address says so.
+    NoCluster,
     /// No sentinel answers.
     NoSentinel,
     /// The servers of a cluster name each other as the owner of the slot.
@@ -197,13 +199,14 @@ pub enum Unreached {
 impl Unreached {
     /// Finds the reason in the text of the network or the server.
     pub(crate) fn of(reason: &str) -> Unreached {
-        const WORDS: [(&[&str], Unreached); 13] = [
+        const WORDS: [(&[&str], Unreached); 14] = [
             (&["unknownissuer", "unknown issuer"], Unreached::UnknownAuthority),
             (&["notvalidforname", "not valid for name"], Unreached::OtherName),
             (&["expired"], Unreached::Expired),
             (&["certificaterequired", "certificate required"], Unreached::CertificateWanted),
             (&["fatal alert"], Unreached::CertificateRefused),
             (&["is a replica"], Unreached::Replica),
+            (&["is no node of a cluster"], Unreached::NoCluster),
             (&["sentinels know no primary"], Unreached::UnknownMaster),
             (&["sentinels answers"], Unreached::NoSentinel),
             (&["each other in a circle"], Unreached::Circle),

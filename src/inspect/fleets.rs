@@ -47,6 +47,12 @@ impl Fleet {
         }
     }
 
+    /// Was this fleet found on a node of a cluster, by the last connection? Then [`fleets`](Fleet::fleets) lists only those of
+    /// that node.
+    pub fn is_on_cluster(&self) -> bool {
+        self.store.work.is_cluster()
+    }
+
     /// Removes this fleet with everything in it: messages, failed messages, books, locks, events and
     /// the data that effects wrote. Returns how many keys were removed. The fleet must have no members.
     /// While it is being removed, nobody can join it or send to it. If a removal was not finished,

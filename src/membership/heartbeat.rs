@@ -10,14 +10,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
+use super::heartbeat_reply::Heartbeat;
 use super::judge::{self, Beat};
 use super::session_task::{ABSENT_BEAT, PROFILE_TTL, SessionTask};
 use super::{AskError, End, Holder, Orders, Patience, Session};
 use crate::clock::Moment;
-use crate::id::MemberId;
 use crate::notice::Notice;
-use crate::store::{Call, Control, Hint, Reply, Script, StoreError};
-use crate::tenure::{Difference, Known, LeaseUse, held_locks, release_lock, resign};
+use crate::store::{Call, Control, Hint, Script, StoreError};
+use crate::tenure::{Difference, Known, LeaseUse, release_lock, resign};
 use crate::term::{Term, Token};
 
 static HEARTBEAT: Script = Script::new("heartbeat", include_str!("heartbeat.lua"));
@@ -51,58 +51,6 @@ enum Presence {
     Renewed = 2,
 }
 
-/// What Redis answers to a heartbeat.
-struct Heartbeat {
-    /// The holder of the lease, its term, and how long its session lasts unless it is refreshed.
-    holder: Option<(MemberId, Term, Duration)>,
-    /// How long ago a member last looked.
-    looked_ago: Duration,
-    has_orphans: bool,
-    members: usize,
-    /// Redis and the worker disagree about the worker's blocks.
-    is_stray: bool,
-    /// What can no longer be granted: `term`, `token`.
-    spent: Vec<String>,
-    lease_ms: u64,
-    grace_ms: u64,
-    /// Our presence is visible.
-    is_seen: bool,
-    locks: Vec<(String, Option<Token>)>,
-    orders: Orders,
-}
-
-impl Heartbeat {
-    fn read(reply: Reply, me: &MemberId) -> Result<Heartbeat, StoreError> {
-        let ms = |at| reply.number(at).map(|ms| Duration::from_millis(ms.max(0) as u64));
-        let left = ms(1)?;
-        let lease = reply.text(0)?;
-        let holder = lease.split_once('|').and_then(|(member, term)| {
-            Some((MemberId::from_redis(member)?, Term::parse(term)?, left))
-        });
-        let (looked_ago, has_orphans) = (ms(2)?, reply.number(3)? > 0);
-        let (members, is_stray) = (reply.number(4)? as usize, reply.number(5)? == 1);
-        let spent = reply.text(6)?.split_whitespace().map(str::to_owned).collect();
-        let (lease_ms, grace_ms) = (reply.number(7)? as u64, reply.number(8)? as u64);
-        let is_seen = reply.number(9)? == 1;
-        let mut rest = reply.into_parts().into_iter().skip(10);
-        let mut next =
-            || rest.next().ok_or_else(|| StoreError::odd("a heartbeat that is too short"));
-        Ok(Heartbeat {
-            holder,
-            looked_ago,
-            has_orphans,
-            members,
-            is_stray,
-            spent,
-            lease_ms,
-            grace_ms,
-            is_seen,
-            locks: held_locks(next()?)?,
-            orders: Orders::read(next()?, me)?,
-        })
-    }
-}
-
 impl Beats<'_> {
     /// Keeps the session alive until it is over.
     pub(super) async fn live(task: &mut SessionTask, session: &Arc<Session>) {
@@ -127,6 +75,8 @@ impl Beats<'_> {
             if !self.is_present() {
                 self.next_beat = self.next_beat.min(Instant::now() + ABSENT_BEAT);
             }
+            let link = self.task.link.clone();
+            let (epoch, is_present) = (self.subscribed.unwrap_or(0), self.is_present());
             let look_at = self.next_look.unwrap_or(self.next_beat + Duration::from_secs(3600));
             tokio::select! {
                 () = self.session.over.cancelled() => return,
@@ -139,6 +89,10 @@ impl Beats<'_> {
                     Hint::Lost => (self.subscribed, self.next_beat) = (None, Instant::now()),
                     Hint::Control(control) => self.follow(control),
                 },
+                // Another task's call may have found out that it ends.
+                () = link.past(epoch), if is_present => {
+                    (self.subscribed, self.next_beat) = (None, Instant::now());
+                }
                 () = tokio::time::sleep_until(self.next_beat) => self.beat().await,
                 () = tokio::time::sleep_until(look_at) => self.look().await,
             }
@@ -155,6 +109,7 @@ impl Beats<'_> {
             Control::Free(id) => views.update(|view| view.freed_by(&id)),
             Control::Lead(member, term) => {
                 self.task.seen_term = self.task.seen_term.max(term.get());
+                self.task.store.floor.saw_term(term.get());
                 let deadline = Moment::now() + self.session.trust.lease();
                 views.update(|view| view.lease = Some(Holder { member, term, deadline }));
             }
@@ -212,11 +167,9 @@ impl Beats<'_> {
         }
         let (trust, lease) = (&session.trust, &session.tenures.lease);
         let pause = match result {
-            Ok(pause) => {
-                self.task.heard();
-                pause
-            }
+            Ok(pause) => pause,
             Err(error) => {
+                self.task.refused(&error);
                 if !trust.holds() {
                     self.task.unheard(&error);
                 }
@@ -257,7 +210,7 @@ impl Beats<'_> {
                 let (work, sent) = (self.task.store.work.clone(), Moment::now());
                 let answer = match work.is_live() {
                     true => tokio::select! {
-                        answer = session.ask(&work, Patience::ONE_BEAT, self.heartbeat_call(Presence::None)) => Some(answer),
+                        answer = session.ask(&work, Patience::ONE_BEAT, self.heartbeat_call(Presence::None, None)) => Some(answer),
                         result = &mut subscribing => {
                             if self.subscribed(result, heard) {
                                 return;
@@ -312,7 +265,8 @@ impl Beats<'_> {
         }
     }
 
-    fn heartbeat_call(&self, presence: Presence) -> Call<Heartbeat> {
+    /// What every process remembers of the server it was connected to: `server` is the one it is connected to now.
+    fn heartbeat_call(&self, presence: Presence, server: Option<&str>) -> Call<Heartbeat> {
         let (session, keys) = (&self.session, &self.task.store.keys);
         let (asked, trust, tally) = (session.blocks.asked(), &session.trust, &session.tally);
         let mut call = HEARTBEAT
@@ -330,6 +284,10 @@ impl Beats<'_> {
                 keys.control(),
                 keys.alive_of(&session.id),
                 keys.blind(),
+                keys.counts(),
+                keys.servers(),
+                keys.losses(),
+                keys.notices(),
             ])
             .arg(session.id.as_str())
             .arg(trust.lease_ms())
@@ -337,6 +295,7 @@ impl Beats<'_> {
             .arg(asked.hi)
             .arg(PROFILE_TTL.max(trust.lease() * 2).as_millis() as u64)
             .arg(presence as u8);
+        call = self.task.odometer.tell(call, server);
         for (field, count) in [
             ("done", &tally.done),
             ("failed", &tally.failed),
@@ -366,19 +325,32 @@ impl Beats<'_> {
             (true, false) => Presence::Believed,
             (true, true) => Presence::Renewed,
         };
-        let call = self.heartbeat_call(presence);
+        let epoch = self.subscribed.filter(|_| self.is_present());
+        let server = epoch.and_then(|epoch| self.task.link.server_in(epoch));
+        let mut call = self.heartbeat_call(presence, server.as_deref());
+        if let (Some(epoch), true) = (epoch, server.is_some()) {
+            call = call.only_in(epoch);
+        }
         let told = match session.ask(&self.task.link, Patience::ONE_BEAT, call).await {
             Ok(told) => told,
             Err(AskError::Over | AskError::Gone) => return Ok(session.trust.beat()),
             Err(AskError::Failed(error)) => return Err(error),
         };
+        self.task.heard();
         session.board.meter.redis.add(Moment::now().since(sent));
         // Trust counts with the lease that Redis has just used.
         session.trust.follow(told.lease_ms, told.grace_ms);
         session.trust.refresh(sent);
         self.last_heartbeat = Some(Instant::now());
         self.confirmed = None;
-        self.compare_presence(presence, told.is_seen);
+        // On another connection nothing was believed.
+        if self.is_present() {
+            self.compare_presence(presence, told.is_seen);
+        }
+        let (steps, forgotten) = (told.steps, told.forgotten);
+        let changed =
+            server.and_then(|server| self.task.odometer.reached(server, steps, forgotten));
+        changed.into_iter().for_each(|notice| session.board.publish(notice));
 
         let holder = told.holder.map(|(member, term, left)| {
             self.task.compare_term(term.get());
@@ -390,19 +362,7 @@ impl Beats<'_> {
             view.orphans = told.has_orphans;
             view.members = told.members;
         });
-        let ends = |term| told.orders.ends(&session.id, term);
-        let ended = match tenures.lease.get() {
-            LeaseUse::Leading(term, over) if ends(term) => Some((term, over)),
-            _ => None,
-        };
-        if let Some(notice) = session.orders.update(told.orders) {
-            session.board.publish(notice);
-        }
-        if let Some((term, over)) = ended {
-            tracing::info!(%term, "this generator was asked to step down, so it resigns");
-            self.resign(term).await;
-            over.cancel();
-        }
+        self.obey(told.orders).await;
         if told.is_stray && session.blocks.is_unchanged(&asked) {
             let what = "open blocks that nobody holds";
             self.task.board.publish(Notice::DataLossSeen { what });
@@ -422,6 +382,23 @@ impl Beats<'_> {
             self.next_look = Some(Instant::now());
         }
         Ok(session.trust.beat())
+    }
+
+    /// Does what operators ask for.
+    async fn obey(&self, orders: Orders) {
+        let session = &self.session;
+        let ended = match session.tenures.lease.get() {
+            LeaseUse::Leading(term, over) if orders.ends(&session.id, term) => Some((term, over)),
+            _ => None,
+        };
+        if let Some(notice) = session.orders.update(orders) {
+            session.board.publish(notice);
+        }
+        if let Some((term, over)) = ended {
+            tracing::info!(%term, "this generator was asked to step down, so it resigns");
+            self.resign(term).await;
+            over.cancel();
+        }
     }
 
     /// Believing that we are present and not being seen, we need another connection: its subscriptions are gone. If that does

@@ -27,10 +27,13 @@
 
 mod ask;
 mod heartbeat;
+mod heartbeat_reply;
 mod held_blocks;
 mod judge;
 mod look;
 mod member_info;
+mod moving;
+mod odometer;
 mod orders;
 mod session;
 mod session_task;

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::Beats;
+use super::moving::Moving;
+use super::odometer::Odometer;
 use super::{End, Orders, Session};
 use crate::Error;
 use crate::clock::Moment;
@@ -38,8 +40,6 @@ pub(super) const ABSENT_BEAT: Duration = Duration::from_millis(100);
 const EXHAUSTED_EVERY: Duration = Duration::from_secs(60);
 /// How often the call to leave is tried.
 const LEAVE_TRIES: u32 = 3;
-/// For how long a slot may be on its way before that is reported.
-const MOVING_TOLD: Duration = Duration::from_secs(5);
 /// How long a join waits for its answer.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -111,7 +111,8 @@ impl SessionHandle {
             joined_blind: false,
             silent_since: None,
             is_denied: false,
-            is_moving: false,
+            moving: Moving::default(),
+            odometer: Odometer::default(),
         };
         let task = listening.spawn(task.run(ready));
         // If this future is dropped while it waits, the task must leave the fleet.
@@ -181,8 +182,9 @@ pub(super) struct SessionTask {
     /// Since when Redis has not answered, and whether it was reported that it denies access.
     silent_since: Option<Instant>,
     is_denied: bool,
-    /// It was reported that the slot is being moved.
-    is_moving: bool,
+    moving: Moving,
+    /// The server that answered the last heartbeat.
+    pub(super) odometer: Odometer,
 }
 
 impl SessionTask {
@@ -292,7 +294,9 @@ impl SessionTask {
                 Ok(Joined::Conflict { error, .. }) => return Err(error),
                 Err(error)
                     if first
-                        && (tries >= FIRST_TRIES || matches!(error, StoreError::Server { .. })) =>
+                        && (tries >= FIRST_TRIES
+                            || matches!(error, StoreError::Server { .. })
+                                && !error.is_passing()) =>
                 {
                     return Err(self.store.explain(error));
                 }
@@ -300,6 +304,7 @@ impl SessionTask {
                     tries += 1;
                     (overdue_since, waited) = (None, false);
                     id = MemberId::new(self.profile.observes());
+                    self.refused(&error);
                     if !first {
                         self.unheard(&error);
                     }
@@ -433,6 +438,7 @@ impl SessionTask {
     }
 
     pub(super) fn compare_term(&mut self, term: u64) {
+        self.store.floor.saw_term(term);
         if term < self.seen_term {
             self.board.publish(Notice::DataLossSeen { what: "terms that were granted" });
         }
@@ -457,18 +463,19 @@ impl SessionTask {
         }
     }
 
+    /// A heartbeat, or a join, was refused in this way.
+    pub(super) fn refused(&mut self, error: &StoreError) {
+        if let Some(after) = self.moving.refused(error) {
+            let slot = self.store.keys.slot();
+            self.board.publish(Notice::SlotMoving { slot, after });
+        }
+    }
+
     /// Redis did not answer.
     pub(super) fn unheard(&mut self, error: &StoreError) {
         let reason = error.to_string();
         let is_new = self.silent_since.is_none();
-        let after = self.silent_since.get_or_insert_with(Instant::now).elapsed();
-        if error.is_moving()
-            && after >= MOVING_TOLD
-            && !std::mem::replace(&mut self.is_moving, true)
-        {
-            let slot = self.store.keys.slot();
-            self.board.publish(Notice::SlotMoving { slot, after });
-        }
+        self.silent_since.get_or_insert_with(Instant::now);
         if error.is_denied() {
             if !std::mem::replace(&mut self.is_denied, true) {
                 self.board.publish(Notice::Denied { reason });
@@ -480,7 +487,8 @@ impl SessionTask {
 
     /// Redis answered.
     pub(super) fn heard(&mut self) {
-        (self.is_denied, self.is_moving) = (false, false);
+        self.is_denied = false;
+        self.moving.answered();
         if let Some(since) = self.silent_since.take() {
             self.board.publish(Notice::Reconnected { after: since.elapsed() });
         }

@@ -7,6 +7,7 @@
 mod books;
 mod effect;
 mod error_store;
+mod losses;
 mod numbers;
 mod record;
 mod requeue;
@@ -17,6 +18,7 @@ mod take;
 pub use effect::Effect;
 pub(crate) use error_store::drains;
 pub use error_store::{Cursor, ErrorStore};
+pub use losses::Loss;
 pub use numbers::FleetCounts;
 pub(crate) use numbers::FleetNumbers;
 #[cfg(test)]

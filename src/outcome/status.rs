@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::books::read_books;
+use super::losses::{Loss, read_losses};
 use crate::Error;
 use crate::fleet::Fleet;
 use crate::id::MemberId;
@@ -293,6 +294,8 @@ pub struct Status {
     /// Keys whose number can no longer grow, so that no member can be elected or get a lock. Redis's
     /// clock is, or once was, past the year 2112. An operator must help.
     pub exhausted: Vec<String>,
+    /// What Redis forgot when another server process took over, the newest first. Empty is good.
+    pub losses: Vec<Loss>,
 }
 
 /// What keeps a fleet from doing its work.
@@ -379,5 +382,6 @@ async fn read_status(store: &Store) -> Result<Status, Error> {
         crons: books.crons,
         errors: books.errors,
         exhausted: books.exhausted(store),
+        losses: read_losses(store).await?,
     })
 }

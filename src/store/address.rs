@@ -103,11 +103,17 @@ impl Address {
     }
 
     fn parts(&self) -> Result<Parts, Error> {
+        if self.url.ends_with("#insecure") {
+            return Err(bad(BadAddress::Insecure));
+        }
+        if self.url.contains('#') {
+            return Err(bad(BadAddress::Hash));
+        }
         let Some((kind, rest)) = self.several() else {
             let info = self.info()?;
             let (spot, is_tls) = spot_of(info.addr())?;
             let settings = info.redis_settings().clone();
-            return Ok(Parts { way: Way::Seeds(vec![spot]), settings, is_tls });
+            return Ok(Parts { way: Way::One(spot), settings, is_tls });
         };
         let (scheme, is_tls) =
             match self.url.starts_with("rediss") || self.url.starts_with("valkeys") {
@@ -136,7 +142,7 @@ impl Address {
         }
         let settings = read(hosts[0])?.redis_settings().clone();
         let way = match (kind, query) {
-            (Several::Nodes, None) => Way::Seeds(spots),
+            (Several::Nodes, None) => Way::Nodes(spots),
             (Several::Nodes, Some(_)) => return Err(bad(BadAddress::QuestionMark)),
             (Several::Sentinels, query) => {
                 let master = query.and_then(|query| query.strip_prefix("master="));
@@ -173,12 +179,6 @@ impl Address {
     }
 
     fn info(&self) -> Result<ConnectionInfo, Error> {
-        if self.url.ends_with("#insecure") {
-            return Err(bad(BadAddress::Insecure));
-        }
-        if self.url.contains('#') {
-            return Err(bad(BadAddress::Hash));
-        }
         // `?db=1` names the database of a socket. For a host the client would ignore it.
         let socket = ["unix:", "redis+unix:", "valkey+unix:"];
         if self.url.contains('?') && !socket.iter().any(|scheme| self.url.starts_with(scheme)) {
@@ -305,13 +305,11 @@ impl fmt::Display for Address {
         let joined = |spots: &[Spot]| {
             spots.iter().map(ToString::to_string).collect::<Vec<String>>().join(",")
         };
-        match (&way, self.several().is_some()) {
-            (Way::Seeds(spots), false) => match &spots[0] {
-                Spot::Unix(path) => f.pad(&format!("unix:{}", path.display())),
-                spot => f.pad(&format!("{scheme}://{spot}")),
-            },
-            (Way::Seeds(spots), true) => f.pad(&format!("{scheme}-cluster://{}", joined(spots))),
-            (Way::Sentinels(sentinels), _) => {
+        match &way {
+            Way::One(Spot::Unix(path)) => f.pad(&format!("unix:{}", path.display())),
+            Way::One(spot) => f.pad(&format!("{scheme}://{spot}")),
+            Way::Nodes(spots) => f.pad(&format!("{scheme}-cluster://{}", joined(spots))),
+            Way::Sentinels(sentinels) => {
                 let (spots, master) = (joined(&sentinels.known()), sentinels.master());
                 f.pad(&format!("{scheme}-sentinel://{spots}?master={master}"))
             }
@@ -336,6 +334,8 @@ mod tests {
             "rediss://:hunter2@h:1",
             "hunter2",
             "redis://me:hunter2#x@h",
+            "redis-cluster://me:hunter2#x@h",
+            "redis-sentinel://me:hunter2#x@h?master=m",
         ] {
             let address = Address::new(url);
             assert!(!format!("{address} {address:?}").contains("hunter2"), "{address:?}");

@@ -37,6 +37,8 @@ pub(super) struct Found {
     pub(super) spot: Spot,
     /// Which server process it is.
     pub(super) server: String,
+    /// It is a node of a cluster.
+    pub(super) is_cluster: bool,
 }
 
 /// What the first answers of a server say about it.
@@ -46,6 +48,8 @@ enum Probed {
         is_cluster: bool,
     },
     Replica,
+    /// It is no node of a cluster, and should be one.
+    Alone,
     /// Another server has the slot.
     Moved(Spot),
 }
@@ -80,8 +84,8 @@ impl Client {
         config: AsyncConnectionConfig,
         timeout: Duration,
     ) -> Result<Found, Missed> {
-        let mut spot = None;
-        let found = tokio::time::timeout(timeout, self.look(config, &mut spot)).await;
+        let (mut seed, mut spot) = (None, None);
+        let found = tokio::time::timeout(timeout, self.look(config, &mut seed, &mut spot)).await;
         let error = match found {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => error,
@@ -89,18 +93,31 @@ impl Client {
                 StoreError::from(redis::RedisError::from(io::Error::from(io::ErrorKind::TimedOut)))
             }
         };
-        if let Some(spot) = &spot {
-            self.place.lost(spot);
-        }
+        // Without this the address would be blamed for what another server does.
+        let error = match (error, &seed, &spot) {
+            (
+                StoreError::Broken(reason) | StoreError::Unconnected(reason),
+                Some(seed),
+                Some(spot),
+            ) if seed != spot => {
+                let reason = format!("{reason}, at {spot}, which {seed} says is the primary");
+                StoreError::Unconnected(reason)
+            }
+            (error, ..) => error,
+        };
+        seed.iter().for_each(|seed| self.place.missed(seed));
+        spot.iter().for_each(|spot| self.place.lost(spot));
         Err(Missed { error, spot })
     }
 
     async fn look(
         &self,
         config: AsyncConnectionConfig,
+        seed: &mut Option<Spot>,
         at: &mut Option<Spot>,
     ) -> Result<Found, StoreError> {
-        let mut spot = self.place.find(&self.dialer).await?;
+        let (mut spot, mut version) = self.place.find(&self.dialer).await?;
+        *seed = Some(spot.clone());
         for _ in 0..=HOPS_MAX {
             *at = Some(spot.clone());
             let mut connection = self.dialer.dial(&spot, &self.settings, config.clone()).await?;
@@ -110,15 +127,19 @@ impl Client {
             };
             match probed {
                 Probed::Primary { server, is_cluster } => {
-                    self.place.found(&spot, &server);
-                    if is_cluster && self.place.wants_nodes() {
-                        self.learn_nodes(connection.clone(), spot.clone());
+                    if !self.place.found(&spot, &server, version) {
+                        (spot, version) = self.place.find(&self.dialer).await?;
+                        continue;
                     }
-                    return Ok(Found { connection, spot, server });
+                    return Ok(Found { connection, spot, server, is_cluster });
                 }
                 Probed::Moved(to) => {
-                    self.place.said(to.clone());
+                    self.place.named();
                     spot = to;
+                }
+                Probed::Alone => {
+                    let reason = format!("what answers at {spot} is no node of a cluster");
+                    return Err(StoreError::Unconnected(reason));
                 }
                 Probed::Replica => {
                     let reason = match self.place.has_sentinels() {
@@ -152,12 +173,17 @@ impl Client {
             info.push('\n');
         }
         let field = |name| info_field(&info, name).map(str::trim);
-        if field("role").is_some_and(|role| role != "master") {
+        let server = field("run_id").unwrap_or_default().to_owned();
+        let mode = field("redis_mode").or(field("server_mode"));
+        let is_cluster = mode == Some("cluster");
+        let is_alone = mode.is_some() && !is_cluster;
+        if is_alone && self.place.is_of_cluster() {
+            return Ok(Probed::Alone);
+        }
+        // A replica of a cluster says below who has the slot.
+        if !is_cluster && field("role").is_some_and(|role| role != "master") {
             return Ok(Probed::Replica);
         }
-        let server = field("run_id").unwrap_or_default().to_owned();
-        let is_cluster = field("redis_mode").is_some_and(|mode| mode == "cluster");
-        let is_alone = field("redis_mode").is_some() && !is_cluster;
         if is_alone || self.key.is_empty() {
             return Ok(Probed::Primary { server, is_cluster });
         }
@@ -178,8 +204,12 @@ impl Client {
         }
     }
 
-    /// Asks for the other nodes of the cluster, if that is allowed. Nobody waits for the answer.
-    pub(super) fn learn_nodes(&self, mut connection: Connection, from: Spot) {
+    /// Asks for the other nodes of the cluster now and then, if that is allowed. Nobody waits for the answer.
+    pub(super) fn learn_nodes(&self, found: &Found) {
+        if !found.is_cluster || !self.place.wants_nodes() {
+            return;
+        }
+        let (mut connection, from) = (found.connection.clone(), found.spot.clone());
         let place = self.place.clone();
         tokio::spawn(async move {
             let mut slots = redis::cmd("CLUSTER");

@@ -59,6 +59,11 @@ impl Dialer {
         Ok(Connection { inner, _driver: driver })
     }
 
+    /// For other servers than those of the address: what is known of these says nothing about them.
+    pub(super) fn apart(&self, connected: &Arc<AtomicBool>) -> Dialer {
+        Dialer { tls: self.tls.clone(), connected: connected.clone() }
+    }
+
     fn was_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
     }
@@ -187,7 +192,7 @@ impl Connection {
 /// nothing was done, so it counts as no answer.
 fn behind(error: redis::RedisError) -> redis::RedisError {
     match error.code() {
-        Some("MOVED" | "ASK" | "TRYAGAIN") => {
+        Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN") => {
             io::Error::other("the slot was moved meanwhile").into()
         }
         _ => error,

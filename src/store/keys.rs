@@ -39,6 +39,8 @@
 //! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, retried, snoozed, followed, fired, skipped, forgotten, cancelled, pushed_ms; `extra:<lane>`: messages in its chunks beyond one per reference |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:notices` | stream | the common log: what happened to the fleet, for people; a week, and about 10,000 entries |
+//! | `artel:{f}:servers` | list | `run_id\|steps\|ms`: the last 100 server processes, and how many steps they had when a member first saw them |
+//! | `artel:{f}:losses` | hash | `from>to`, two of them → `steps\|ms`: at least so many steps were forgotten between them; at most 100 |
 //! | `artel:{f}:alerts` | hash | who judges the alerts; of each rule since when it holds and what was told, of each sink what it was told |
 //! | `artel:{f}:scheduled` | zset | message id → when it is due, Redis ms; `inf`: it waits for its children |
 //! | `artel:{f}:later` | hash | message id → envelope, of all in `scheduled` and `parked` |
@@ -144,7 +146,7 @@ impl Keys {
         all_blocks = "blocks:", chunks = "chunk:",
         scheduled = "scheduled", later = "later", crons = "crons", fired = "fired", control = "control",
         parked = "parked", slots = "slots", limits = "limits", resting = "resting", unique = "unique",
-        joins = "joins", notices = "notices", alerts = "alerts",
+        joins = "joins", notices = "notices", servers = "servers", losses = "losses", alerts = "alerts",
     }
 
     /// The keys of `jobs.lua`, in its order.
@@ -273,6 +275,8 @@ impl Keys {
             (self.counts(), "hash"),
             (self.ledger(), "stream"),
             (self.notices(), "stream"),
+            (self.servers(), "list"),
+            (self.losses(), "hash"),
             (self.alerts(), "hash"),
             (self.scheduled(), "zset"),
             (self.later(), "hash"),

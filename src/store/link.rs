@@ -7,6 +7,9 @@
 //! task connects. All callers wait for it, and no caller can cut it short. No caller ever waits for a
 //! mutex.
 
+mod patience;
+mod travelling;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,12 +24,9 @@ use super::place::{Spot, read_moved};
 use super::{Call, PushRouter, Reply, StoreError};
 use crate::clock::Moment;
 use crate::mutant::{Rule, disabled};
+use patience::connect_timeout;
+use travelling::Travelling;
 
-/// How long a first attempt to connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long later attempts may take. The first ones are short, because a dead route may hang. The
-/// others are longer, in case that was too short.
-const RECONNECT_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 /// An attempt that is older than this has lost the runtime it ran on.
 const ATTEMPT_MAX: Duration = Duration::from_secs(7);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -216,16 +216,22 @@ impl Link {
         let attempt = async {
             let mut connection;
             (connection, generation, place) = self.connection().await?;
-            let mut answer = write(&mut connection, call).await;
-            if let Some(to) = answer.as_ref().err().and_then(|error| moved(error, place.as_ref())) {
+            if call.epoch.is_some_and(|epoch| epoch != 2 * generation) {
+                return Err(StoreError::Unconnected("it was meant for another server".to_owned()));
+            }
+            let mut answer = self.write(&mut connection, generation, call).await;
+            let to = answer.as_ref().err().and_then(|error| moved(error, place.as_ref()));
+            if let Some(to) = to.filter(|_| self.is_own(generation)) {
                 // The slot is elsewhere; the call had no effect.
                 self.shared.client.place().said(to);
                 self.shared.over(generation);
-                (connection, generation, place) = self.connection().await?;
-                answer = write(&mut connection, call).await;
+                if call.epoch.is_none() {
+                    (connection, generation, place) = self.connection().await?;
+                    answer = self.write(&mut connection, generation, call).await;
+                }
             }
             // The end of a connection is heard before the answers behind it: they may belong to other calls.
-            if self.epoch() != 2 * generation && !disabled(Rule::AnswersOfTheLiving) {
+            if !self.is_own(generation) {
                 return Err(StoreError::Broken("the connection ended meanwhile".to_owned()));
             }
             Ok(Reply::new(answer?))
@@ -234,7 +240,7 @@ impl Link {
             Ok(result) => result,
             Err(_) => Err(StoreError::Silent(timeout)),
         };
-        self.note(generation, place.as_ref(), &result);
+        self.note(generation, place.as_ref(), call.source.is_some(), &result);
         match &result {
             Ok(reply) => {
                 tracing::trace!(target: CALLS, number, tag = call.logged_tag(reply), "answered");
@@ -271,6 +277,18 @@ impl Link {
         self.shared.state().live.is_some()
     }
 
+    /// The server to which the connection of this epoch leads, if that is still there.
+    pub(crate) fn server_in(&self, epoch: u64) -> Option<String> {
+        let state = self.shared.state();
+        let found = state.live.as_ref().filter(|_| 2 * state.generation == epoch)?;
+        Some(found.server.clone()).filter(|server| !server.is_empty())
+    }
+
+    /// Does the connection lead to a node of a cluster?
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.shared.state().live.as_ref().is_some_and(|found| found.is_cluster)
+    }
+
     /// The number of this epoch. It changes when a connection ends and when one is made.
     pub(crate) fn epoch(&self) -> u64 {
         *self.shared.epoch.borrow()
@@ -303,7 +321,13 @@ impl Link {
         self.shared.over(generation);
     }
 
-    fn note(&self, generation: u64, place: Option<&Spot>, result: &Result<Reply, StoreError>) {
+    fn note(
+        &self,
+        generation: u64,
+        place: Option<&Spot>,
+        is_script: bool,
+        result: &Result<Reply, StoreError>,
+    ) {
         let give_up = match result {
             // It is no primary any more: another one must be found.
             Err(StoreError::Server { code, .. }) => self.is_lost(generation, code),
@@ -330,11 +354,40 @@ impl Link {
             let mut state = self.shared.state();
             if state.generation == generation {
                 state.last_answer = Instant::now();
-                if result.is_ok() {
+                // A server that cannot write answers what only reads.
+                if result.is_ok() && is_script {
                     state.doubted = None;
                 }
             }
         }
+    }
+
+    /// Writes a call. A server that does not know its script, because it was restarted, gets it first.
+    async fn write<R>(
+        &self,
+        connection: &mut Connection,
+        generation: u64,
+        call: &Call<R>,
+    ) -> redis::RedisResult<redis::Value> {
+        let answer = connection.send_with(&call.cmd, &call.with).await;
+        match (&answer, &call.source) {
+            (Err(error), Some(source))
+                if error.code() == Some("NOSCRIPT") && self.is_own(generation) =>
+            {
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(&**source);
+                connection.send(&load).await?;
+                connection.send_with(&call.cmd, &call.with).await
+            }
+            _ => answer,
+        }
+    }
+
+    /// Does an answer that has just come belong to its call? Where nothing is pushed it always does.
+    fn is_own(&self, generation: u64) -> bool {
+        self.shared.router.is_none()
+            || self.epoch() == 2 * generation
+            || disabled(Rule::AnswersOfTheLiving)
     }
 
     /// Does this answer say that the server is not the primary, or does one say for long that it cannot do its work?
@@ -367,7 +420,8 @@ impl Link {
             }
             let mut attempt = {
                 let mut state = self.shared.state();
-                if let Some(Found { connection, spot, .. }) = &state.live {
+                if let Some(found @ Found { connection, spot, .. }) = &state.live {
+                    self.shared.client.learn_nodes(found);
                     return Ok((connection.clone(), state.generation, Some(spot.clone())));
                 }
                 match &state.connecting {
@@ -414,42 +468,6 @@ impl Link {
     }
 }
 
-/// A call with many bytes is under way until this is dropped.
-struct Travelling<'a>(&'a Shared);
-
-impl<'a> Travelling<'a> {
-    fn begin(shared: &'a Shared, timeout: Duration) -> Travelling<'a> {
-        let mut state = shared.state();
-        state.travelling += 1;
-        state.busy_until = state.busy_until.max(Instant::now() + timeout);
-        Travelling(shared)
-    }
-}
-
-impl Drop for Travelling<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.travelling -= 1;
-        if state.travelling == 0 {
-            state.busy_until = Instant::now();
-        }
-    }
-}
-
-/// Writes a call. A server that does not know its script, because it was restarted, gets it first.
-async fn write<R>(connection: &mut Connection, call: &Call<R>) -> redis::RedisResult<redis::Value> {
-    let answer = connection.send_with(&call.cmd, &call.with).await;
-    match (&answer, &call.source) {
-        (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") => {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&**source);
-            connection.send(&load).await?;
-            connection.send_with(&call.cmd, &call.with).await
-        }
-        _ => answer,
-    }
-}
-
 /// Where the slot is, if the answer says so.
 fn moved(error: &redis::RedisError, from: Option<&Spot>) -> Option<Spot> {
     match error.code() {
@@ -460,16 +478,6 @@ fn moved(error: &redis::RedisError, from: Option<&Spot>) -> Option<Spot> {
 
 fn is_refused(error: &StoreError) -> bool {
     matches!(error, StoreError::Unconnected(reason) if reason.contains("connection refused"))
-}
-
-/// How long the next attempt may take. `failures` is how many failed in a row, plus one for this
-/// attempt.
-fn connect_timeout(first: bool, failures: u32) -> Duration {
-    match failures {
-        _ if first => CONNECT_TIMEOUT,
-        0..=2 => RECONNECT_TIMEOUT.0,
-        _ => RECONNECT_TIMEOUT.1,
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod check;
 mod client;
 mod control;
 mod dialer;
+mod floor;
 mod keys;
 mod link;
 mod place;
@@ -28,6 +29,7 @@ use std::time::Duration;
 pub use address::Address;
 pub(crate) use check::{Opened, WrongType, evicts, info_field, is_too_old};
 pub(crate) use control::Control;
+pub(crate) use floor::Floor;
 pub(crate) use keys::{Keys, Signal};
 pub(crate) use link::{CALLS, Link};
 pub(crate) use push_router::{Hint, Listener, PushRouter, Route};
@@ -134,6 +136,13 @@ impl StoreError {
         matches!(self, StoreError::Server { code, .. } if code == "ASK" || code == "TRYAGAIN")
     }
 
+    /// The primary is elsewhere, or there is none at this moment. Nothing was done.
+    fn is_change(&self) -> bool {
+        const CHANGES: [&str; 7] =
+            ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "UNBLOCKED"];
+        matches!(self, StoreError::Server { code, .. } if CHANGES.contains(&code.as_str()))
+    }
+
     /// Redis is out of memory, so it refuses new messages. Everything else goes on.
     pub(crate) fn is_oom(&self) -> bool {
         matches!(self, StoreError::Server { code, .. } if code == "OOM")
@@ -228,6 +237,7 @@ pub(crate) struct Store {
     pub(crate) wait: Arc<Link>,
     session: Arc<Mutex<Option<Arc<SessionLink>>>>,
     client: Client,
+    pub(crate) floor: Arc<Floor>,
     address: String,
     fleet: String,
 }
@@ -244,6 +254,7 @@ impl Store {
             wait: Arc::new(Link::new("wait", client.clone())),
             session: Arc::default(),
             client,
+            floor: Arc::default(),
             address,
             fleet: fleet.to_owned(),
         })
@@ -327,13 +338,17 @@ impl Store {
         }
     }
 
-    /// Nothing was sent, because there is no primary at this moment: perhaps one is being chosen.
+    /// Nothing was done, because there is no primary at this moment: perhaps one is being chosen.
     fn may_yet_connect(&self, error: &StoreError, after: Duration) -> bool {
         use Unreached::{Network, NoSentinel, Replica};
-        let StoreError::Unconnected(reason) = error else { return false };
-        [Network, Replica, NoSentinel].contains(&Unreached::of(reason))
-            && self.client.place().has_others()
-            && after < ONCE_TIMEOUT
+        let may = match error {
+            StoreError::Unconnected(reason) => {
+                [Network, Replica, NoSentinel].contains(&Unreached::of(reason))
+                    && self.client.place().has_others()
+            }
+            error => error.is_change(),
+        };
+        may && after < ONCE_TIMEOUT
     }
 
     /// The pattern that matches all keys with this prefix.

@@ -61,8 +61,10 @@ impl fmt::Display for Spot {
 /// How the primary is looked for.
 #[derive(Clone)]
 pub(super) enum Way {
-    /// One server, or nodes of a cluster: they say themselves where else to go.
-    Seeds(Vec<Spot>),
+    /// One server, or any node of a cluster: it says itself where else to go.
+    One(Spot),
+    /// Nodes of a cluster.
+    Nodes(Vec<Spot>),
     /// Sentinels name it.
     Sentinels(Sentinels),
 }
@@ -76,6 +78,12 @@ pub(crate) struct Place {
 struct Known {
     /// Where the primary was found, or where somebody said that it is.
     at: Option<Spot>,
+    /// Where it was found last.
+    last: Option<Spot>,
+    /// A server of the address has named another one.
+    names_others: bool,
+    /// Grows whenever somebody says that the primary is elsewhere.
+    version: u64,
     /// The server that was found there. `None` if it is not known whether it is still the right one.
     server: Option<String>,
     /// Nodes of the cluster that are not part of the address.
@@ -94,29 +102,40 @@ impl Place {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where to connect now.
-    pub(super) async fn find(self: &Arc<Place>, dialer: &Dialer) -> Result<Spot, StoreError> {
+    /// Where to connect now, and the version of that knowledge.
+    pub(super) async fn find(
+        self: &Arc<Place>,
+        dialer: &Dialer,
+    ) -> Result<(Spot, u64), StoreError> {
+        let version = self.known().version;
         match &self.way {
-            Way::Seeds(seeds) => Ok(self.known().next(seeds)),
+            Way::One(seed) => Ok((self.known().next(std::slice::from_ref(seed)), version)),
+            Way::Nodes(seeds) => Ok((self.known().next(seeds), version)),
             Way::Sentinels(sentinels) => {
                 sentinels.listen(self, dialer);
                 let named = sentinels.ask(dialer).await;
                 // Sentinels that are silent stop nobody: what was the primary may still be it.
-                match (named, self.known().at.clone()) {
-                    (Ok(spot), _) | (Err(StoreError::Unconnected(_)), Some(spot)) => Ok(spot),
-                    (Err(error), _) => Err(error),
+                match (named, self.known().last.clone()) {
+                    (Ok(spot), _) | (Err(_), Some(spot)) => Ok((spot, version)),
+                    (Err(error), None) => Err(error),
                 }
             }
         }
     }
 
-    /// A probe has found the primary here.
-    pub(super) fn found(&self, spot: &Spot, server: &str) {
+    /// A probe that began with this version has found the primary here. False if somebody has said meanwhile that it is
+    /// elsewhere.
+    pub(super) fn found(&self, spot: &Spot, server: &str, version: u64) -> bool {
         let mut known = self.known();
+        if known.version != version && known.at.as_ref().is_some_and(|at| at != spot) {
+            return false;
+        }
         if known.server.as_deref() != Some(server) {
             tracing::debug!(%spot, server, "the primary is here");
         }
-        (known.at, known.server) = (Some(spot.clone()), Some(server.to_owned()));
+        (known.at, known.last) = (Some(spot.clone()), Some(spot.clone()));
+        known.server = Some(server.to_owned());
+        true
     }
 
     /// Somebody said that the primary is elsewhere: connections to another place are given up.
@@ -125,6 +144,7 @@ impl Place {
         if known.at.as_ref() != Some(&spot) {
             tracing::debug!(%spot, "the primary is said to be here");
             (known.at, known.server) = (Some(spot), Some(NOT_YET.to_owned()));
+            known.version += 1;
         }
     }
 
@@ -134,7 +154,24 @@ impl Place {
         if known.at.as_ref() == Some(spot) {
             (known.at, known.server) = (None, None);
         }
-        known.turn = known.turn.wrapping_add(1);
+    }
+
+    /// This seed, asked in its turn, did not lead to the primary: the next one is asked.
+    pub(super) fn missed(&self, seed: &Spot) {
+        let (Way::One(_) | Way::Nodes(_)) = &self.way else { return };
+        let seeds = self.seeds();
+        let mut known = self.known();
+        if known.of_turn(&seeds) == *seed {
+            known.turn = known.turn.wrapping_add(1);
+        }
+    }
+
+    fn seeds(&self) -> Vec<Spot> {
+        match &self.way {
+            Way::One(seed) => vec![seed.clone()],
+            Way::Nodes(seeds) => seeds.clone(),
+            Way::Sentinels(_) => Vec::new(),
+        }
     }
 
     /// May a connection to this server still be used?
@@ -160,13 +197,27 @@ impl Place {
         }
     }
 
+    /// A server of the address has named another one.
+    pub(super) fn named(&self) {
+        self.known().names_others = true;
+    }
+
     /// Is there more than one server that may be or become the primary?
     pub(super) fn has_others(&self) -> bool {
         let known = self.known();
         match &self.way {
-            Way::Seeds(seeds) => seeds.len() + known.nodes.len() > 1 || known.at.is_some(),
-            Way::Sentinels(_) => true,
+            Way::One(seed) => {
+                !known.nodes.is_empty()
+                    || known.names_others
+                    || known.last.as_ref().is_some_and(|last| last != seed)
+            }
+            Way::Nodes(_) | Way::Sentinels(_) => true,
         }
+    }
+
+    /// Must every server be a node of a cluster?
+    pub(super) fn is_of_cluster(&self) -> bool {
+        matches!(self.way, Way::Nodes(_))
     }
 
     pub(super) fn has_sentinels(&self) -> bool {
@@ -176,11 +227,19 @@ impl Place {
 
 impl Known {
     fn next(&self, seeds: &[Spot]) -> Spot {
-        if let Some(at) = &self.at {
-            return at.clone();
+        match &self.at {
+            Some(at) => at.clone(),
+            None => self.of_turn(seeds),
         }
-        let all: Vec<&Spot> =
-            seeds.iter().chain(self.nodes.iter().filter(|node| !seeds.contains(node))).collect();
+    }
+
+    fn of_turn(&self, seeds: &[Spot]) -> Spot {
+        let mut all: Vec<&Spot> = Vec::new();
+        for spot in seeds.iter().chain(&self.nodes).chain(&self.last) {
+            if !all.contains(&spot) {
+                all.push(spot);
+            }
+        }
         all[self.turn % all.len()].clone()
     }
 }
@@ -195,40 +254,61 @@ mod tests {
     use super::*;
 
     fn place() -> Place {
-        Place::new(Way::Seeds(vec![Spot::tcp("a", 1), Spot::tcp("b", 2)]))
+        Place::new(Way::Nodes(vec![Spot::tcp("a", 1), Spot::tcp("b", 2)]))
     }
 
     fn next(place: &Place) -> String {
-        let Way::Seeds(seeds) = &place.way else { panic!("seeds") };
-        place.known().next(seeds).to_string()
+        let seeds = place.seeds();
+        place.known().next(&seeds).to_string()
     }
 
     #[test]
     fn seeds_are_asked_in_turn_until_the_primary_is_found() {
         let place = place();
         assert_eq!(next(&place), "a:1");
-        place.lost(&Spot::tcp("a", 1));
+        // Three links miss it at the same time: it was one turn.
+        for _ in 0..3 {
+            place.missed(&Spot::tcp("a", 1));
+        }
         assert_eq!(next(&place), "b:2");
-        place.found(&Spot::tcp("c", 3), "run-1");
+        assert!(place.found(&Spot::tcp("c", 3), "run-1", 0));
         assert_eq!((next(&place), next(&place)), ("c:3".into(), "c:3".into()));
         place.learn(vec![Spot::tcp("c", 3), Spot::tcp("a", 1)]);
         place.lost(&Spot::tcp("c", 3));
+        place.missed(&Spot::tcp("c", 3));
+        assert_eq!(next(&place), "b:2", "its turn is still to come");
+        place.missed(&Spot::tcp("b", 2));
         assert_eq!(next(&place), "c:3", "learned, and its turn");
-        place.lost(&Spot::tcp("c", 3));
+        place.missed(&Spot::tcp("c", 3));
         assert_eq!(next(&place), "a:1");
+    }
+
+    /// A cluster that has no primary for a moment says nothing against the one that it had.
+    #[test]
+    fn where_the_primary_was_is_asked_again() {
+        let place = Place::new(Way::One(Spot::tcp("a", 1)));
+        assert!(!place.has_others());
+        assert!(place.found(&Spot::tcp("b", 2), "run-1", 0));
+        place.lost(&Spot::tcp("b", 2));
+        assert!(place.has_others());
+        assert_eq!(next(&place), "a:1");
+        place.missed(&Spot::tcp("a", 1));
+        assert_eq!(next(&place), "b:2");
     }
 
     #[test]
     fn a_connection_that_leads_elsewhere_is_given_up() {
         let place = place();
         assert!(place.is_here("run-1"), "nothing better is known");
-        place.found(&Spot::tcp("a", 1), "run-1");
+        assert!(place.found(&Spot::tcp("a", 1), "run-1", 0));
         assert!(place.is_here("run-1") && !place.is_here("run-2"));
         place.said(Spot::tcp("a", 1));
         assert!(place.is_here("run-1"), "that is where it is");
         place.said(Spot::tcp("b", 2));
         assert!(!place.is_here("run-1"), "at once, before it was found there");
-        place.found(&Spot::tcp("b", 2), "run-2");
+        assert!(!place.found(&Spot::tcp("a", 1), "run-1", 0), "a probe that began before");
+        assert!(!place.is_here("run-1"));
+        assert!(place.found(&Spot::tcp("b", 2), "run-2", 1));
         assert!(place.is_here("run-2"));
         // One that broke says nothing about the others.
         place.lost(&Spot::tcp("b", 2));

@@ -45,7 +45,7 @@ pub(crate) struct PushRouter {
     own: [String; 2],
     routes: Mutex<HashMap<Route, Weak<dyn Listener>>>,
     /// The channels that are being given up by us.
-    leaving: Mutex<HashMap<String, usize>>,
+    leaving: Mutex<HashMap<String, Vec<Arc<()>>>>,
 }
 
 impl PushRouter {
@@ -86,11 +86,23 @@ impl PushRouter {
 
     /// From here until the guard is dropped, the end of this subscription was asked for.
     pub(super) fn leave(self: &Arc<PushRouter>, channel: &str) -> Leaving {
-        *self.leaving().entry(channel.to_owned()).or_default() += 1;
-        Leaving { router: self.clone(), channel: channel.to_owned() }
+        let mark = Arc::new(());
+        self.leaving().entry(channel.to_owned()).or_default().push(mark.clone());
+        Leaving { router: self.clone(), channel: channel.to_owned(), mark }
     }
 
-    fn leaving(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    /// One subscription to this channel has ended. Did we ask for that?
+    fn left(&self, channel: &str) -> bool {
+        let mut leaving = self.leaving();
+        let Some(marks) = leaving.get_mut(channel) else { return false };
+        marks.pop();
+        if marks.is_empty() {
+            leaving.remove(channel);
+        }
+        true
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<()>>>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +121,7 @@ impl PushRouter {
                     }
                     _ => String::new(),
                 };
-                if !self.leaving().contains_key(&channel) {
+                if !self.left(&channel) {
                     ended();
                     let _ = self.hints.try_send(Hint::Lost);
                 }
@@ -147,14 +159,15 @@ impl PushRouter {
 pub(super) struct Leaving {
     router: Arc<PushRouter>,
     channel: String,
+    mark: Arc<()>,
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         let mut leaving = self.router.leaving();
-        if let Some(count) = leaving.get_mut(&self.channel) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(marks) = leaving.get_mut(&self.channel) {
+            marks.retain(|mark| !Arc::ptr_eq(mark, &self.mark));
+            if marks.is_empty() {
                 leaving.remove(&self.channel);
             }
         }
@@ -211,10 +224,15 @@ mod tests {
         let push = || PushInfo { kind: PushKind::SUnsubscribe, data: data.clone() };
         let asked = router.leave("event");
         router.route(push(), || panic!("it was asked for"));
-        drop(asked);
         let mut ended = false;
         router.route(push(), || ended = true);
-        assert!(ended && hints.try_recv() == Ok(Hint::Lost));
+        assert!(ended && hints.try_recv() == Ok(Hint::Lost), "it was asked for once");
+        drop(asked);
+        let unheard = router.leave("event");
+        drop(unheard);
+        ended = false;
+        router.route(push(), || ended = true);
+        assert!(ended, "nobody waits for it any more");
     }
 
     #[test]

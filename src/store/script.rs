@@ -121,6 +121,8 @@ pub(crate) struct Call<R = Reply> {
     pub(super) cmd: redis::Cmd,
     /// The commands that are written with it.
     pub(super) with: With,
+    /// The only epoch of its link in which it may be sent.
+    pub(super) epoch: Option<u64>,
     /// How many bytes its answer may have, if they are many.
     answer_bytes: usize,
     /// The tags of the answers that mean: Redis has refreshed the caller's session.
@@ -134,6 +136,7 @@ impl<R> Clone for Call<R> {
             source: self.source.clone(),
             cmd: self.cmd.clone(),
             with: self.with.clone(),
+            epoch: self.epoch,
             read: self.read.clone(),
             ..*self
         }
@@ -149,6 +152,7 @@ impl Call {
             source,
             cmd,
             with: With::Nothing,
+            epoch: None,
             answer_bytes: 0,
             refreshing: &[],
             read,
@@ -165,8 +169,9 @@ impl Call {
         self,
         read: impl Fn(Reply) -> Result<R, StoreError> + Send + Sync + 'static,
     ) -> Call<R> {
-        let Call { name, tagged, source, cmd, with, answer_bytes, refreshing, .. } = self;
-        Call { name, tagged, source, cmd, with, answer_bytes, refreshing, read: Arc::new(read) }
+        let Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, .. } = self;
+        let read = Arc::new(read);
+        Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, read }
     }
 }
 
@@ -178,6 +183,12 @@ impl<R> Call<R> {
 
     pub(crate) fn push_arg<T: ToRedisArgs>(&mut self, arg: T) {
         self.cmd.arg(arg);
+    }
+
+    /// It says something about the server of this epoch, and must not be sent to another one.
+    pub(crate) fn only_in(mut self, epoch: u64) -> Call<R> {
+        self.epoch = Some(epoch);
+        self
     }
 
     /// Has the script run in one `MULTI`, with a `SET` of this key before it and a `DEL` behind it.
@@ -217,13 +228,13 @@ impl<R> Call<R> {
     where
         R: 'static,
     {
-        let Call { name, tagged, source, cmd, with, answer_bytes, refreshing, read } = self;
+        let Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, read } = self;
         let read: Read<T> = Arc::new(move |reply| match read(reply) {
             // Not the caller's business: the session is over.
             Err(StoreError::Gone) => Err(StoreError::Gone),
             answer => Ok(map(answer)),
         });
-        Call { name, tagged, source, cmd, with, answer_bytes, refreshing, read }
+        Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, read }
     }
 
     /// Reads an answer to this call.

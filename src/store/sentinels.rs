@@ -1,23 +1,26 @@
 //! [`Sentinels`]: which server they call the primary.
 //!
 //! **Invariant:** all of them are asked at once, and the answer with the newest configuration counts: the first one to answer
-//! may be cut off from the others. A sentinel that hangs costs no more than [`ASK`].
+//! may be cut off from the others. A sentinel that hangs costs no more than [`OTHERS`], if another one answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisConnectionInfo, Value};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::StoreError;
-use super::dialer::Dialer;
+use super::dialer::{Dialer, extract};
 use super::place::{Place, Spot};
 
-/// How long a sentinel may take to answer.
-const ASK: Duration = Duration::from_millis(300);
+/// How long the first answer may take, and how long the others are waited for then.
+const FIRST: Duration = Duration::from_secs(1);
+const OTHERS: Duration = Duration::from_millis(300);
 /// How many sentinels are known at most.
 const SENTINELS_MAX: usize = 16;
 /// How long nobody listens after the sentinel that was listened to is gone.
@@ -33,6 +36,8 @@ pub(super) struct Sentinels {
     settings: RedisConnectionInfo,
     known: Arc<Mutex<Vec<Spot>>>,
     is_listening: Arc<AtomicBool>,
+    /// One of them let us in before.
+    connected: Arc<AtomicBool>,
 }
 
 /// What one sentinel says.
@@ -53,7 +58,13 @@ enum Told {
 impl Sentinels {
     pub(super) fn new(master: &str, seeds: Vec<Spot>, settings: RedisConnectionInfo) -> Sentinels {
         let known = Arc::new(Mutex::new(seeds));
-        Sentinels { master: master.into(), settings, known, is_listening: Arc::default() }
+        Sentinels {
+            master: master.into(),
+            settings,
+            known,
+            is_listening: Arc::default(),
+            connected: Arc::default(),
+        }
     }
 
     pub(super) fn master(&self) -> &str {
@@ -76,16 +87,16 @@ impl Sentinels {
     /// The primary, as most recently agreed on.
     pub(super) async fn ask(&self, dialer: &Dialer) -> Result<Spot, StoreError> {
         let known = self.known();
-        let count = known.len();
-        let asked = known.iter().map(|spot| async move {
-            let asked = tokio::time::timeout(ASK, self.ask_one(spot, dialer)).await;
-            asked.unwrap_or(Told::Silent)
-        });
+        let mut asked: FuturesUnordered<_> =
+            known.iter().map(|spot| self.ask_one(spot, dialer)).collect();
+        let mut until = Instant::now() + FIRST;
         let (mut named, mut unknown, mut denied) = (None::<Named>, 0, None);
-        for told in join_all(asked).await {
+        while let Ok(Some(told)) = tokio::time::timeout_at(until, asked.next()).await {
             match told {
                 Told::Named(one, others) => {
                     self.learn(others);
+                    // The others may know something newer.
+                    until = until.min(Instant::now() + OTHERS);
                     if named.as_ref().is_none_or(|best| one.epoch > best.epoch) {
                         named = Some(one);
                     }
@@ -95,15 +106,13 @@ impl Sentinels {
                 Told::Silent => {}
             }
         }
+        let (master, count) = (&*self.master, known.len());
         match (named, denied) {
             (Some(named), _) => Ok(named.spot),
             (None, Some(error)) => Err(error),
-            (None, None) if unknown > 0 => {
-                let master = &*self.master;
-                Err(StoreError::Unconnected(format!(
-                    "the sentinels know no primary called {master:?}"
-                )))
-            }
+            (None, None) if unknown > 0 => Err(StoreError::Unconnected(format!(
+                "the sentinels know no primary called {master:?}"
+            ))),
             (None, None) => {
                 Err(StoreError::Unconnected(format!("none of {count} sentinels answers")))
             }
@@ -112,24 +121,29 @@ impl Sentinels {
 
     async fn ask_one(&self, spot: &Spot, dialer: &Dialer) -> Told {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None);
+        let mut questions = redis::pipe();
+        for what in ["MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS"] {
+            questions.cmd("SENTINEL").arg(what).arg(&*self.master);
+        }
         let asked = async {
+            let dialer = dialer.apart(&self.connected);
             let mut connection = dialer.dial(spot, &self.settings, config).await?;
-            let ask = |what: &str| {
-                let mut command = redis::cmd("SENTINEL");
-                command.arg(what).arg(&*self.master);
-                command
-            };
-            let master = connection.send(&ask("MASTER")).await?;
+            let answers = connection.send_all(&questions, 3).await?;
+            let mut answers = answers.into_iter().map(extract);
+            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+            let (master, place) = (next()?, next()?);
             // A right that may be missing: then those of the address are all there are.
-            let others = connection.send(&ask("SENTINELS")).await.unwrap_or(Value::Nil);
-            Ok::<_, redis::RedisError>((fields(master), others))
+            Ok::<_, redis::RedisError>((fields(master), place, next().unwrap_or(Value::Nil)))
         };
         match asked.await.map_err(StoreError::from) {
-            Ok((master, others)) => match read_named(&master) {
+            Ok((master, place, others)) => match read_named(&master, &place) {
                 Some(named) => Told::Named(named, read_others(others)),
                 None => Told::Silent,
             },
-            Err(error) if error.is_denied() => Told::Denied(error),
+            Err(error) if error.is_denied() => {
+                let text = format!("sentinel {spot}: {error} (see --sentinel-password-file)");
+                Told::Denied(StoreError::Server { code: "WRONGPASS".to_owned(), text })
+            }
             Err(StoreError::Server { text, .. }) if text.contains("No such master") => {
                 Told::Unknown
             }
@@ -177,13 +191,14 @@ impl Sentinels {
             }
             Ok::<(), redis::aio::SendError>(())
         });
+        let dialer = dialer.apart(&self.connected);
         let dialing = dialer.dial(spot, &self.settings, config);
-        let Ok(Ok(mut connection)) = tokio::time::timeout(ASK, dialing).await else { return };
+        let Ok(Ok(mut connection)) = tokio::time::timeout(FIRST, dialing).await else { return };
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(SWITCH);
         let mut sign = subscribe;
         while place.strong_count() > 0 {
-            match tokio::time::timeout(ASK, connection.send(&sign)).await {
+            match tokio::time::timeout(FIRST, connection.send(&sign)).await {
                 Ok(Ok(_)) => {}
                 _ => return,
             }
@@ -231,8 +246,14 @@ fn spot_of(fields: &HashMap<String, String>) -> Option<Spot> {
     Some(Spot::tcp(fields.get("ip")?.as_str(), fields.get("port")?.parse().ok()?))
 }
 
-fn read_named(master: &HashMap<String, String>) -> Option<Named> {
-    Some(Named { epoch: master.get("config-epoch")?.parse().ok()?, spot: spot_of(master)? })
+/// The epoch of the configuration, and the address that it names. The sentinel that leads a failover goes on to show the old
+/// address among the fields of the master until all replicas follow the new one; the other question is answered with the new
+/// one as soon as it is promoted.
+fn read_named(master: &HashMap<String, String>, place: &Value) -> Option<Named> {
+    let Value::Array(parts) = place else { return None };
+    let (host, port) = (text(parts.first()?)?, text(parts.get(1)?)?);
+    let spot = Spot::tcp(host, port.parse().ok()?);
+    Some(Named { epoch: master.get("config-epoch")?.parse().ok()?, spot })
 }
 
 fn read_others(others: Value) -> Vec<Spot> {
@@ -259,14 +280,15 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_map_or_a_list() {
-        let names = [("ip", "10.0.0.1"), ("port", "6379"), ("config-epoch", "7")];
+        let names = [("ip", "10.0.0.9"), ("port", "1"), ("config-epoch", "7")];
+        let place = Value::Array(vec![bulk("10.0.0.1"), bulk("6379")]);
         let map = Value::Map(names.iter().map(|(n, v)| (bulk(n), bulk(v))).collect());
         let list = Value::Array(names.iter().flat_map(|(n, v)| [bulk(n), bulk(v)]).collect());
         for answer in [map, list] {
-            let named = read_named(&fields(answer)).expect("named");
+            let named = read_named(&fields(answer), &place).expect("named");
             assert_eq!((named.epoch, named.spot.to_string()), (7, "10.0.0.1:6379".to_owned()));
         }
-        assert!(read_named(&fields(Value::Nil)).is_none());
+        assert!(read_named(&fields(Value::Nil), &place).is_none());
     }
 
     #[test]

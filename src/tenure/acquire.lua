@@ -4,7 +4,8 @@
 -- lease:  KEYS[4] last STRING `term-seq`   KEYS[5] ctl channel   KEYS[6] counts HASH   KEYS[7] state HASH
 --         KEYS[8] watch HASH   KEYS[9] notices STREAM
 -- lock:   KEYS[4] locks:<me> HASH, name -> `token:attempt`   KEYS[5] waiters:<name> ZSET, member -> ticket
--- ARGV    me, lease_ms; for a lock also: name, number of this attempt, ticket ('' = a new one, '-' = will not wait)
+-- ARGV    me, lease_ms, name of the lock or '', for a lock also: number of this attempt, ticket ('' = a new one, '-' =
+--         will not wait); then the highest term or token that the caller has seen
 -- Returns {'won', token, now_ms, generated so far, ms of the last push, the generator's state, ms since anybody led
 --         ('' = nobody ever did)} ({'won', token} for a lock),
 --         {'held', `member|token`, holder's ms left, ticket}, 'late' (a newer attempt of mine holds it), 'strange' (the key holds something else), 'gone',
@@ -13,8 +14,9 @@
 -- Why a new term even if the caller holds the lease: `last` starts again, so a late copy of a push that was
 -- numbered under the old term would otherwise be accepted a second time. Why a lock counts attempts: a repeat
 -- after a lost reply must get the token of the first copy, and a late copy must not change the token of its own
--- holder.
-local me, name = ARGV[1], ARGV[3]
+-- holder. Why what the caller has seen counts: a replica that was promoted may know less, and its clock may be behind.
+-- Nobody may push the numbers more than a year ahead of the clock.
+local me, name = ARGV[1], ARGV[3] ~= '' and ARGV[3] or nil
 if not deadline_of(KEYS[1], me) then return 'gone' end
 local held, now, now_us = redis.call('GET', KEYS[2]), clock()
 if held then
@@ -36,7 +38,9 @@ if held then
   end
 end
 local before = redis.call('GET', KEYS[3])
-local token = grow(before, now_us)
+local floor = tonumber(ARGV[name and 6 or 4] or 0) or 0
+if floor > now_us + 31536000000000 then floor = 0 end
+local token = grow(math.max(before or 0, floor), now_us)
 if not token then return 'spent' end
 if name then
   -- These writes come first: if one of the keys has a wrong type, no lock is taken.

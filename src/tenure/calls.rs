@@ -38,7 +38,7 @@ pub(crate) enum Granted {
 
 /// Asks for the lease.
 pub(crate) fn acquire_lease(store: &Store, me: &MemberId, lease_ms: u64) -> Call<Granted> {
-    let keys = &store.keys;
+    let (keys, floor) = (&store.keys, store.floor.clone());
     ACQUIRE
         .call(&[
             keys.members(),
@@ -53,8 +53,16 @@ pub(crate) fn acquire_lease(store: &Store, me: &MemberId, lease_ms: u64) -> Call
         ])
         .arg(me.as_str())
         .arg(lease_ms)
+        .arg("")
+        .arg(floor.term())
         .refreshing(&["won"])
-        .reading(granted)
+        .reading(move |reply| {
+            let granted = granted(reply)?;
+            if let Granted::Won(grant) = &granted {
+                floor.saw_term(grant.term.get());
+            }
+            Ok(granted)
+        })
 }
 
 fn granted(reply: Reply) -> Result<Granted, StoreError> {
@@ -98,7 +106,7 @@ pub(crate) fn acquire_lock(
     attempt: u64,
     ticket: Option<&str>,
 ) -> Call<LockAnswer> {
-    let keys = &store.keys;
+    let (keys, floor) = (&store.keys, store.floor.clone());
     ACQUIRE
         .call(&[keys.members(), keys.lock(name), keys.token(), keys.locks(me), keys.waiters(name)])
         .arg(me.as_str())
@@ -106,7 +114,14 @@ pub(crate) fn acquire_lock(
         .arg(name)
         .arg(attempt)
         .arg(ticket.unwrap_or("-"))
-        .reading(lock_answer)
+        .arg(floor.token())
+        .reading(move |reply| {
+            let answer = lock_answer(reply)?;
+            if let LockAnswer::Won(token) = &answer {
+                floor.saw_token(token.get());
+            }
+            Ok(answer)
+        })
 }
 
 fn lock_answer(reply: Reply) -> Result<LockAnswer, StoreError> {

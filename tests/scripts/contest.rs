@@ -124,7 +124,7 @@ impl World<'_> {
             self.processes[at] = Process::default();
             return;
         }
-        let listed: Vec<(String, String)> = beat.0[11..]
+        let listed: Vec<(String, String)> = beat.0[13..]
             .chunks(2)
             .map(|pair| (pair[0].clone(), pair[1].split(':').next().unwrap_or_default().to_owned()))
             .collect();

@@ -29,6 +29,25 @@ fn a_term_grows_even_when_the_clock_stands_far_behind() {
     });
 }
 
+/// ⚑ A promoted server may have forgotten a term or a token, and its clock may be behind: what is granted is higher than
+/// what the caller has seen. A number from a year ahead counts for nothing.
+#[test]
+fn what_is_granted_is_higher_than_what_was_seen() {
+    let rule = "math.max(before or 0, floor)";
+    proves("acquire", rule, "before or 0", |lab| {
+        lab.join("a");
+        let now: (u64, u64) = lab.redis(&["TIME"]);
+        let ahead = |seconds: u64| ((now.0 + seconds) * 1_000_000).to_string();
+        let (hour, years) = (ahead(3600), ahead(2 * 366 * 86400));
+        let lease = lab.acquire_from("a", &years).at(1) < hour.as_str();
+        let lock = lab.lock_from("a", "l", &years).at(1) < hour.as_str();
+        assert!(lease && lock, "nobody may push the numbers far ahead");
+        let lease = lab.acquire_from("a", &hour).at(1) > hour.as_str();
+        let lock = lab.lock_from("a", "m", &hour).at(1) > hour.as_str();
+        lease && lock
+    });
+}
+
 /// ⚑ Past 2^53 Lua's numbers skip, and a term would not grow. Nothing is granted past 2^52; what is stored
 /// stays as it is, and every heartbeat says so.
 #[test]

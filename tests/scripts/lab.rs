@@ -181,6 +181,16 @@ impl Lab {
 
     /// The heartbeat of a member that believes this of its presence.
     pub fn heartbeat_of(&self, me: &str, held: &str, hi: &str, presence: &str) -> Late {
+        self.any_heartbeat(me, [held, hi, "60000", presence, "", "", "0", "0"])
+    }
+
+    /// Of a member that is connected to this server, and comes from another one, where it saw so many steps, last and first.
+    pub fn heartbeat_at(&self, me: &str, server: &str, came: (&str, &str, &str)) -> Late {
+        let (from, last, first) = came;
+        self.any_heartbeat(me, ["10000", "0", "60000", "0", server, from, last, first])
+    }
+
+    fn any_heartbeat(&self, me: &str, args: [&str; 8]) -> Late {
         let alive = format!("@0:alive:{me}");
         let (member, blocks) = (format!("member:{me}"), format!("blocks:{me}"));
         let (lease, locks) = (LEASE.to_string(), format!("locks:{me}"));
@@ -188,10 +198,16 @@ impl Lab {
             "heartbeat",
             &[
                 "members", "lease", "watch", "orphans", &member, &blocks, &locks, "term", "token",
-                "config", "control", &alive, "blind",
+                "config", "control", &alive, "blind", "counts", "servers", "losses", "notices",
             ],
-            &[me, &lease, held, hi, "60000", presence],
+            &[&[me, &*lease][..], &args].concat(),
         )
+    }
+
+    /// As if the fleet had come so far.
+    pub fn count_steps(&mut self, steps: &str) {
+        let key = self.key("counts");
+        let () = self.redis(&["HSET", &key, "sent", steps]);
     }
 
     pub fn look(&mut self, me: &str, lease: u64, grace: u64) -> Answer {
@@ -240,6 +256,21 @@ impl Lab {
         let keys =
             ["members", "lease", "term", "last", "@0:ctl", "counts", "state", "watch", "notices"];
         self.late("acquire", &keys, &[me, &LEASE.to_string()])
+    }
+
+    /// By a member that has seen this term.
+    pub fn acquire_from(&mut self, me: &str, seen: &str) -> Answer {
+        let keys =
+            ["members", "lease", "term", "last", "@0:ctl", "counts", "state", "watch", "notices"];
+        self.call("acquire", &keys, &[me, &LEASE.to_string(), "", seen])
+    }
+
+    /// By a member that has seen this token.
+    pub fn lock_from(&mut self, me: &str, name: &str, seen: &str) -> Answer {
+        let (lock, locks, waiters) =
+            (format!("lock:{name}"), format!("locks:{me}"), format!("waiters:{name}"));
+        let keys = ["members", &lock, "token", &locks, &waiters];
+        self.call("acquire", &keys, &[me, &LEASE.to_string(), name, "1", "-", seen])
     }
 
     pub fn resign_call(&self, me: &str, term: &str) -> Late {

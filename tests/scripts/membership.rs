@@ -438,6 +438,45 @@ fn a_heartbeat_says_who_is_seen() {
     });
 }
 
+/// ⚑ A server that took over and has fewer steps than a member saw has forgotten them; of a server that this history does not
+/// know, all that was seen there is gone.
+#[test]
+fn what_another_server_forgot_is_named() {
+    let rule = "forgotten = math.max(tonumber(ARGV[9]) - kept, 0)";
+    proves("heartbeat", rule, "forgotten = 0", |lab| {
+        lab.join("a");
+        lab.count_steps("100");
+        let beat = |lab: &mut Lab, server: &str, (from, last, first): (&str, &str, &str)| {
+            let call = lab.heartbeat_at("a", server, (from, last, first));
+            let answer = lab.send(&call);
+            (answer.at(11).to_owned(), answer.at(12).to_owned())
+        };
+        let said = |steps: &str, forgotten: &str| (steps.to_owned(), forgotten.to_owned());
+        assert_eq!(beat(lab, "one", ("", "0", "0")), said("100", "0"), "the first server");
+        lab.count_steps("150");
+        assert_eq!(beat(lab, "one", ("one", "100", "100")), said("150", "0"));
+        // Another one took over, and has it all: no loss. What comes later is no loss either.
+        assert_eq!(beat(lab, "two", ("one", "150", "100")), said("150", "0"));
+        lab.count_steps("180");
+        // A third one is behind. Somebody else saw it first, when it had counted on already.
+        lab.count_steps("160");
+        assert_eq!(beat(lab, "three", ("", "0", "0")), said("160", "0"));
+        lab.count_steps("300");
+        let third = beat(lab, "three", ("two", "180", "150"));
+        // One that was cut off went on alone: nothing of it is known here.
+        let alone = beat(lab, "three", ("elsewhere", "500", "480"));
+        let losses: std::collections::BTreeMap<String, String> = {
+            let key = lab.key("losses");
+            lab.redis(&["HGETALL", &key])
+        };
+        let steps = |pair: &str| losses.get(pair).and_then(|loss| loss.split('|').next());
+        third == said("300", "20")
+            && alone == said("300", "20")
+            && (steps("two>three"), steps("elsewhere>three")) == (Some("20"), Some("20"))
+            && losses.len() == 2
+    });
+}
+
 /// ⚑ An open block that its owner does not know of is noticed by the heartbeat, too.
 #[test]
 fn a_heartbeat_sees_a_block_nobody_holds() {

@@ -8,8 +8,19 @@ use crate::exit::{FAILURE, Failure, NOT_FOUND, OK};
 use crate::settings::Place;
 use crate::{printer, table};
 
+/// The names of all fleets that can be seen.
+async fn names(place: &Place) -> Result<Vec<String>, Failure> {
+    let fleet = place.open()?;
+    let names = fleet.fleets().await?;
+    if fleet.is_on_cluster() {
+        let node = format!("the node that has fleet {:?}", fleet.name());
+        printer::remark(&format!("a cluster: only the fleets on {node}; `--fleet` names another"));
+    }
+    Ok(names)
+}
+
 pub(crate) async fn fleets(place: &Place, json: bool) -> Result<u8, Failure> {
-    let names = place.open()?.fleets().await?;
+    let names = names(place).await?;
     let mut found = Vec::new();
     for name in names {
         let status = match Fleet::open(&place.redis, &name)?.status().await {

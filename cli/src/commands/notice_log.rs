@@ -119,6 +119,28 @@ fn say(notice: Notice, label: &str) {
             tracing::warn!(%id, "claim lost: its outcome is not recorded")
         }
         Notice::SessionLost { member } => tracing::warn!(%member, "session lost, joining anew"),
+        Notice::Unread { id, failed: false } => {
+            tracing::warn!(%id, "message not read in time over this link: given back");
+        }
+        Notice::Unread { id, failed: true } => {
+            tracing::error!(%id, "message failed: too many workers could not read it in time");
+        }
+        Notice::Exhausted { keys } => tracing::error!(
+            keys = keys.join(", "),
+            "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
+                 (docs/operations.md, \"Clocks\")"
+        ),
+        Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
+        Notice::Missed { notices } => {
+            tracing::warn!(notices, "too many notices: some are not logged")
+        }
+        other => say_of_redis(other),
+    }
+}
+
+/// Notices about the server.
+fn say_of_redis(notice: Notice) {
+    match notice {
         Notice::Disconnected { reason } => {
             tracing::warn!(reason, "Redis does not answer: waiting for it");
         }
@@ -135,27 +157,18 @@ fn say(notice: Notice, label: &str) {
         Notice::Unreplicated { replicas, wanted } => {
             tracing::warn!(replicas, wanted, "waiting for replicas");
         }
+        Notice::ServerChanged { from, to, forgotten: 0 } => {
+            tracing::info!(from, to, "another server process answers");
+        }
+        Notice::ServerChanged { from, to, forgotten } => {
+            tracing::error!(from, to, forgotten, "another server answers, and has forgotten steps");
+        }
         Notice::SlotMoving { slot, after } => {
             let after = times::span(after);
             tracing::warn!(slot, after, "the slot of this fleet is being moved: everything waits");
         }
         Notice::Refused { reason } => {
             tracing::error!(reason, "Redis refuses writes: this member gives up its messages");
-        }
-        Notice::Unread { id, failed: false } => {
-            tracing::warn!(%id, "message not read in time over this link: given back");
-        }
-        Notice::Unread { id, failed: true } => {
-            tracing::error!(%id, "message failed: too many workers could not read it in time");
-        }
-        Notice::Exhausted { keys } => tracing::error!(
-            keys = keys.join(", "),
-            "no larger term or token can be granted: Redis's clock is, or was, past the year 2112 \
-                 (docs/operations.md, \"Clocks\")"
-        ),
-        Notice::GaveBack { messages } => tracing::info!(messages, "handed back unstarted"),
-        Notice::Missed { notices } => {
-            tracing::warn!(notices, "too many notices: some are not logged")
         }
         other => say_of_jobs(other),
     }

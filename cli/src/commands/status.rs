@@ -69,6 +69,15 @@ pub(crate) fn books(status: &Status) -> Vec<String> {
     ]
 }
 
+/// The latest loss, if there was one.
+fn loss(status: &Status) -> Option<[String; 2]> {
+    let loss = status.losses.first()?;
+    let ago = status.time.duration_since(loss.time).unwrap_or_default();
+    let (ago, from, to) = (times::span(ago), harmless(&loss.from), harmless(&loss.to));
+    let what = format!("Redis forgot at least {} steps {ago} ago, when", loss.steps);
+    Some([what, format!("another server took over: {from} to {to}")])
+}
+
 /// What is wrong with this fleet, and what to try.
 pub(crate) fn trouble_of(status: &Status) -> Option<[&'static str; 2]> {
     // A fleet has a lease as soon as a member has joined it.
@@ -127,6 +136,9 @@ fn page(status: &Status, screen: Screen) -> String {
             "{key} cannot grow, so {what}: Redis's clock is, or once was, past the year 2112 \
              (docs/operations.md, \"Clocks\")"
         );
+    }
+    if let Some(loss) = loss(status) {
+        let _ = writeln!(text, "{}", screen.trouble(screen.flow(&loss).trim_end()));
     }
     text.push_str(&screen.flow(&books(status)));
     let lanes = &status.lanes;

@@ -44,6 +44,14 @@ fn done(connection: &mut Connection) -> Option<u64> {
     redis::cmd("XLEN").arg(key("ledger")).query(connection).ok()
 }
 
+/// The sum of all counts.
+fn steps(connection: &mut Connection) -> u64 {
+    let counts: std::collections::HashMap<String, String> =
+        redis::cmd("HGETALL").arg(key("counts")).query(connection).expect("answers");
+    let count = |name: &&str| counts.get(*name).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    ["generated", "sent", "done", "failed", "returned"].iter().map(count).sum()
+}
+
 /// The kinds of entries in the common log.
 fn log(connection: &mut Connection) -> Vec<String> {
     type Entries = Vec<(String, std::collections::HashMap<String, String>)>;
@@ -63,6 +71,20 @@ fn nobody_died(connection: &mut Connection) {
 fn flows(connect: impl Fn() -> Connection) {
     let before = wait_for("a primary that answers", || done(&mut connect()));
     eventually("work to flow", || done(&mut connect()).is_some_and(|now| now > before + 5));
+}
+
+/// Waits until the presence of all three members is visible.
+#[track_caller]
+fn all_are_seen(connect: impl Fn() -> Connection) {
+    eventually("everybody to be seen", || {
+        let mut connection = connect();
+        let channel = |id: String| format!("artel:{{{FLEET}}}:@0:alive:{id}");
+        let channels: Vec<String> = sessions(&mut connection).into_iter().map(channel).collect();
+        let asked = redis::cmd("PUBSUB").arg("SHARDNUMSUB").arg(&channels).query(&mut connection);
+        let answer: Vec<redis::Value> = asked.unwrap_or_default();
+        let seen = answer.iter().filter(|part| matches!(part, redis::Value::Int(n) if *n > 0));
+        channels.len() == 3 && seen.count() == 3
+    });
 }
 
 /// Nothing was lost: the same sessions are there, nobody was judged dead, and nobody spoke of a loss.
@@ -106,8 +128,9 @@ fn members_of(cluster: &Cluster, more: &[&str]) -> (Vec<Program>, u16) {
 on_each_server! {
     /// Whichever node is asked, the owner of the slot answers: also what has no key, such as a list of events.
     fn any_node_of_a_cluster_is_an_address(kind) {
-        let cluster = Cluster::start(kind, 3, 0);
+        let cluster = Cluster::start(kind, 3, 1);
         let (members, slot) = members_of(&cluster, &["--interval", "20ms"]);
+        let before = sessions(&mut cluster.connect(slot));
         let first = cluster.nodes[0].url();
         assert_eq!(run(&first, &["event", "set", "ready"]).0, Some(0));
         for url in cluster.nodes.iter().map(Server::url).chain([cluster.url()]) {
@@ -121,7 +144,7 @@ on_each_server! {
         }
         let (code, _, err) = run(&format!("{first}/1"), &["status"]);
         assert!(code != Some(0) || kind == Kind::Valkey, "a cluster has one database: {err}");
-        nothing_happened(&members, &sessions(&mut cluster.connect(slot)), &mut cluster.connect(slot));
+        nothing_happened(&members, &before, &mut cluster.connect(slot));
         ends_well(members, &mut cluster.connect(slot));
     }
 
@@ -146,21 +169,34 @@ on_each_server! {
         ends_well(members, &mut cluster.connect(slot));
     }
 
+    /// A slot is left open: that is said, everything waits, and goes on when the slot is there. Commands say it, too.
+    fn a_slot_that_stays_open_is_named(kind) {
+        let cluster = Cluster::start(kind, 2, 0);
+        let (members, slot) = members_of(&cluster, &["--interval", "5ms"]);
+        let before = sessions(&mut cluster.connect(slot));
+        let to = 1 - cluster.owner(slot);
+        cluster.open_migration(slot, to);
+        eventually("it to be said", || {
+            members.iter().all(|member| member.stderr().contains("slot of this fleet is being moved: everything waits"))
+        });
+        let (code, _, err) = run(&cluster.url(), &["send", "x"]);
+        assert!(code == Some(6) && err.contains(&format!("slot {slot}")) && err.contains("--cluster fix"), "{code:?} {err}");
+        cluster.end_migration(slot, to);
+        flows(|| cluster.connect(slot));
+        all_are_seen(|| cluster.connect(slot));
+        nothing_happened(&members, &before, &mut cluster.connect(slot));
+        ends_well(members, &mut cluster.connect(slot));
+    }
+
     /// Subscriptions end unasked while calls are under way: no answer is taken for another one, and everybody is seen again.
     fn subscriptions_that_end_unasked_come_back(kind) {
         let cluster = Cluster::start(kind, 2, 0);
         let (members, slot) = members_of(&cluster, &["--interval", "5ms"]);
         let before = sessions(&mut cluster.connect(slot));
-        let seen = |connection: &mut Connection| {
-            let channels: Vec<String> = before.iter().map(|id| format!("artel:{{{FLEET}}}:@0:alive:{id}")).collect();
-            let answer: Vec<redis::Value> =
-                redis::cmd("PUBSUB").arg("SHARDNUMSUB").arg(channels).query(connection).expect("answers");
-            answer.iter().filter(|part| matches!(part, redis::Value::Int(n) if *n > 0)).count()
-        };
         let flips = if soak() { 1000 } else { 20 };
         for _ in 0..flips {
             cluster.flip(slot);
-            eventually("everybody to be seen", || seen(&mut cluster.connect(slot)) == before.len());
+            all_are_seen(|| cluster.connect(slot));
         }
         flows(|| cluster.connect(slot));
         nothing_happened(&members, &before, &mut cluster.connect(slot));
@@ -175,12 +211,15 @@ on_each_server! {
         let owner = cluster.owner(slot);
         cluster.hand_over(3 + owner);
         flows(|| cluster.connect(slot));
+        all_are_seen(|| cluster.connect(slot));
         nothing_happened(&members, &before, &mut cluster.connect(slot));
         let kills = if soak() { 20 } else { 2 };
         for _ in 0..kills {
             let owner = cluster.owner(slot);
             cluster.nodes[owner].kill();
-            eventually("another owner", || cluster.owner(slot) != owner);
+            eventually("another owner, and a cluster that works", || {
+                cluster.owner(slot) != owner && cluster.works(slot)
+            });
             let promoted = Instant::now();
             flows(|| cluster.connect(slot));
             println!("{kind:?}: work flowed {} ms after the promotion", promoted.elapsed().as_millis());
@@ -189,6 +228,7 @@ on_each_server! {
             let (_, out, err) = run(&url, status);
             let status: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
             assert_eq!(status["messages"]["balance"], 0, "{out}");
+            all_are_seen(|| cluster.connect(slot));
             nobody_died(&mut cluster.connect(slot));
             eventually("the one that was killed to be a replica in sync", || cluster.is_in_sync(owner));
         }
@@ -218,6 +258,7 @@ on_each_server! {
             let (_, out, err) = run(&url, &["status", "--json"]);
             let status: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
             assert_eq!(status["messages"]["balance"], 0, "{out}");
+            all_are_seen(|| connect(&all));
             nobody_died(&mut connect(&all));
         }
         // One sentinel is enough for an address.
@@ -225,6 +266,50 @@ on_each_server! {
         let (code, _, err) = run(&url, &["send", "x"]);
         assert_eq!(code, Some(0), "{err}");
         drop(members);
+    }
+
+    /// Replication is cut for a while, and then the primary dies: what was acknowledged meanwhile is gone, and that is named.
+    fn what_a_failover_forgot_is_named(kind) {
+        let mut all = Sentinels::start(kind, 2);
+        let url = all.url();
+        let members: Vec<Program> = (0..3).map(|_| start(&url, &["--interval", "2ms"])).collect();
+        let connect = |all: &Sentinels| all.servers[all.primary()].connect();
+        eventually("all to join", || sessions(&mut connect(&all)).len() == 3);
+        flows(|| connect(&all));
+        let (_, out, _) = run(&url, &["status", "--json"]);
+        assert!(out.contains("\"losses\":[]"), "{out}");
+        let (old, new) = (all.primary(), 1 - all.primary());
+        all.cut_replication(new);
+        let mut primary = all.servers[old].connect();
+        let kept = steps(&mut primary);
+        eventually("many steps that only the primary knows", || steps(&mut primary) > kept + 500);
+        // Somebody must have heard of some of them.
+        let known = done(&mut primary).expect("answers");
+        eventually("a heartbeat", || {
+            let ids = sessions(&mut primary);
+            let done = |id: &String| -> u64 {
+                let field = redis::cmd("HGET").arg(key(&format!("member:{id}"))).arg("done").query(&mut primary);
+                field.unwrap_or(None).unwrap_or(0)
+            };
+            ids.iter().map(done).sum::<u64>() >= known
+        });
+        let most = steps(&mut primary) + 1000; // what is made until it is dead
+        all.servers[old].kill();
+        all.servers[new].thaw();
+        eventually("another primary", || all.primary() == new);
+        flows(|| connect(&all));
+        let loss = wait_for("the loss in the status", || {
+            let (_, out, _) = run(&url, &["status", "--json"]);
+            let status: serde_json::Value = serde_json::from_str(&out).ok()?;
+            status["losses"].get(0).cloned()
+        });
+        let forgotten = loss["steps"].as_u64().expect("a number");
+        assert!(forgotten > 0 && forgotten <= most - kept, "{forgotten} of {kept} to {most}");
+        let (_, out, _) = run(&url, &["status"]);
+        assert!(out.contains("Redis forgot at least"), "{out}");
+        assert!(members.iter().any(|member| member.stderr().contains("has forgotten steps")));
+        assert!(log(&mut connect(&all)).iter().any(|kind| kind == "server-changed"));
+        println!("{kind:?}: at least {forgotten} steps of about {}", most - 1000 - kept);
     }
 }
 
@@ -248,7 +333,8 @@ fn addresses_that_lead_nowhere() {
     let replica = all.servers[1 - all.primary()].url();
     refused(&replica, "is a replica", "redis-sentinel://");
     refused("redis-sentinel://127.0.0.1:1", "?master=NAME", "redis-sentinel://HOST");
-    let member = start(&away, &[]);
-    let mut member = member;
+    let plain = all.servers[all.primary()].url().replace("redis://", "redis-cluster://");
+    refused(&plain, "no node of a cluster", "write redis://");
+    let mut member = start(&away, &[]);
     assert_eq!(member.exit_code(), Some(3), "{}", member.stderr());
 }

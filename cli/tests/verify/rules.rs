@@ -193,7 +193,11 @@ pub(crate) const MUTANTS: [Mutant; 47] = [
     Mutant {
         name: "a new generator gets the old term",
         rules: &[],
-        edits: &[("acquire", "local token = grow(before, now_us)", "local token = before or '1'")],
+        edits: &[(
+            "acquire",
+            "local token = grow(math.max(before or 0, floor), now_us)",
+            "local token = before or '1'",
+        )],
         faults: "kill-generator",
         seed: 1,
         time: "8s",
