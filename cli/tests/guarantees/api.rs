@@ -186,6 +186,8 @@ fn every_operation_is_as_described() {
     let client = Client::new(port);
     let document = client.get("openapi.json").json();
     let mut api = Described { document, called: BTreeSet::new(), client };
+    let elsewhere = api.call_with("GET", "/status", "/status", None, "Host: evil.example\r\n");
+    assert_eq!(elsewhere.0, 421, "{elsewhere:?}");
     reads(&mut api);
     failed(&mut api);
     paused(&mut api);
@@ -977,6 +979,15 @@ fn a_change_needs_the_right_token_and_the_right_site() {
         |client: &Client, more: &str| client.ask("POST", "/api/v1/pause", Some("{}"), more).0;
     let resume = || assert_eq!(operator.post("resume", &json!({})).0, 200);
     assert_eq!((pause(&nobody, ""), pause(&reads, "")), (401, 403));
+    // What is refused is as described, too.
+    let document = operator.get("openapi.json").json();
+    let described =
+        |client: Client| Described { document: document.clone(), called: BTreeSet::new(), client };
+    for client in [Client::new(port), Client::with(port, &bearer("fedcba98765432100000"))] {
+        described(client).refused(401, "token", "GET", "/status", "/status", None);
+    }
+    let mut reading = described(Client::with(port, &bearer(reader)));
+    reading.refused(403, "for reading", "POST", "/pause", "/pause", Some(json!({})));
     assert_eq!(pause(&operator, ""), 200);
     resume();
     for site in ["cross-site", "same-site"] {
