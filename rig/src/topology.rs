@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue, RedisResult};
 use tempfile::TempDir;
@@ -13,11 +14,20 @@ use tempfile::TempDir;
 use crate::{Kind, Server, eventually, free_port, wait_for};
 
 /// How long a node of a cluster may be silent before it is replaced.
-const NODE_TIMEOUT_MS: u64 = 1000;
-/// How long a primary may be silent before a sentinel calls it down.
-const DOWN_AFTER_MS: u64 = 500;
+const NODE_TIMEOUT_MS: u64 = 2000;
+/// How long a primary may be silent before a sentinel calls it down. A replica whose link was down ten times as long is not
+/// promoted.
+const DOWN_AFTER_MS: u64 = 3000;
+/// How long the sentinels may take to agree.
+const AGREE_MAX: Duration = Duration::from_secs(120);
 /// What the sentinels call the primary.
 pub const MASTER: &str = "main";
+
+/// One of them at a time: they are many processes, which take each other for dead where a machine is busy for too long.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn try_ask<T: FromRedisValue>(port: u16, words: &[&str]) -> RedisResult<T> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
@@ -48,11 +58,13 @@ fn in_sync(port: u16) -> bool {
 pub struct Cluster {
     /// The primaries first, then the replicas of the first one, and so on.
     pub nodes: Vec<Server>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
     /// Starts so many primaries, with so many replicas each.
     pub fn start(kind: Kind, primaries: usize, replicas: usize) -> Cluster {
+        let alone = alone();
         let timeout = NODE_TIMEOUT_MS.to_string();
         let start = |_| {
             let bus = free_port().to_string();
@@ -73,7 +85,7 @@ impl Cluster {
             )
         };
         let nodes: Vec<Server> = (0..primaries * (1 + replicas)).map(start).collect();
-        let cluster = Cluster { nodes };
+        let cluster = Cluster { nodes, _alone: alone };
         let ports = cluster.ports();
         let slots = 16384;
         for (at, port) in ports[..primaries].iter().enumerate() {
@@ -241,6 +253,7 @@ pub struct Sentinels {
     /// The servers; which of them is the primary changes.
     pub servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 #[derive(Debug)]
@@ -260,6 +273,7 @@ impl Drop for Sentinel {
 impl Sentinels {
     /// Starts so many servers, and three sentinels, two of which must agree.
     pub fn start(kind: Kind, servers: usize) -> Sentinels {
+        let alone = alone();
         let common =
             ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
         let first = Server::with(kind, &common);
@@ -274,7 +288,7 @@ impl Sentinels {
             servers[1..].iter().all(|server| in_sync(server.port()))
         });
         let sentinels = (0..3).map(|_| Sentinel::start(kind, &port)).collect();
-        let all = Sentinels { servers, sentinels };
+        let all = Sentinels { servers, sentinels, _alone: alone };
         let (others, replicas) = (all.sentinels.len() - 1, all.servers.len() - 1);
         eventually("sentinels to know each other and the replicas", || {
             all.sentinels.iter().all(|sentinel| {
@@ -299,15 +313,40 @@ impl Sentinels {
         format!("redis-sentinel://{hosts}?master={MASTER}")
     }
 
-    /// The server that is the primary, as soon as the sentinels agree and it says so itself.
+    /// The server that is the primary, as soon as the sentinels agree and it says so itself. On a busy machine they may need
+    /// several attempts, each of which they allow only after a while.
     #[track_caller]
     pub fn primary(&self) -> usize {
-        wait_for("a primary", || {
+        let begun = Instant::now();
+        loop {
             let named: Vec<Option<u16>> = self.sentinels.iter().map(Sentinel::named).collect();
-            let port = named[0].filter(|port| named.iter().all(|other| *other == Some(*port)))?;
-            let at = self.servers.iter().position(|server| server.port() == port)?;
-            info(port).contains("role:master").then_some(at)
-        })
+            let agreed = named[0].filter(|port| named.iter().all(|other| *other == Some(*port)));
+            let found = agreed.filter(|port| info(*port).contains("role:master"));
+            if let Some(at) =
+                found.and_then(|port| self.servers.iter().position(|server| server.port() == port))
+            {
+                return at;
+            }
+            assert!(
+                begun.elapsed() < AGREE_MAX,
+                "no primary: sentinels name {named:?}; {}",
+                self.roles()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What each server says about itself.
+    fn roles(&self) -> String {
+        let role = |server: &Server| {
+            let said = info(server.port());
+            let lines: Vec<&str> = said
+                .lines()
+                .filter(|line| line.starts_with("role") || line.starts_with("master_"))
+                .collect();
+            format!("{}: {}", server.port(), lines.join(" "))
+        };
+        self.servers.iter().map(role).collect::<Vec<String>>().join("; ")
     }
 
     /// A replica takes over from the primary, which agrees.
