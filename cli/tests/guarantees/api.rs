@@ -253,7 +253,7 @@ fn export_of_some(api: &mut Described, all: &[Value]) {
         ("positions=x", "position"),
         ("until=x", "position"),
         (&*format!("{until}&positions=1-1"), "either `positions` or `until`"),
-        ("positions=1-1&q=e5", "either `positions` or `q`"),
+        ("positions=1-1&q=fifth", "either `positions` or `q`"),
         (&*format!("positions={many}"), "at most 500"),
     ] {
         let path = format!("/errors/export?{query}");
@@ -264,7 +264,7 @@ fn export_of_some(api: &mut Described, all: &[Value]) {
 fn failed(api: &mut Described) {
     let sent = api.done("POST", "/messages", "/messages", Some(json!({ "messages": [
         { "payload": "<img src=x onerror=alert(1)>" }, { "payload": { "n": 7 }, "kind": "mail" },
-        { "payload_b64": "/w==" }, { "payload": "x".repeat(5000) }, { "payload": "e5" }, { "payload": "e6" },
+        { "payload_b64": "/w==" }, { "payload": "x".repeat(5000) }, { "payload": "fifth" }, { "payload": "sixth" },
     ] })));
     let ids: Vec<&str> =
         sent["ids"].as_array().expect("ids").iter().filter_map(Value::as_str).collect();
@@ -307,7 +307,7 @@ fn failed(api: &mut Described) {
         assert_eq!(list["errors"].as_array().map(Vec::len), Some(wanted as usize), "{query}");
     }
     api.refused(400, "`cause`", "GET", "/errors", "/errors?cause=bad-luck", None);
-    let lines = api.done("GET", "/errors/export", "/errors/export?q=e5", None);
+    let lines = api.done("GET", "/errors/export", "/errors/export?q=fifth", None);
     assert_eq!(lines.as_str().map(|lines| lines.lines().count()), Some(1), "{lines}");
     export_of_some(api, &all);
     let found = api.done("GET", "/messages/{id}", &format!("/messages/{}", ids[0]), None);
@@ -350,12 +350,12 @@ fn failed(api: &mut Described) {
     assert_eq!(dropped["changed"], 1);
     let again = api.done("POST", "/errors/drop", "/errors/drop", Some(by_position(by_id(ids[2]))));
     assert_eq!(again["changed"], 0);
-    let done = json!({ "filter": { "q": "e5" }, "until": until });
+    let done = json!({ "filter": { "q": "fifth" }, "until": until });
     assert_eq!(
         api.done("POST", "/errors/requeue", "/errors/requeue", Some(done.clone()))["changed"],
         1
     );
-    eventually("it to fail again", || count(api, "?q=e5") == Some(1));
+    eventually("it to fail again", || count(api, "?q=fifth") == Some(1));
     let later_ones =
         api.done("POST", "/errors/requeue", "/errors/requeue", Some(done))["changed"].clone();
     assert_eq!(later_ones, 0, "only what had failed when it was counted");
