@@ -243,8 +243,8 @@ pub enum Notice {
         from: String,
         /// The id of the one that answers now.
         to: String,
-        /// At least so many steps of messages that this process knew of are forgotten: making, sending, finishing or putting
-        /// back a message is a step. 0 is good.
+        /// How many steps that this process knew of are forgotten, at least. Making, sending, finishing or putting back a
+        /// message is a step. 0 is good.
         forgotten: u64,
     },
     /// The slot of the fleet has been on its way to another node of a cluster for some seconds. Everything stands still until

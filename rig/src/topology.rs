@@ -62,7 +62,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts so many primaries, with so many replicas each.
+    /// Starts this number of primaries, each with this number of replicas.
     pub fn start(kind: Kind, primaries: usize, replicas: usize) -> Cluster {
         let alone = alone();
         let timeout = NODE_TIMEOUT_MS.to_string();
@@ -231,7 +231,7 @@ impl Cluster {
         in_sync(self.nodes[node].port())
     }
 
-    /// Gives a slot up and takes it again in one write: whoever listens to a channel of it is told that it does not any more.
+    /// Gives a slot up and takes it again in one write: the server ends all subscriptions to channels of that slot.
     pub fn flip(&self, slot: u16) {
         let text = slot.to_string();
         let mut pipe = redis::pipe();
@@ -271,7 +271,7 @@ impl Drop for Sentinel {
 }
 
 impl Sentinels {
-    /// Starts so many servers, and three sentinels, two of which must agree.
+    /// Starts this number of servers, and three sentinels, two of which must agree.
     pub fn start(kind: Kind, servers: usize) -> Sentinels {
         let alone = alone();
         let common =

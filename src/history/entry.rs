@@ -136,6 +136,9 @@ impl LogEntry {
                 of("returned"),
                 of("failed")
             ),
+            "server-changed" => {
+                format!("another server process answers: {}, before it {}", of("to"), of("from"))
+            }
             "ordered" => format!("order `{}`, by {}", order(of("order")), of("by")),
             "order-ended" => {
                 format!("end of the order `{}`, by {}", order(of("order")), of("by"))

@@ -32,7 +32,7 @@ pub struct Loss {
     pub from: String,
     /// The one that took over, by promotion or because it was started again.
     pub to: String,
-    /// At least so many. Making, sending, finishing or putting back a message is a step.
+    /// How many, at least. Making, sending, finishing or putting back a message is a step.
     pub steps: u64,
     /// When that was noticed. In JSON twice: `time` in RFC 3339, and `time_ms`.
     #[serde(flatten, serialize_with = "json_time::point_both::serialize")]

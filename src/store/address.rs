@@ -26,7 +26,7 @@ use crate::error::BadAddress;
 /// | `redis-sentinel://user:password@host:port,host:port/db?master=NAME` | the primary that these sentinels name |
 ///
 /// With `rediss` instead of `redis` all connections use TLS. User and password are those of the servers; those of the
-/// sentinels are given by [`with_sentinel_login`](Address::with_sentinel_login). Whoever is connected follows the primary:
+/// sentinels are given by [`with_sentinel_login`](Address::with_sentinel_login). A connected process follows the primary:
 /// through a failover, and to another node of a cluster.
 ///
 /// A plain string is accepted as an address, too. Certificates are given as PEM:

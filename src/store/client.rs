@@ -27,7 +27,7 @@ pub(crate) struct Client {
     dialer: Dialer,
     settings: RedisConnectionInfo,
     place: Arc<Place>,
-    /// A key of the slot that is looked for.
+    /// A key of the fleet: its slot decides where the primary is.
     key: Arc<str>,
 }
 

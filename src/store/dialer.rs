@@ -149,7 +149,7 @@ impl Connection {
         extract(self.inner.send_packed_command(cmd).await?)
     }
 
-    /// Sends so many commands in one write. An answer may be an error.
+    /// Sends these commands, `count` of them, in one write. An answer may be an error.
     pub(super) async fn send_all(
         &mut self,
         pipe: &redis::Pipeline,

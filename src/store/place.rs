@@ -58,7 +58,7 @@ impl fmt::Display for Spot {
     }
 }
 
-/// How the primary is looked for.
+/// How to find the primary.
 #[derive(Clone)]
 pub(super) enum Way {
     /// One server, or any node of a cluster: it says itself where else to go.

@@ -184,7 +184,7 @@ impl Lab {
         self.any_heartbeat(me, [held, hi, "60000", presence, "", "", "0", "0"])
     }
 
-    /// Of a member that is connected to this server, and comes from another one, where it saw so many steps, last and first.
+    /// Of a member that is connected to this server, and comes from another one, where it saw these numbers of steps, last and first.
     pub fn heartbeat_at(&self, me: &str, server: &str, came: (&str, &str, &str)) -> Late {
         let (from, last, first) = came;
         self.any_heartbeat(me, ["10000", "0", "60000", "0", server, from, last, first])

@@ -37,7 +37,7 @@ on_each_server! {
             let (old, process) = fleet.leader();
             let done = fleet.done();
             eventually("messages of this term", || fleet.done() > done + 5);
-            // Whoever adds messages is heard of by that.
+            // Adding messages refreshes its session, too.
             let (alive, generated) = (fleet.now_ms(), fleet.count("generated"));
             eventually("more of them", || fleet.count("generated") > generated);
             let before = fleet.now_ms();

@@ -8,7 +8,7 @@ import { go } from "./app.js";
 
 export const title = "Log";
 
-const KINDS = ["joined", "left", "died", "elected", "resigned", "adopted", "ordered", "acted", "errors-requeued", "errors-dropped", "cron-set", "errors", "data-loss", "disconnected", "reconnected"];
+const KINDS = ["joined", "left", "died", "elected", "resigned", "adopted", "ordered", "acted", "errors-requeued", "errors-dropped", "cron-set", "errors", "data-loss", "server-changed", "disconnected", "reconnected"];
 
 let at = {};
 let list = { rows: [], next: null, loading: false, problem: null };
