@@ -1,10 +1,15 @@
 //! [`Config`]: every limit and duration, its default, and its range.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::Error;
 use crate::backoff::Backoff;
 use crate::message::RETRIES_MAX;
+
+/// The most replicas that can be asked for.
+const REPLICAS_MAX: u32 = 100;
 
 /// What is kept about settled messages, to look them up later.
 ///
@@ -38,7 +43,11 @@ impl Ledger {
     }
 }
 
-/// When a push or an outcome counts as recorded.
+/// When something that a user is told counts as done: a message that was sent, an outcome, a lock.
+///
+/// A failover of Redis may forget what the new primary did not have yet. This says how much of what was told may be
+/// forgotten; docs/operations.md has a table. It is a promise of one process to its user, so processes of one fleet may
+/// differ.
 ///
 /// ```
 /// use artel::{Config, Durability};
@@ -46,23 +55,60 @@ impl Ledger {
 /// let mut config = Config::default();
 /// config.durability = Durability::Replicated(1);
 /// assert!(config.validate().is_ok());
+/// assert_eq!("replicated:1".parse::<Durability>()?, Durability::Replicated(1));
+/// # Ok::<(), artel::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum Durability {
-    /// When the primary has it. A failover with asynchronous replication may lose the last writes.
+    /// When the primary did it. A failover may forget the last of it; what is forgotten is reported.
     #[default]
     Local,
-    /// When this many replicas have it, too (`WAIT`). It costs a round trip to the slowest of them.
-    /// While they are down, generating and settling wait.
+    /// When this many replicas have it, too (`WAIT`). It survives if one of those becomes the primary. It costs a round trip
+    /// to the slowest of them, shared by all calls that wait. While they are down, everything waits.
     Replicated(u32),
+    /// When all replicas have it: as many as this process ever saw in sync at the primary, and at least one. It survives
+    /// whichever of them becomes the primary. If one of them is removed for good, restart with a number.
+    All,
 }
 
 impl Durability {
-    pub(crate) fn replicas(self) -> u32 {
+    pub(crate) fn check(self) -> Result<(), Error> {
         match self {
-            Durability::Local => 0,
-            Durability::Replicated(n) => n,
+            Durability::Replicated(n) if !(1..=REPLICAS_MAX).contains(&n) => Err(Error::Config {
+                field: "durability",
+                problem: format!("waits for 1 to {REPLICAS_MAX} replicas, not {n}"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Durability::Local => f.write_str("local"),
+            Durability::Replicated(n) => write!(f, "replicated:{n}"),
+            Durability::All => f.write_str("all"),
+        }
+    }
+}
+
+impl FromStr for Durability {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Durability, Error> {
+        let number = |n: &str| n.parse().ok().filter(|n| (1..=REPLICAS_MAX).contains(n));
+        match (text, text.strip_prefix("replicated:").and_then(number)) {
+            ("local", _) => Ok(Durability::Local),
+            ("all", _) => Ok(Durability::All),
+            (_, Some(n)) => Ok(Durability::Replicated(n)),
+            _ => Err(Error::Config {
+                field: "durability",
+                problem: format!(
+                    "is local, replicated:1 to replicated:{REPLICAS_MAX}, or all, not {text:?}"
+                ),
+            }),
         }
     }
 }
@@ -244,6 +290,7 @@ impl Config {
 
     /// Checks every setting against its range.
     pub fn validate(&self) -> Result<(), Error> {
+        self.durability.check()?;
         if let Some(lease) = self.lease {
             within("lease", lease, 500 * MS, Duration::from_secs(3600))?;
         }

@@ -35,10 +35,18 @@ pub(crate) enum Rule {
     ProbeBeforeUse,
     /// An answer is believed only while its connection lives.
     AnswersOfTheLiving,
+    /// A call is released only by a `WAIT` of the server that answered it.
+    WaitAtSameServer,
+    /// A lease, a lock or a permit is used when replicas have it.
+    GrantsLast,
+    /// All replicas are as many as there ever were.
+    AllNeverShrinks,
+    /// A sender says how many of its messages are forgotten.
+    SendersSpeak,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 15] = [
     Rule::TrustFromSending,
     Rule::SubscribeThenRead,
     Rule::ReadAfterReconnect,
@@ -50,6 +58,10 @@ const RULES: [Rule; 11] = [
     Rule::UnaskedUnsubscribe,
     Rule::ProbeBeforeUse,
     Rule::AnswersOfTheLiving,
+    Rule::WaitAtSameServer,
+    Rule::GrantsLast,
+    Rule::AllNeverShrinks,
+    Rule::SendersSpeak,
 ];
 
 /// Is this rule disabled?

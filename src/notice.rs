@@ -4,6 +4,8 @@
 //! notices it missed; it cannot slow a stage down. That holds for an [`EventHub`], too: a task of its
 //! own carries notices there. Only that task waits for the hub's subscribers.
 
+mod names;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +21,8 @@ use crate::id::MessageId;
 use crate::lane::Lane;
 use crate::meter::Meter;
 use crate::term::Term;
+
+pub(crate) use names::NAMES;
 
 /// How many notices a slow listener may be behind before it misses some.
 const KEPT: usize = 1024;
@@ -230,12 +234,18 @@ pub enum Notice {
         /// lock.
         keys: Vec<String>,
     },
-    /// Fewer replicas than required have the last writes: generating and settling wait for them.
+    /// Fewer replicas than required have the last writes: everything that a user is told waits for them. After a lease no
+    /// handler is started.
     Unreplicated {
         /// How many replicas have them.
         replicas: u32,
         /// How many replicas must have them.
         wanted: u32,
+    },
+    /// Enough replicas have the last writes again.
+    Replicated {
+        /// How long they lacked.
+        after: Duration,
     },
     /// Another server process answers than before: another one is the primary now, or it was started again.
     ServerChanged {
@@ -270,84 +280,6 @@ pub enum Notice {
         /// How many notices.
         notices: u64,
     },
-}
-
-/// The names of all notices: a count that begins at zero can be seen to grow.
-pub(crate) const NAMES: [&str; 33] = [
-    "joined",
-    "became_generator",
-    "lease_lost",
-    "fenced",
-    "no_worker",
-    "full",
-    "flowing",
-    "member_died",
-    "adopted",
-    "message_failed",
-    "retried",
-    "snoozed",
-    "fired",
-    "skipped",
-    "cron_replaced",
-    "paused",
-    "resumed",
-    "overdue",
-    "claim_lost",
-    "session_lost",
-    "disconnected",
-    "denied",
-    "reconnected",
-    "data_loss_seen",
-    "refused",
-    "unread",
-    "exhausted",
-    "unreplicated",
-    "server_changed",
-    "slot_moving",
-    "gave_back",
-    "generate_failed",
-    "missed",
-];
-
-impl Notice {
-    /// Its name, as in its JSON.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Notice::Joined { .. } => "joined",
-            Notice::BecameGenerator { .. } => "became_generator",
-            Notice::LeaseLost { .. } => "lease_lost",
-            Notice::Fenced { .. } => "fenced",
-            Notice::NoWorker => "no_worker",
-            Notice::Full { .. } => "full",
-            Notice::Flowing => "flowing",
-            Notice::MemberDied { .. } => "member_died",
-            Notice::Adopted { .. } => "adopted",
-            Notice::MessageFailed { .. } => "message_failed",
-            Notice::Retried { .. } => "retried",
-            Notice::Snoozed { .. } => "snoozed",
-            Notice::Fired { .. } => "fired",
-            Notice::Skipped { .. } => "skipped",
-            Notice::CronReplaced { .. } => "cron_replaced",
-            Notice::Paused { .. } => "paused",
-            Notice::Resumed => "resumed",
-            Notice::Overdue { .. } => "overdue",
-            Notice::ClaimLost { .. } => "claim_lost",
-            Notice::SessionLost { .. } => "session_lost",
-            Notice::Disconnected { .. } => "disconnected",
-            Notice::Denied { .. } => "denied",
-            Notice::Reconnected { .. } => "reconnected",
-            Notice::DataLossSeen { .. } => "data_loss_seen",
-            Notice::Refused { .. } => "refused",
-            Notice::Unread { .. } => "unread",
-            Notice::Exhausted { .. } => "exhausted",
-            Notice::Unreplicated { .. } => "unreplicated",
-            Notice::ServerChanged { .. } => "server_changed",
-            Notice::SlotMoving { .. } => "slot_moving",
-            Notice::GaveBack { .. } => "gave_back",
-            Notice::GenerateFailed { .. } => "generate_failed",
-            Notice::Missed { .. } => "missed",
-        }
-    }
 }
 
 /// Where the stages publish.

@@ -100,6 +100,12 @@ impl From<artel::Error> for Failure {
                 "correct Redis's clock; if that is not enough, stop all members and lower the \
                  number by hand (docs/operations.md, \"Clocks\")",
             ),
+            Error::Unreplicated { .. } => Failure::new(UNHEALTHY, text).hint(
+                "`artel doctor` shows the replicas; with `--durability local` nobody waits for them",
+            ),
+            Error::TooFewReplicas { replicas, .. } => {
+                Failure::new(FAILURE, text).hint(replicas_hint(replicas))
+            }
             Error::Unfit { ref why, .. } => Failure::new(FAILURE, text).hint(unfit_hint(why)),
             Error::NotHeld { .. } => {
                 Failure::new(NOT_FOUND, text).hint("`artel lock status` shows who holds it now")
@@ -108,6 +114,13 @@ impl From<artel::Error> for Failure {
                 .hint("start more workers, or give Redis more memory; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),
         }
+    }
+}
+
+fn replicas_hint(there: u32) -> String {
+    match there {
+        0 => "start replicas, or leave out `--durability`".to_owned(),
+        n => format!("start more replicas, or try `--durability replicated:{n}`"),
     }
 }
 

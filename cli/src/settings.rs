@@ -15,6 +15,8 @@ use crate::{file, printer, variables};
 pub(crate) struct Place {
     pub(crate) redis: Address,
     pub(crate) fleet: String,
+    /// When what is told counts as done.
+    pub(crate) durability: Durability,
 }
 
 impl Place {
@@ -25,7 +27,12 @@ impl Place {
 
     /// The fleet, connected to a Redis that was checked.
     pub(crate) async fn connect(&self) -> Result<Fleet, artel::Error> {
-        Fleet::connect(&self.redis, &self.fleet).await
+        Fleet::connect(&self.redis, &self.fleet).await?.durable(self.durability).await
+    }
+
+    /// The fleet, for a command that tells what it changed. It connects only if replicas must be there.
+    pub(crate) async fn lasting(&self) -> Result<Fleet, artel::Error> {
+        self.open()?.durable(self.durability).await
     }
 }
 
@@ -64,7 +71,8 @@ pub(crate) fn place(global: &Global, need: Need) -> Result<(Place, Option<Hold>)
         let password = String::from_utf8(read(path)?).unwrap_or_default();
         redis = redis.with_sentinel_login(global.sentinel_user.clone(), password.trim_end());
     }
-    Ok((Place { redis, fleet: global.fleet().to_owned() }, hold))
+    let (fleet, durability) = (global.fleet().to_owned(), global.durability);
+    Ok((Place { redis, fleet, durability }, hold))
 }
 
 /// The server that the command line names for `verify` or `bench`, if it does. An address from the environment or from a

@@ -6,6 +6,7 @@
 
 mod adopter;
 mod firer;
+mod lag;
 mod noter;
 mod promoter;
 mod reporter;
@@ -71,6 +72,7 @@ impl Duties {
         duties.begin(means, reporter::Reporter::new(means.clone())?)?;
         duties.begin(means, promoter::Promoter::new(means.clone())?)?;
         duties.begin(means, firer::Firer::new(means.clone())?)?;
+        duties.begin(means, lag::LagWatcher::new(means.clone()))?;
         Ok(duties)
     }
 

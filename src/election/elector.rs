@@ -91,10 +91,14 @@ impl Elector {
     /// Asks for the lease. `None` if another member has it.
     async fn acquire(&self) -> Result<Option<Lease>, AskError> {
         let session = &self.session;
-        let call = acquire_lease(&self.store, &session.id, session.trust.lease_ms());
+        // A grant that is not on the replicas could be given again, and asking again makes another one: so it is waited for.
+        let call = acquire_lease(&self.store, &session.id, session.trust.lease_ms()).patient();
         session.tenures.lease.set(LeaseUse::Acquiring);
         let sent = Moment::now();
-        let answer = session.ask(&self.store.work, Patience::ONCE, call).await;
+        let answer = tokio::select! {
+            answer = session.ask(&self.store.work, Patience::ONCE, call) => answer,
+            () = session.over.cancelled() => Err(AskError::Over),
+        };
         if let Ok(Granted::Won(grant)) = answer {
             let lease = Lease::new(session.clone(), sent, grant);
             session.tenures.lease.set(LeaseUse::Leading(lease.term, lease.over.clone()));

@@ -176,6 +176,39 @@ pub enum Error {
         under_key: bool,
     },
 
+    /// It was done, and too few replicas have it in time, so a failover may undo it. With
+    /// [`Durability::Local`](crate::Durability::Local) nobody waits for replicas.
+    #[error(
+        "it was done, but only {replicas} of {wanted} replicas have it: a failover may undo it"
+    )]
+    Unreplicated {
+        /// How many replicas have it.
+        replicas: u32,
+        /// How many must have it.
+        wanted: u32,
+    },
+
+    /// Fewer replicas are there than are asked for, so nothing was started.
+    #[error(
+        "Redis at {redis} has {replicas} replicas in sync, and {wanted} must have what is told"
+    )]
+    TooFewReplicas {
+        /// The address, without credentials.
+        redis: String,
+        /// How many are in sync.
+        replicas: u32,
+        /// How many must have it.
+        wanted: u32,
+    },
+
+    /// Redis has lost data: messages that this sender was told of are forgotten. No message of this call was added; the same
+    /// call may be repeated.
+    #[error("Redis has forgotten {messages} messages that this sender was told of")]
+    Forgotten {
+        /// How many messages, at least.
+        messages: u64,
+    },
+
     /// Redis answered with an error that Artel does not expect.
     #[error("Redis refused: {reason}")]
     Refused {
@@ -204,7 +237,10 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Error::Unreachable { .. } | Error::Full { .. } | Error::InDoubt { under_key: true, .. }
+            Error::Unreachable { .. }
+                | Error::Full { .. }
+                | Error::Forgotten { .. }
+                | Error::InDoubt { under_key: true, .. }
         )
     }
 

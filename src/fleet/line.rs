@@ -23,6 +23,8 @@ pub(crate) enum Undelivered {
     Refused(Error),
     /// Redis did not answer. If they were added, this is the id of the first.
     InDoubt(MessageId),
+    /// They were added, and only so many replicas have them, of so many that must.
+    Unreplicated(u32, u32),
 }
 
 impl Undelivered {
@@ -30,6 +32,7 @@ impl Undelivered {
     pub(crate) fn into_error(self, messages: usize, under_key: bool, budget: Budget) -> Error {
         match self {
             Undelivered::Refused(error) => error,
+            Undelivered::Unreplicated(replicas, wanted) => Error::Unreplicated { replicas, wanted },
             Undelivered::InDoubt(id) => {
                 Error::InDoubt { id, messages, after: budget.spent(), under_key }
             }

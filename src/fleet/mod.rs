@@ -23,7 +23,7 @@ use crate::watch::EventWatch;
 
 pub(crate) use budget::Budget;
 pub(crate) use line::{Joined, Line, Undelivered, WAIT_MAX, Waited, Waiting};
-pub(crate) use sender_names::{CALLS_MAX, Names, Numbers};
+pub(crate) use sender_names::{CALLS_MAX, Kept, Names, Numbers};
 
 /// A client of a fleet. It sends messages, reads errors and puts them back to work, sets events and
 /// waits for them, and reads the status. It needs no membership; [`join`](Self::join) makes this
@@ -53,7 +53,6 @@ pub struct Fleet {
     /// The names under which this process numbers the messages it sends.
     pub(crate) names: Arc<Names>,
     pub(crate) payload_bytes_max: usize,
-    pub(crate) durability: Durability,
     /// Who asks, for the common log, if that is not simply this process.
     who: Option<Arc<str>>,
 }
@@ -117,16 +116,49 @@ impl Fleet {
     pub fn open(address: impl Into<Address>, name: &str) -> Result<Fleet, Error> {
         check_fleet_name(name)?;
         let store = Store::open(&address.into(), name)?;
-        let Config { payload_bytes_max, durability, .. } = Config::default();
+        let payload_bytes_max = Config::default().payload_bytes_max;
         Ok(Fleet {
             store,
             watches: Arc::default(),
             compared: Arc::default(),
             names: Arc::new(Names::new()),
             payload_bytes_max,
-            durability,
             who: None,
         })
+    }
+
+    /// The same client. What its calls tell counts as done only when it lasts as this says: messages that are sent, events,
+    /// errors that are put back, and a lock before it is held. Members that join through it do the same.
+    ///
+    /// ```
+    /// # let server = artel_rig::Server::any();
+    /// # let url = server.url();
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use artel::{Durability, Error, Fleet};
+    ///
+    /// let fleet = Fleet::connect(url, "orders").await?;
+    /// // This server has no replicas.
+    /// match fleet.durable(Durability::All).await {
+    ///     Err(Error::TooFewReplicas { replicas, wanted, .. }) => assert_eq!((replicas, wanted), (0, 1)),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), artel::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooFewReplicas`] if fewer are in sync now, or if Redis cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only reads.
+    pub async fn durable(&self, durability: Durability) -> Result<Fleet, Error> {
+        durability.check()?;
+        let store = self.store.lasting(durability);
+        store.check_replicas().await?;
+        Ok(Fleet { store, ..self.clone() })
     }
 
     /// The same client, which acts for somebody: the common log says so with every order, and with everything that is
@@ -168,7 +200,8 @@ impl Fleet {
         // The member has its own limits for messages, so it numbers them separately.
         fleet.names = Arc::new(Names::new());
         fleet.payload_bytes_max = config.payload_bytes_max;
-        fleet.durability = config.durability;
+        // What the client waits for, its member waits for, too.
+        fleet.store = fleet.store.lasting(config.durability.max(fleet.store.durability()));
         Ok((fleet, hints))
     }
 

@@ -345,7 +345,7 @@ fn replication(facts: &Facts) -> Finding {
             ("replicas", Advice),
             format!("{there} replicas, and writes do not wait for them"),
             "a failover loses what the new primary has not got",
-            "`redis-cli CONFIG SET min-replicas-to-write 1`, and members with `--replicas 1`",
+            "`redis-cli CONFIG SET min-replicas-to-write 1`, and members with `--durability all`",
         );
     }
     let what = match there {

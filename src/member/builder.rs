@@ -234,6 +234,9 @@ impl MemberBuilder {
         if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
             tracing::warn!("Redis has no append-only file: its data is lost when it dies");
         }
+        if !observes {
+            store.risks().await.iter().for_each(|risk| tracing::warn!("{risk}"));
+        }
         let sessions = handle.sessions();
         let sync = SyncContext::new(fleet.clone(), sessions.clone())?;
         let (role, roles) = watch::channel(self.resting());

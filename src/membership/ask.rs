@@ -1,7 +1,7 @@
 //! [`Session::ask`]: the one way to make a call in the name of a session.
 //!
 //! **Invariant:** calls that were not answered are repeated byte for byte until each has its answer or
-//! the [`Patience`] ends. `gone` ends the session. Trust counts from before the call was sent, and is
+//! the [`Patience`] ends. An answer that must be on replicas and is not counts as none. `gone` ends the session. Trust counts from before the call was sent, and is
 //! refreshed only by an answer with which Redis has refreshed the session itself.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use super::{End, Session};
 use crate::clock::Moment;
 use crate::notice::Notice;
-use crate::store::{Call, Link, Reply, Store, StoreError};
+use crate::store::{Call, Link, Reply, StoreError};
 
 /// Pause before a call is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -64,8 +64,9 @@ impl Patience {
     /// The same, but it is sent only while the session is trusted.
     pub(crate) const UNTIL_ANSWERED: Patience =
         Patience { tries: u32::MAX, in_doubt: InDoubt::Wait, ..Patience::ONCE };
-    /// The same. If Redis refuses permanently, the call is repeated for a while; then the session is
-    /// ended.
+    /// The same, sent once: the caller has something to do between two tries.
+    pub(crate) const ONCE_TRUSTED: Patience = Patience { tries: 1, ..Patience::UNTIL_ANSWERED };
+    /// Repeated until it is answered. If Redis refuses permanently, it is repeated for a while; then the session is ended.
     pub(crate) const UNTIL_RECORDED: Patience =
         Patience { refusals: 60, ends_session: true, ..Patience::UNTIL_ANSWERED };
 
@@ -138,8 +139,7 @@ impl<R> From<Call<R>> for Part<R> {
 /// The state of calls that are made together.
 struct Asking<R> {
     parts: Vec<Part<R>>,
-    /// The answers so far, each with the epoch of its connection.
-    answers: Vec<Option<(R, u64)>>,
+    answers: Vec<Option<R>>,
     /// Tries of each part that were too slow.
     slow: Vec<u32>,
     tries: u32,
@@ -158,35 +158,23 @@ impl Session {
     ) -> Result<R, AskError> {
         let mut asking = Asking::new(vec![call.into()]);
         asking.answered(self, link, patience).await?;
-        let answer = asking.answers.pop().flatten();
-        answer.map(|(answer, _)| answer).ok_or(AskError::Over)
+        asking.answers.pop().flatten().ok_or(AskError::Over)
     }
 
-    /// Makes calls that are written and repeated together. Returns when all are answered and enough
-    /// replicas have what they wrote.
+    /// Makes calls that are written and repeated together. Returns when all are answered.
     pub(crate) async fn ask_all<R>(
         &self,
-        store: &Store,
+        link: &Link,
         patience: Patience,
         parts: Vec<Part<R>>,
-        replicas: impl Fn(&R) -> u32,
     ) -> Result<Vec<R>, AskError> {
         let mut asking = Asking::new(parts);
-        loop {
-            match asking.answered(self, &store.work, patience).await {
-                // The answers that Redis gave before it forgot us are still true.
-                Err(AskError::Gone) if asking.answers.iter().any(Option::is_some) => {
-                    return Ok(asking.into_answers());
-                }
-                answered => answered?,
-            }
-            let answers = asking.answers.iter().flatten();
-            let wanted = answers.map(|(answer, _)| replicas(answer)).max().unwrap_or(0);
-            if asking.replicated(self, store, wanted).await {
-                return Ok(asking.into_answers());
-            }
-            tokio::time::sleep(PAUSE).await;
+        match asking.answered(self, link, patience).await {
+            // The answers that Redis gave before it forgot us are still true.
+            Err(AskError::Gone) if asking.answers.iter().any(Option::is_some) => {}
+            answered => answered?,
         }
+        Ok(asking.answers.into_iter().flatten().collect())
     }
 }
 
@@ -195,10 +183,6 @@ impl<R> Asking<R> {
         let answers = parts.iter().map(|_| None).collect();
         let slow = vec![0; parts.len()];
         Asking { parts, answers, slow, tries: 0, refusals: 0, passing: 0 }
-    }
-
-    fn into_answers(self) -> Vec<R> {
-        self.answers.into_iter().flatten().map(|(answer, _)| answer).collect()
     }
 
     /// Sends the calls without an answer, again and again until all are answered.
@@ -249,7 +233,7 @@ impl<R> Asking<R> {
         for (at, result) in open.into_iter().zip(results) {
             match result {
                 Ok((reply, _)) if reply.tag() == "gone" => is_gone = true,
-                Ok((reply, epoch)) => self.take(session, at, reply, epoch, sent)?,
+                Ok((reply, _)) => self.take(session, at, reply, sent)?,
                 Err(error) => {
                     self.note(session, patience, at, &error, sent);
                     failed = Some(error);
@@ -269,7 +253,6 @@ impl<R> Asking<R> {
         session: &Session,
         at: usize,
         reply: Reply,
-        epoch: u64,
         sent: Moment,
     ) -> Result<(), AskError> {
         let call = &self.parts[at].call;
@@ -277,7 +260,7 @@ impl<R> Asking<R> {
             session.trust.refresh(sent);
         }
         match call.read(reply) {
-            Ok(answer) => self.answers[at] = Some((answer, epoch)),
+            Ok(answer) => self.answers[at] = Some(answer),
             Err(StoreError::Gone) => {
                 session.end(End::Gone);
                 return Err(AskError::Gone);
@@ -319,32 +302,6 @@ impl<R> Asking<R> {
             part.call = part.call.clone().answering(bytes);
         } else if let Some(instead) = part.instead.take() {
             part.call = instead.call;
-        }
-    }
-
-    /// Do this many replicas have all writes? If the connection has changed, that is unknown for the
-    /// writes over the old one: they are made again.
-    async fn replicated(&mut self, session: &Session, store: &Store, wanted: u32) -> bool {
-        if wanted == 0 {
-            return true;
-        }
-        let epoch = store.work.epoch();
-        let old = self.answers.iter().flatten().any(|(_, answered_in)| *answered_in != epoch);
-        let have = match old {
-            true => Err(StoreError::Broken("the connection changed".to_owned())),
-            false => store.replicas(wanted, session.trust.call_timeout(), epoch).await,
-        };
-        match have {
-            Ok(replicas) if replicas < wanted => {
-                session.board.publish(Notice::Unreplicated { replicas, wanted });
-                false
-            }
-            Ok(_) => true,
-            Err(error) => {
-                tracing::debug!(%error, "replicas unknown: the writes will be repeated");
-                self.answers.fill_with(|| None);
-                false
-            }
         }
     }
 }

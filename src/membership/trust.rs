@@ -3,7 +3,7 @@
 //! **Invariant:** `holds()` is true only until two thirds of a lease after the last answered call was
 //! *sent*. A slow answer shortens trust and never stretches it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -22,6 +22,8 @@ pub(crate) struct Trust {
     until: AtomicU64,
     refreshed: AtomicU64,
     back: Notify,
+    /// What is done now is not on enough replicas: no handler is started.
+    stands_still: AtomicBool,
     /// The epoch of the session connection in which it is subscribed.
     present_in: AtomicU64,
     /// Cancelled when the session is over.
@@ -42,6 +44,7 @@ impl Trust {
             until: AtomicU64::new(0),
             refreshed: AtomicU64::new(0),
             back: Notify::new(),
+            stands_still: AtomicBool::new(false),
             present_in: AtomicU64::new(0),
             over,
         };
@@ -105,9 +108,30 @@ impl Trust {
         Moment::now() < self.until() && !self.over.is_cancelled()
     }
 
+    /// For too long too few replicas have what is done, or that is over.
+    pub(crate) fn stand_still(&self, stands_still: bool) {
+        if self.stands_still.swap(stands_still, Ordering::AcqRel) && !stands_still {
+            self.back.notify_waiters();
+        }
+    }
+
+    /// May a handler be started?
+    pub(crate) fn may_start(&self) -> bool {
+        self.holds() && !self.stands_still.load(Ordering::Acquire)
+    }
+
     /// Waits until trust holds. Returns false if the session is over.
     pub(crate) async fn wait(&self) -> bool {
-        if self.holds() {
+        self.wait_until(Trust::holds).await
+    }
+
+    /// Waits until a handler may be started. Returns false if the session is over.
+    pub(crate) async fn wait_to_start(&self) -> bool {
+        self.wait_until(Trust::may_start).await
+    }
+
+    async fn wait_until(&self, holds: fn(&Trust) -> bool) -> bool {
+        if holds(self) {
             return true;
         }
         loop {
@@ -116,7 +140,7 @@ impl Trust {
             if self.over.is_cancelled() {
                 return false;
             }
-            if self.holds() {
+            if holds(self) {
                 return true;
             }
             tokio::select! {

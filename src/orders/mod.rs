@@ -13,7 +13,8 @@ use crate::lane::Lane;
 use crate::membership::Orders;
 use crate::store::{Call, Reply, Script, StoreError};
 
-static CONTROL_SET: Script = Script::new("control_set", include_str!("control_set.lua"));
+static CONTROL_SET: Script =
+    Script::new("control_set", include_str!("control_set.lua")).lasting(&["ok", "same"]);
 
 /// A copy that is on its way for longer than this changes nothing.
 const LATE_AFTER_MS: u64 = 10_000;

@@ -14,7 +14,7 @@ use crate::fleet::Fleet;
 use crate::json_time::since_1970_ms;
 use crate::store::{Call, Reply, Script, Store};
 
-static DROP: Script = Script::new("drop", include_str!("drop.lua"));
+static DROP: Script = Script::new("drop", include_str!("drop.lua")).lasting(&["ok"]);
 
 /// Records per page.
 pub(super) const PAGE: usize = 100;

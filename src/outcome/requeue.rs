@@ -10,7 +10,8 @@ use crate::fleet::Fleet;
 use crate::lane::Lane;
 use crate::store::{Call, PROTOCOL, Reply, Script, StoreError, nonce};
 
-static REQUEUE: Script = Script::new("requeue", include_str!("requeue.lua"));
+static REQUEUE: Script =
+    Script::new("requeue", include_str!("requeue.lua")).lasting(&["ok", "already"]);
 
 /// The result of putting records back to work.
 ///

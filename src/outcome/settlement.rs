@@ -22,8 +22,10 @@ use crate::store::{Call, Reply, Script, Store, StoreError};
 
 use super::{FollowUp, How, Outcome};
 
-static SETTLE: Script = Script::new("settle", include_str!("settle.lua"));
-static SETTLE_JOBS: Script = Script::with_jobs("settle_jobs", include_str!("settle.lua"));
+static SETTLE: Script =
+    Script::new("settle", include_str!("settle.lua")).lasting(&["ok", "already"]);
+static SETTLE_JOBS: Script =
+    Script::with_jobs("settle_jobs", include_str!("settle.lua")).lasting(&["ok", "already"]);
 
 /// How long an outcome waits for slower messages of its block.
 const WAIT_MAX: Duration = Duration::from_millis(25);

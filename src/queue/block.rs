@@ -14,7 +14,7 @@ use super::pack::Pack;
 
 static FETCH: Script = Script::new("fetch", include_str!("fetch.lua"));
 static GIVE_BACK: Script = Script::new("give_back", include_str!("give_back.lua"));
-static UNREAD: Script = Script::new("unread", include_str!("unread.lua"));
+static UNREAD: Script = Script::new("unread", include_str!("unread.lua")).lasting(&["ok"]);
 
 /// How many returned messages one fetch may bring, each in a block of its own.
 pub(crate) const RETURNED_MAX: usize = 100;

@@ -23,7 +23,8 @@ use super::post::Posted;
 use super::push::full;
 use super::send::{Sender, Sent};
 
-static SEND: Script = Script::new("send", include_str!("send.lua"));
+static SEND: Script =
+    Script::new("send", include_str!("send.lua")).lasting(&["ok", "already", "duplicate"]);
 static ENROLL: Script = Script::new("enroll", include_str!("enroll.lua"));
 
 /// How long a name is known without a call.
@@ -50,6 +51,8 @@ pub(super) enum Failed {
     Forgotten,
     /// Redis did not answer.
     InDoubt,
+    /// It was added, and only so many replicas have it, of so many that must.
+    Unreplicated(u32, u32),
 }
 
 impl Sender {
@@ -70,6 +73,9 @@ impl Sender {
     /// A name can be used again, behind this many messages that were added under it.
     pub(super) fn give_back(&self, mut numbers: Numbers, added: usize) {
         numbers.next += added as u64;
+        if added > 0 {
+            numbers.told = Moment::now();
+        }
         self.fleet.names.free().push(numbers);
     }
 
@@ -85,6 +91,7 @@ impl Sender {
             let Name { numbers, _turn } = name;
             match self.deliver(&numbers, messages, key, budget).await {
                 Ok(sent) => {
+                    self.keep_sent(&numbers, key, messages);
                     self.give_back(numbers, messages.len());
                     return Ok(sent);
                 }
@@ -95,8 +102,13 @@ impl Sender {
                     return Err(Undelivered::Refused(error));
                 }
                 Err(Failed::InDoubt) => return Err(Undelivered::InDoubt(numbers.first())),
+                Err(Failed::Unreplicated(replicas, wanted)) => {
+                    return Err(Undelivered::Unreplicated(replicas, wanted));
+                }
                 // Nothing was added: under another name.
-                Err(Failed::Forgotten) => {}
+                Err(Failed::Forgotten) => {
+                    self.tell_forgotten().map_err(Undelivered::Refused)?;
+                }
             }
         }
     }
@@ -114,21 +126,29 @@ impl Sender {
         // added, so the refusal of a later copy does not prove that it was not.
         let mut unheard = false;
         loop {
+            let mut replicas = None;
             match self.try_once(&call, numbers, budget).await {
                 Try::Sent(sent) => return Ok(sent),
                 Try::Refused { error, keeps_name } if !unheard => {
                     return Err(Failed::Refused { error, keeps_name });
                 }
-                Try::Forgotten if !unheard || disabled(Rule::ForgottenIsDoubt) => {
-                    return Err(Failed::Forgotten);
+                Try::Forgotten(last) => {
+                    self.note_forgotten(numbers, last).await;
+                    return Err(match unheard && !disabled(Rule::ForgottenIsDoubt) {
+                        // It can no longer be known whether an unanswered copy was added.
+                        true => Failed::InDoubt,
+                        false => Failed::Forgotten,
+                    });
                 }
-                // It can no longer be known whether an unanswered copy was added.
-                Try::Forgotten => return Err(Failed::InDoubt),
                 Try::Unheard => unheard = true,
+                Try::Unreplicated(have, wanted) => {
+                    unheard = true;
+                    replicas = Some(Failed::Unreplicated(have, wanted));
+                }
                 Try::Refused { .. } | Try::Again => {}
             }
             if budget.is_over() {
-                return Err(Failed::InDoubt);
+                return Err(replicas.unwrap_or(Failed::InDoubt));
             }
             tokio::time::sleep(RETRY.min(budget.left())).await;
         }
@@ -143,23 +163,20 @@ impl Sender {
     /// Sends a batch once.
     async fn try_once(&self, call: &Call<Answer>, numbers: &Numbers, budget: Budget) -> Try {
         let refused = |error, keeps_name| Try::Refused { error, keeps_name };
-        let epoch = self.fleet.store.work.epoch();
         match self.fleet.store.work.call(call, budget.one_try()).await {
-            // Too few replicas have it: repeat the same batch. It is not added again, and is on the
-            // replicas then.
-            Ok(Answer::Added | Answer::Duplicate(_)) if !self.replicated(budget, epoch).await => {
-                Try::Unheard
-            }
             Ok(Answer::Added) => Try::Sent(Sent { id: numbers.first(), is_new: true }),
             Ok(Answer::Duplicate(id)) => Try::Sent(Sent { id, is_new: false }),
             Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
             Ok(Answer::Protocol(theirs)) => refused(self.fleet.store.other_protocol(&theirs), true),
-            Ok(Answer::Forgotten) => Try::Forgotten,
+            Ok(Answer::Forgotten(last)) => Try::Forgotten(last),
             Ok(Answer::Refused(problem)) => {
                 refused(Error::Config { field: "message", problem }, true)
             }
             // It is not known how far such a call got, so its name is not used again.
             Err(error @ StoreError::Odd(_)) => refused(self.fleet.store.explain(error), false),
+            Err(StoreError::Unreplicated { replicas, wanted }) => {
+                Try::Unreplicated(replicas, wanted)
+            }
             Err(error) if error.is_unheard() => {
                 tracing::debug!(%error, "send was not answered: it will be repeated");
                 Try::Unheard
@@ -175,15 +192,8 @@ impl Sender {
         }
     }
 
-    /// Do enough replicas have it? Also without them the batch itself was added.
-    async fn replicated(&self, budget: Budget, epoch: u64) -> bool {
-        let wanted = self.fleet.durability.replicas();
-        let have = self.fleet.store.replicas(wanted, budget.one_try(), epoch).await;
-        have.is_ok_and(|have| have >= wanted)
-    }
-
     fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call<Answer> {
-        let Numbers { name, next, asked, now_ms } = numbers;
+        let Numbers { name, next, asked, now_ms, .. } = numbers;
         let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
         let keys = &self.fleet.store.keys;
         let remember_ms = self.remember.as_millis() as u64;
@@ -252,7 +262,8 @@ impl Sender {
             }
             match answer.and_then(|reply| Ok((reply.number(0)? as u64, reply.number(1)? as u64))) {
                 Ok((now_ms, next)) => {
-                    return Ok(Some(Numbers { name: name.into(), next, asked, now_ms }));
+                    let (name, first, told) = (name.into(), next, asked);
+                    return Ok(Some(Numbers { name, next, first, told, asked, now_ms }));
                 }
                 Err(error) if error.is_passing() && !budget.is_over() => {
                     tokio::time::sleep(RETRY.min(budget.left())).await;
@@ -282,10 +293,12 @@ enum Try {
     },
     /// It may have been added.
     Unheard,
+    /// It was added, and only so many replicas have it, of so many that must.
+    Unreplicated(u32, u32),
     /// It was not added. The next try may succeed.
     Again,
-    /// Redis has forgotten the name: after an hour without a batch, or because it lost data.
-    Forgotten,
+    /// Redis has forgotten numbers of the name: after an hour without a batch, or because it lost data. The last it knows.
+    Forgotten(Option<u64>),
 }
 
 /// What Redis answered to a batch.
@@ -296,7 +309,8 @@ enum Answer {
     /// A bound is reached; the text says which.
     Full(String),
     Protocol(String),
-    Forgotten,
+    /// Numbers of this name are forgotten. The last that is known.
+    Forgotten(Option<u64>),
     /// Redis does not take it: why not.
     Refused(String),
 }
@@ -313,7 +327,7 @@ impl Answer {
             }
             "full" => Ok(Answer::Full(full(reply, lane)?)),
             "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
-            "gap" => Ok(Answer::Forgotten),
+            "gap" => Ok(Answer::Forgotten(reply.text(0)?.parse().ok())),
             "refused" => Ok(Answer::Refused(reply.text(1)?)),
             _ => Err(reply.unexpected()),
         }

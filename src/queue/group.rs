@@ -140,6 +140,7 @@ impl Sender {
         }
         let failed = match self.deliver(&numbers, &messages, None, budget).await {
             Ok(sent) => {
+                self.keep_sent(&numbers, None, &messages);
                 self.give_back(numbers, messages.len());
                 answer(calls, &sent.id, Ok);
                 return Group::Answered;
@@ -148,10 +149,14 @@ impl Sender {
                 answer(calls, &first, |id| Err(Undelivered::InDoubt(id)));
                 return Group::Answered;
             }
+            Err(Failed::Unreplicated(have, wanted)) => {
+                answer(calls, &first, |_| Err(Undelivered::Unreplicated(have, wanted)));
+                return Group::Answered;
+            }
             Err(failed) => failed,
         };
         let (many, count) = (calls.len() > 1, messages.len());
-        let (waiting, nobody_in_doubt) = withdraw(calls, messages);
+        let (mut waiting, nobody_in_doubt) = withdraw(calls, messages);
         let error = match failed {
             Failed::Refused { error, keeps_name } => {
                 if keeps_name && nobody_in_doubt {
@@ -159,7 +164,13 @@ impl Sender {
                 }
                 error
             }
-            Failed::Forgotten | Failed::InDoubt => return Group::Again(waiting),
+            Failed::Forgotten | Failed::InDoubt | Failed::Unreplicated(..) => {
+                // One of them is told what is forgotten.
+                if let Err(error) = self.tell_forgotten() {
+                    refuse(waiting.pop(), &error);
+                }
+                return Group::Again(waiting);
+            }
         };
         match error {
             Error::Full { .. } if many => Group::Again(waiting),

@@ -105,6 +105,9 @@ impl Sender {
                     return Ok((0..count).map(|number| sent.id.following(number)).collect());
                 }
                 Err(Failed::Refused { error, .. }) => return Err(error),
+                Err(Failed::Unreplicated(replicas, wanted)) => {
+                    return Err(Error::Unreplicated { replicas, wanted });
+                }
                 Err(Failed::InDoubt) => {
                     let doubt = Undelivered::InDoubt(numbers.first());
                     return Err(doubt.into_error(messages.len(), true, budget));

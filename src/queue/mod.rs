@@ -17,6 +17,7 @@ mod adopt;
 mod block;
 mod claims;
 mod delivery;
+mod forgotten;
 mod group;
 mod keyed;
 mod lanes;

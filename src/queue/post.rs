@@ -7,7 +7,8 @@ use crate::lane::Lane;
 use crate::message::NewMessage;
 use crate::store::{Call, Keys, PROTOCOL, Script};
 
-static POST: Script = Script::new("post", include_str!("post.lua"));
+static POST: Script =
+    Script::new("post", include_str!("post.lua")).lasting(&["ok", "already", "duplicate"]);
 
 /// A batch of them.
 pub(super) struct Posted<'a> {

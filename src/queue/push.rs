@@ -26,7 +26,7 @@ use crate::trace;
 
 use super::pack::Numbered;
 
-static PUSH: Script = Script::new("push", include_str!("push.lua"));
+static PUSH: Script = Script::new("push", include_str!("push.lua")).lasting(&["ok", "already"]);
 
 /// Pause before a refused push is sent again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -319,33 +319,26 @@ impl Pusher {
         stop: &CancellationToken,
     ) -> Option<Ending> {
         let session = &lease.session;
-        let replicas = self.config.durability.replicas();
         loop {
-            let parts = vec![call.clone().into()];
-            // An accepted push waits for replicas, and that is progress. A refused push waits for
-            // nothing.
-            let wanted = |answer: &Pushed| match answer {
-                Pushed::Accepted => {
-                    session.tenures.lease.note_progress();
-                    replicas
-                }
-                Pushed::Full(_) | Pushed::Ended(_) => 0,
-            };
-            let patience = Patience::UNTIL_ANSWERED;
+            let pushing = session.ask(&self.store.work, Patience::ONCE_TRUSTED, call.clone());
             let is_full = self.is_full.load(Ordering::Relaxed);
             let answer = tokio::select! {
-                answer = session.ask_all(&self.store, patience, parts, wanted) => answer,
+                answer = pushing => answer,
                 () = stop.cancelled(), if is_full => return Some(Ending::Stopped),
                 () = lease.over.cancelled() => return Some(ending_of(lease)),
             };
-            let refused = match answer.map(|mut answers| answers.pop()) {
-                Ok(Some(Pushed::Accepted)) => {
+            let refused = match answer {
+                Ok(Pushed::Accepted) => {
                     self.accepted(lease);
                     return None;
                 }
-                Ok(Some(Pushed::Full(reason))) => Some(reason),
-                Ok(Some(Pushed::Ended(why))) => return Some(self.ended(lease, why)),
-                Ok(None) => None,
+                Ok(Pushed::Full(reason)) => Some(reason),
+                Ok(Pushed::Ended(why)) => return Some(self.ended(lease, why)),
+                // The generator works, and waits for replicas.
+                Err(AskError::Failed(StoreError::Unreplicated { .. })) => {
+                    session.tenures.lease.note_progress();
+                    None
+                }
                 Err(AskError::Gone) => {
                     self.board.publish(Notice::Fenced { term: lease.term });
                     return Some(Ending::Over);

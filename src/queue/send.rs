@@ -77,14 +77,22 @@ pub struct Sender {
     pub(super) fleet: Fleet,
     pub(super) lane: Lane,
     pub(super) remember: Duration,
-    timeout: Duration,
+    pub(super) timeout: Duration,
+    /// How many of the last messages are kept.
+    pub(super) keep: usize,
 }
 
 impl Fleet {
     /// A sender: it sends to other lanes, many messages at once, or once per key. All senders of one
     /// `Fleet` share their names.
     pub fn sender(&self) -> Sender {
-        Sender { fleet: self.clone(), lane: Lane::Normal, remember: DEDUP, timeout: TIMEOUT }
+        Sender {
+            fleet: self.clone(),
+            lane: Lane::Normal,
+            remember: DEDUP,
+            timeout: TIMEOUT,
+            keep: 0,
+        }
     }
 
     /// Adds a message to the lane `normal`, for any worker of the fleet.
@@ -134,6 +142,14 @@ impl Sender {
     /// How long a call may take, also while Redis is down (default 5 s).
     pub fn timeout(mut self, time: Duration) -> Sender {
         self.timeout = time;
+        self
+    }
+
+    /// Keeps the last `n` messages that were sent. If Redis forgets some of them, because another server became the primary
+    /// that did not have them yet, they are sent again, under other ids. Without it a call that finds this out ends with
+    /// [`Error::Forgotten`]. Senders of one `Fleet` keep together.
+    pub fn keep(mut self, n: usize) -> Sender {
+        self.keep = n;
         self
     }
 
@@ -194,6 +210,8 @@ impl Sender {
     /// [`Error::Full`] if there is no room, [`Error::Unreachable`] if Redis could not be reached in time,
     /// [`Error::PayloadTooLarge`] and [`Error::BatchTooLarge`]: then none was added. [`Error::InDoubt`] if
     /// they were sent and Redis did not answer in time: then it is not known whether they were added.
+    /// [`Error::Forgotten`] if Redis has lost messages of earlier calls; then none of these was added, and the call may be
+    /// repeated.
     ///
     /// # Cancel safety
     ///
@@ -231,6 +249,7 @@ impl Sender {
     pub(super) async fn begin(&self, messages: &[NewMessage]) -> Result<Budget, Error> {
         self.check(messages)?;
         self.fleet.compare().await?;
+        self.tell_forgotten()?;
         Ok(Budget::new(self.timeout))
     }
 

@@ -16,7 +16,7 @@ use crate::message::{AHEAD_MAX, Message};
 use crate::store::{Call, ONCE_TIMEOUT, Reply, Script, StoreError};
 
 static AGENDA: Script = Script::new("agenda", include_str!("agenda.lua"));
-static ALTER: Script = Script::new("alter", include_str!("alter.lua"));
+static ALTER: Script = Script::new("alter", include_str!("alter.lua")).lasting(&["ok"]);
 
 /// The most bytes of messages in one page.
 const PAGE_BYTES: usize = 1 << 20;

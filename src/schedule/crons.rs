@@ -15,7 +15,8 @@ use crate::message::NewMessage;
 use crate::queue::Sent;
 use crate::store::{Call, Link, ONCE_TIMEOUT, Reply, Script, Store, StoreError};
 
-static CRON_SET: Script = Script::new("cron_set", include_str!("cron_set.lua"));
+static CRON_SET: Script =
+    Script::new("cron_set", include_str!("cron_set.lua")).lasting(&["ok", "same"]);
 
 /// The most entries of a fleet.
 const ENTRIES_MAX: usize = 1000;

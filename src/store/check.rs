@@ -5,8 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Call, PROTOCOL, Reply, Script, Store, StoreError};
+use super::{Call, PROTOCOL, Reply, Script, Store, StoreError, in_sync};
 use crate::Error;
+use crate::config::Durability;
 use crate::error::{Denial, Unfit};
 
 static PERMISSIONS: Script = Script::new("permissions", include_str!("permissions.lua"));
@@ -55,7 +56,48 @@ impl Store {
                 why: Denial::Access,
             });
         }
+        self.check_replicas().await?;
         Ok(server)
+    }
+
+    /// Refuses to begin with fewer replicas than are waited for: nothing would ever be done.
+    pub(crate) async fn check_replicas(&self) -> Result<(), Error> {
+        let wanted = match self.durability() {
+            Durability::Local => return Ok(()),
+            Durability::Replicated(n) => n,
+            Durability::All => 1,
+        };
+        let replicas = in_sync(&self.info("replication").await?);
+        match replicas < wanted {
+            true => {
+                let redis = self.address().to_owned();
+                Err(Error::TooFewReplicas { redis, replicas, wanted })
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// What a failover of this Redis may cost, as it is set up.
+    pub(crate) async fn risks(&self) -> Vec<String> {
+        let Ok(info) = self.info("replication").await else { return Vec::new() };
+        let replicas = in_sync(&info);
+        let mut risks = Vec::new();
+        let may_fail_over =
+            replicas > 0 || self.work.is_cluster() || self.client.place().has_sentinels();
+        if may_fail_over && self.durability() == Durability::Local {
+            risks.push(
+                "durability is local: a failover may forget the last of what was told; `all` waits for all replicas"
+                    .to_owned(),
+            );
+        }
+        // It is shown only if it is set.
+        if replicas > 0 && info_field(&info, "min_slaves_good_slaves").is_none() {
+            risks.push(
+                "min-replicas-to-write is 0: a primary that is cut off from its replicas goes on alone"
+                    .to_owned(),
+            );
+        }
+        risks
     }
 
     /// The keys of the fleet that hold something else.

@@ -178,6 +178,12 @@ impl Connection {
                 }
                 Ok(answer)
             }
+            With::Behind(first) => {
+                let mut pipe = redis::pipe();
+                pipe.add_command((**first).clone()).add_command(cmd.clone());
+                let answers = self.inner.send_packed_commands(&pipe, 0, 2).await?;
+                answers.into_iter().map(extract).collect::<RedisResult<_>>().map(Value::Array)
+            }
             With::Stage(staged) => {
                 let mut pipe = redis::pipe();
                 pipe.cmd("MULTI").set(&staged.key, &staged.value[..]).add_command(cmd.clone());

@@ -7,6 +7,7 @@
 //! task connects. All callers wait for it, and no caller can cut it short. No caller ever waits for a
 //! mutex.
 
+mod lasting;
 mod patience;
 mod travelling;
 
@@ -21,8 +22,9 @@ use tokio::time::Instant;
 use super::client::{Client, Found};
 use super::dialer::Connection;
 use super::place::{Spot, read_moved};
-use super::{Call, PushRouter, Reply, StoreError};
+use super::{Call, PushRouter, Replication, Reply, StoreError};
 use crate::clock::Moment;
+use crate::config::Durability;
 use crate::mutant::{Rule, disabled};
 use patience::connect_timeout;
 use travelling::Travelling;
@@ -43,6 +45,9 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Link {
     shared: Arc<Shared>,
+    /// When an answer that is told to a user counts, and where it waits for that.
+    durability: Durability,
+    replication: Option<Replication>,
 }
 
 /// The data that the callers, the connecting task and the end of a connection share.
@@ -189,7 +194,8 @@ impl Link {
             connecting: None,
         };
         let (epoch, state) = (watch::Sender::new(0), Mutex::new(state));
-        Link { shared: Arc::new(Shared { name, client, router, epoch, state }) }
+        let shared = Arc::new(Shared { name, client, router, epoch, state });
+        Link { shared, durability: Durability::Local, replication: None }
     }
 
     /// Sends one call and waits for its answer. It connects first if necessary. `timeout` is for a
@@ -236,11 +242,19 @@ impl Link {
             }
             Ok(Reply::new(answer?))
         };
+        let began = Instant::now();
         let result = match tokio::time::timeout(timeout, attempt).await {
             Ok(result) => result,
             Err(_) => Err(StoreError::Silent(timeout)),
         };
         self.note(generation, place.as_ref(), call.source.is_some(), &result);
+        let result = match result {
+            Ok(reply) if self.durability != Durability::Local && call.lasts(&reply) => {
+                let until = (!call.is_patient).then(|| began + timeout);
+                self.covered(generation, until).await.map(|()| reply)
+            }
+            result => result,
+        };
         match &result {
             Ok(reply) => {
                 tracing::trace!(target: CALLS, number, tag = call.logged_tag(reply), "answered");

@@ -4,12 +4,14 @@
 //! it. The client library's retries are off. A repeat has exactly the same bytes.
 //!
 //! A process has three connections: *session* (heartbeat, presence and all subscriptions; on a thread
-//! of its own), *work* (everything else) and *wait* (the blocking wait for a wake token).
+//! of its own), *work* (everything else) and *wait* (the blocking wait for a wake token). If it waits for
+//! replicas, it has a fourth one for that: *replicas*.
 
 mod address;
 mod check;
 mod client;
 mod control;
+
 mod dialer;
 mod floor;
 mod keys;
@@ -17,6 +19,7 @@ mod link;
 mod place;
 mod prelude;
 mod push_router;
+mod replication;
 mod reply;
 mod reply_limit;
 mod script;
@@ -33,6 +36,7 @@ pub(crate) use floor::Floor;
 pub(crate) use keys::{Keys, Signal};
 pub(crate) use link::{CALLS, Link};
 pub(crate) use push_router::{Hint, Listener, PushRouter, Route};
+pub(crate) use replication::{Replication, in_sync};
 pub(crate) use reply::Reply;
 pub(crate) use script::{Call, Script};
 pub(crate) use session_link::{Hints, SessionLink};
@@ -40,11 +44,12 @@ pub(crate) use session_link::{Hints, SessionLink};
 use client::Client;
 
 use crate::Error;
+use crate::config::Durability;
 use crate::error::{Denial, Unreached};
 
 /// The version of the keys, channels and scripts. All members and clients of one fleet must have the
 /// same one.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 /// The protocol of a fleet that is being removed. No process has this protocol, so no process can join.
 pub(crate) const REMOVING: &str = "4294967295";
 /// How long a start-up or one-off command waits for Redis.
@@ -70,6 +75,8 @@ pub(crate) enum StoreError {
         /// The whole error.
         text: String,
     },
+    /// The primary did it. Too few replicas have it, so it may yet be forgotten.
+    Unreplicated { replicas: u32, wanted: u32 },
     /// An answer that this version does not understand.
     Odd(String),
     /// An answer that shows that the caller's session is over.
@@ -88,6 +95,7 @@ impl StoreError {
             StoreError::Broken(_) => "broken",
             StoreError::Unconnected(_) => "unconnected",
             StoreError::Server { .. } => "refused",
+            StoreError::Unreplicated { .. } => "unreplicated",
             StoreError::Odd(_) => "odd",
             StoreError::Gone => "gone",
         }
@@ -115,7 +123,10 @@ impl StoreError {
             "MISCONF",
         ];
         match self {
-            StoreError::Silent(_) | StoreError::Broken(_) | StoreError::Unconnected(_) => true,
+            StoreError::Silent(_)
+            | StoreError::Broken(_)
+            | StoreError::Unconnected(_)
+            | StoreError::Unreplicated { .. } => true,
             StoreError::Server { code, .. } => PASSING.contains(&code.as_str()),
             StoreError::Odd(_) | StoreError::Gone => false,
         }
@@ -162,6 +173,9 @@ impl std::fmt::Display for StoreError {
                 "CLUSTERDOWN" => write!(f, "no primary: waiting for a failover ({text})"),
                 _ => write!(f, "{text}"),
             },
+            StoreError::Unreplicated { replicas, wanted } => {
+                write!(f, "{replicas} of {wanted} replicas have it")
+            }
             StoreError::Odd(text) => write!(f, "{text}"),
             StoreError::Gone => write!(f, "the session is over"),
         }
@@ -237,6 +251,9 @@ pub(crate) struct Store {
     pub(crate) wait: Arc<Link>,
     session: Arc<Mutex<Option<Arc<SessionLink>>>>,
     client: Client,
+    replication: Replication,
+    /// When what a user is told counts as done.
+    durability: Durability,
     pub(crate) floor: Arc<Floor>,
     address: String,
     fleet: String,
@@ -248,12 +265,15 @@ impl Store {
         let (client, database) = (address.client()?, address.database()?);
         let (address, keys) = (address.to_string(), Keys::new(fleet, database));
         let client = client.of(&keys.config());
+        let replication = Replication::new(Link::new("replicas", client.clone()));
         Ok(Store {
             keys,
             work: Arc::new(Link::new("work", client.clone())),
             wait: Arc::new(Link::new("wait", client.clone())),
             session: Arc::default(),
             client,
+            replication,
+            durability: Durability::Local,
             floor: Arc::default(),
             address,
             fleet: fleet.to_owned(),
@@ -263,12 +283,28 @@ impl Store {
     /// The same place in Redis, over connections of its own.
     pub(crate) fn anew(&self) -> Store {
         let client = self.client.clone();
+        let work = Link::new("work", client.clone()).lasting(self.durability, &self.replication);
         Store {
-            work: Arc::new(Link::new("work", client.clone())),
+            work: Arc::new(work),
             wait: Arc::new(Link::new("wait", client)),
             session: Arc::default(),
             ..self.clone()
         }
+    }
+
+    /// The same place in Redis, over the same connections. What a user is told waits until it lasts as he asks for.
+    pub(crate) fn lasting(&self, durability: Durability) -> Store {
+        let work = self.work.lasting(durability, &self.replication);
+        Store { work: Arc::new(work), durability, ..self.clone() }
+    }
+
+    pub(crate) fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Where it is waited for replicas.
+    pub(crate) fn replication(&self) -> &Replication {
+        &self.replication
     }
 
     /// The connection with the subscriptions. All clones of this store share it.
@@ -329,6 +365,8 @@ impl Store {
                 {
                     return Err(error);
                 }
+                // It was done, and has waited for replicas all that time.
+                Err(error @ StoreError::Unreplicated { .. }) => return Err(error),
                 Err(error) if error.is_passing() && tries < 10 && began.elapsed() < REPEAT_MAX => {
                     tries += 1;
                     tokio::time::sleep(ONCE_PAUSE * tries).await;
@@ -402,27 +440,6 @@ impl Store {
         Ok((seconds * 1000 + micros / 1000) as u64)
     }
 
-    /// Waits until `wanted` replicas have every write that this process made over the work connection
-    /// of this epoch. Returns how many replicas have them. After a reconnect the answer of Redis would
-    /// not cover those writes. That is an error, and the writes must be repeated.
-    pub(crate) async fn replicas(
-        &self,
-        wanted: u32,
-        timeout: Duration,
-        epoch: u64,
-    ) -> Result<u32, StoreError> {
-        if wanted == 0 {
-            return Ok(0);
-        }
-        let wait = Call::plain("WAIT").arg(wanted).arg((timeout / 2).as_millis() as u64);
-        let (have, now) = self.work.answer(&wait, timeout).await?;
-        let have = have.into_number()?;
-        if now != epoch {
-            return Err(StoreError::Broken("the connection changed".to_owned()));
-        }
-        Ok(u32::try_from(have).unwrap_or(0))
-    }
-
     pub(crate) fn explain(&self, error: StoreError) -> Error {
         let redis = self.address.clone();
         let (is_denied, words) = (error.is_denied(), error.to_string());
@@ -439,6 +456,9 @@ impl Store {
                 Error::Denied { redis, reason: text, why }
             }
             StoreError::Server { .. } => Error::Refused { reason: words },
+            StoreError::Unreplicated { replicas, wanted } => {
+                Error::Unreplicated { replicas, wanted }
+            }
             StoreError::Odd(text) => Error::Refused { reason: text },
             StoreError::Gone => Error::Refused { reason: words },
         }

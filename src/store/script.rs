@@ -11,6 +11,7 @@ use redis::ToRedisArgs;
 
 use super::prelude::{with_jobs, with_prelude};
 use super::{Reply, StoreError};
+use crate::mutant::{Rule, disabled};
 
 /// The slowest link that is supported, in bytes per second.
 const SLOWEST: u64 = 256 << 10;
@@ -24,6 +25,16 @@ pub(crate) struct Script {
     /// The text that Redis gets, and its hash.
     ready: OnceLock<(Arc<str>, String)>,
     form: Form,
+    lasting: Lasting,
+}
+
+/// Which answers are told to a user, or give somebody a right: with these a call waits for replicas, if that was asked for.
+#[derive(Clone, Copy, Debug)]
+enum Lasting {
+    Never,
+    /// The answers with these tags.
+    Tags(&'static [&'static str]),
+    Every,
 }
 
 /// How a script is put together.
@@ -39,7 +50,7 @@ enum Form {
 
 impl Script {
     const fn of(name: &'static str, source: Cow<'static, str>, form: Form) -> Script {
-        Script { name, source, ready: OnceLock::new(), form }
+        Script { name, source, ready: OnceLock::new(), form, lasting: Lasting::Never }
     }
 
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
@@ -51,9 +62,15 @@ impl Script {
         Script::of(name, Cow::Borrowed(source), Form::Jobs)
     }
 
+    /// The answers with these tags are told to a user, or give somebody a right.
+    pub(crate) const fn lasting(mut self, tags: &'static [&'static str]) -> Script {
+        self.lasting = Lasting::Tags(tags);
+        self
+    }
+
     /// A script that is put together while the program runs. Its answer is defined by a user.
     pub(crate) fn composed(name: &'static str, source: String) -> Script {
-        Script::of(name, Cow::Owned(source), Form::User)
+        Script { lasting: Lasting::Every, ..Script::of(name, Cow::Owned(source), Form::User) }
     }
 
     fn is_tagged(&self) -> bool {
@@ -82,7 +99,8 @@ impl Script {
         for key in keys {
             cmd.arg(key);
         }
-        Call::new(self.name, cmd, Some(source.clone()), self.is_tagged())
+        let call = Call::new(self.name, cmd, Some(source.clone()), self.is_tagged());
+        Call { lasting: self.lasting, ..call }
     }
 }
 
@@ -100,6 +118,8 @@ pub(super) enum With {
     Stage(Arc<Staged>),
     /// A `GET` of each of these keys follows. The answers are the last parts of the script's.
     Get(Arc<[String]>),
+    /// This command goes before. Both answers are one list.
+    Behind(Arc<redis::Cmd>),
 }
 
 /// A key that exists only while its script runs.
@@ -127,6 +147,9 @@ pub(crate) struct Call<R = Reply> {
     answer_bytes: usize,
     /// The tags of the answers that mean: Redis has refreshed the caller's session.
     refreshing: &'static [&'static str],
+    lasting: Lasting,
+    /// It waits for replicas as long as its connection lives, and not only until its time is over.
+    pub(super) is_patient: bool,
     read: Read<R>,
 }
 
@@ -155,6 +178,8 @@ impl Call {
             epoch: None,
             answer_bytes: 0,
             refreshing: &[],
+            lasting: Lasting::Never,
+            is_patient: false,
             read,
         }
     }
@@ -169,13 +194,41 @@ impl Call {
         self,
         read: impl Fn(Reply) -> Result<R, StoreError> + Send + Sync + 'static,
     ) -> Call<R> {
-        let Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, .. } = self;
-        let read = Arc::new(read);
-        Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, read }
+        self.with_read(Arc::new(read))
     }
 }
 
 impl<R> Call<R> {
+    /// The same call, whose answer is read otherwise.
+    fn with_read<T>(self, read: Read<T>) -> Call<T> {
+        let Call {
+            name,
+            tagged,
+            source,
+            cmd,
+            with,
+            epoch,
+            answer_bytes,
+            refreshing,
+            lasting,
+            is_patient,
+            ..
+        } = self;
+        Call {
+            name,
+            tagged,
+            source,
+            cmd,
+            with,
+            epoch,
+            answer_bytes,
+            refreshing,
+            lasting,
+            is_patient,
+            read,
+        }
+    }
+
     pub(crate) fn arg<T: ToRedisArgs>(mut self, arg: T) -> Call<R> {
         self.cmd.arg(arg);
         self
@@ -215,6 +268,29 @@ impl<R> Call<R> {
         self
     }
 
+    /// Has this command go before. The answer is a list of both answers.
+    pub(super) fn behind(mut self, first: redis::Cmd) -> Call<R> {
+        self.with = With::Behind(Arc::new(first));
+        self
+    }
+
+    /// Waits for replicas, if that was asked for, as long as the connection lives.
+    pub(crate) fn patient(mut self) -> Call<R> {
+        self.is_patient = true;
+        self
+    }
+
+    /// Is this answer told to a user, or does it give somebody a right?
+    pub(super) fn lasts(&self, reply: &Reply) -> bool {
+        let is_grant = ["acquire", "permit_take"].contains(&self.name);
+        match self.lasting {
+            _ if is_grant && disabled(Rule::GrantsLast) => false,
+            Lasting::Never => false,
+            Lasting::Tags(tags) => tags.contains(&reply.tag()),
+            Lasting::Every => true,
+        }
+    }
+
     /// Did Redis refresh the caller's session with this answer?
     pub(crate) fn refreshes(&self, reply: &Reply) -> bool {
         self.refreshing.contains(&reply.tag())
@@ -228,13 +304,13 @@ impl<R> Call<R> {
     where
         R: 'static,
     {
-        let Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, read } = self;
+        let read = self.read.clone();
         let read: Read<T> = Arc::new(move |reply| match read(reply) {
             // Not the caller's business: the session is over.
             Err(StoreError::Gone) => Err(StoreError::Gone),
             answer => Ok(map(answer)),
         });
-        Call { name, tagged, source, cmd, with, epoch, answer_bytes, refreshing, read }
+        self.with_read(read)
     }
 
     /// Reads an answer to this call.
@@ -257,7 +333,7 @@ impl<R> Call<R> {
         let sent: usize = self.cmd.args_iter().map(arg).sum();
         let staged = match &self.with {
             With::Stage(staged) => staged.value.len(),
-            With::Nothing | With::Get(_) => 0,
+            With::Nothing | With::Get(_) | With::Behind(_) => 0,
         };
         match (sent + staged + self.answer_bytes) as u64 {
             bytes if bytes < SMALL => Duration::ZERO,

@@ -13,7 +13,8 @@ use crate::membership::{AskError, Patience, Session};
 use crate::store::{Reply, Script, Signal};
 use crate::watch::EventWatch;
 
-static ARRIVE: Script = Script::new("arrive", include_str!("arrive.lua"));
+static ARRIVE: Script =
+    Script::new("arrive", include_str!("arrive.lua")).lasting(&["through", "waiting"]);
 static WITHDRAW: Script = Script::new("withdraw", include_str!("withdraw.lua"));
 
 /// How often to re-check the barrier.

@@ -13,8 +13,8 @@ use crate::fleet::Fleet;
 use crate::store::{Reply, Script, Signal, nonce};
 use crate::watch::EventWatch;
 
-static SET: Script = Script::new("latch_set", include_str!("latch_set.lua"));
-static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua"));
+static SET: Script = Script::new("latch_set", include_str!("latch_set.lua")).lasting(&["ok"]);
+static DOWN: Script = Script::new("latch_down", include_str!("latch_down.lua")).lasting(&["ok"]);
 
 /// A latch of a fleet, by its name: some wait, others count it down.
 ///

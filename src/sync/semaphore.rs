@@ -14,7 +14,7 @@ use crate::membership::{AskError, Patience, Session};
 use crate::store::{Link, Script, Signal, StoreError};
 use crate::watch::{EventWatch, jittered};
 
-static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua"));
+static TAKE: Script = Script::new("permit_take", include_str!("permit_take.lua")).lasting(&["ok"]);
 static BACK: Script = Script::new("permit_back", include_str!("permit_back.lua"));
 
 /// A waiter asks at least this often: a dead holder notifies nobody.

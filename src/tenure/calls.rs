@@ -8,7 +8,7 @@ use crate::id::MemberId;
 use crate::store::{Call, Reply, Script, Store, StoreError};
 use crate::term::{Term, Token};
 
-static ACQUIRE: Script = Script::new("acquire", include_str!("acquire.lua"));
+static ACQUIRE: Script = Script::new("acquire", include_str!("acquire.lua")).lasting(&["won"]);
 static RESIGN: Script = Script::new("resign", include_str!("resign.lua"));
 
 /// A term that Redis granted, and what its holder must know.

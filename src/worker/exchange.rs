@@ -57,19 +57,13 @@ impl Exchange {
     }
 
     /// Begins, if there is a call to send. The future returns `None` if the session is over.
-    pub(super) fn begin(self, replicas: u32) -> Option<BoxFuture<'static, Option<Vec<Said>>>> {
+    pub(super) fn begin(self) -> Option<BoxFuture<'static, Option<Vec<Said>>>> {
         if self.parts.is_empty() {
             return None;
         }
-        // A recorded outcome must be on the replicas. A message that was only moved would be moved
-        // again.
-        let wanted = move |said: &Said| match said {
-            Said::Settled(..) | Said::Unread(_) => replicas,
-            Said::GivenBack { .. } | Said::Fetched(_) => 0,
-        };
         Some(Box::pin(async move {
             let Exchange { store, session, parts } = self;
-            session.ask_all(&store, Patience::UNTIL_RECORDED, parts, wanted).await.ok()
+            session.ask_all(&store.work, Patience::UNTIL_RECORDED, parts).await.ok()
         }))
     }
 }

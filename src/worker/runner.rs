@@ -36,6 +36,8 @@ const REST: Duration = Duration::from_secs(3600);
 pub(super) const SETTLES_MAX: usize = 500;
 /// The most packs that one fetch may bring.
 const PACKS_MAX: usize = 8;
+/// How soon to look again whether a handler may be started.
+const STILL: Duration = Duration::from_millis(100);
 /// How often to look for an idle worker while a message is overdue.
 const SEEK_EVERY: Duration = Duration::from_millis(500);
 
@@ -289,6 +291,9 @@ impl Worker {
     fn next_exchange(&mut self, mode: Mode) -> Option<Exchanging> {
         let mut exchange = Exchange::new(&self.store, &self.session);
         let now = Instant::now();
+        if !self.session.trust.may_start() {
+            self.fetch_at = self.fetch_at.max(now + STILL);
+        }
         let want = self.wanted(mode, now);
         let fetches = want > 0 || (mode != Mode::Work && !self.burnt);
         self.settle_with(&mut exchange, now, fetches);
@@ -317,7 +322,7 @@ impl Worker {
             exchange.fetch(&fetch, bytes);
         }
         self.note_blocks(fetches);
-        exchange.begin(self.config.durability.replicas())
+        exchange.begin()
     }
 
     /// How many blocks a fetch of this many messages may open.

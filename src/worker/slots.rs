@@ -252,9 +252,9 @@ impl Slot {
             let Next { claim, message, redis, bounded, wait } = next;
             self.running = Some(claim);
             if trusted.is_none_or(|at| now.duration_since(at) > TRUST_AGAIN) {
-                if !self.session.trust.holds() {
+                if !self.session.trust.may_start() {
                     self.put_back();
-                    if !self.session.trust.wait().await {
+                    if !self.session.trust.wait_to_start().await {
                         return None;
                     }
                     now = Instant::now();

@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
 mod databases; // fleets of one name in two databases do not meet
+mod durability; // what was told survives, or is named
 mod events;
 mod groups; // no wake-up is lost
 mod hoarding; // what is not started goes to whoever is idle
@@ -80,7 +81,7 @@ async fn settled(member: &Member, count: u64) {
     .await;
 }
 
-async fn notice(notices: &mut Notices, wanted: impl Fn(&Notice) -> bool) {
+async fn notice(notices: &mut Notices, mut wanted: impl FnMut(&Notice) -> bool) {
     let waiting = async {
         while let Some(notice) = notices.next().await {
             if wanted(&notice) {
@@ -588,6 +589,11 @@ async fn a_missing_replica_is_waited_for() {
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
     let server = Server::start(kind);
     let replica = Server::with(kind, &["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    artel_rig::eventually("the replica to be in sync", || {
+        let info: String =
+            redis::cmd("INFO").arg("replication").query(&mut server.connect()).expect("answers");
+        info.contains("state=online")
+    });
     let mut config = config();
     config.durability = Durability::Replicated(1);
     let generate = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
@@ -600,13 +606,19 @@ async fn a_missing_replica_is_waited_for() {
     let term = async || one.fleet().status().await.expect("answers").generator.expect("one").term;
     let before = term().await;
     replica.freeze();
+    notice(&mut notices, |notice| matches!(notice, Notice::Unreplicated { wanted: 1, .. })).await;
     // For longer than a generator may make no progress: this one works, and keeps its term.
-    for _ in 0..24 {
-        notice(&mut notices, |notice| matches!(notice, Notice::Unreplicated { wanted: 1, .. }))
-            .await;
-    }
+    tokio::time::sleep(Duration::from_secs(12)).await;
     assert_eq!(term().await, before, "nobody was deposed");
     replica.thaw();
+    // It was told once, and its end is told, too.
+    let mut told = 0;
+    notice(&mut notices, |notice| {
+        told += usize::from(matches!(notice, Notice::Unreplicated { .. }));
+        matches!(notice, Notice::Replicated { .. })
+    })
+    .await;
+    assert_eq!(told, 0, "it was told again");
     let done = one.fleet().status().await.expect("answers").messages.done;
     settled(&one, done + 20).await;
     audit(&server);

@@ -12,7 +12,7 @@ use crate::rules::Rules;
 pub const LEASE: u64 = 60_000;
 /// No block is held.
 pub const NOBODY: &str = "0";
-pub const PROTOCOL: &str = "4";
+pub const PROTOCOL: &str = "5";
 /// The lanes by urgency.
 pub const LANES: [&str; 4] = ["lane:high", "lane:generated", "lane:normal", "lane:low"];
 /// The keys of scripts that place or end messages with duties.

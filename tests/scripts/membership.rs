@@ -150,7 +150,7 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
         let message = ("1n-|sp-1|1|9|x".to_owned(), String::new());
         let post = lab.post_call("p", 1, &[message], None);
         let fire = lab.fire_call(("gen", &term), ("tick", "1"), "0", "7", "1n-|ctick-7|1|9|x");
-        for (other, theirs) in [("5", "5"), ("", "1")] {
+        for (other, theirs) in [("6", "6"), ("", "1")] {
             match other {
                 "" => {
                     let () = lab.redis(&["HDEL", &config, "protocol"]);
@@ -182,7 +182,7 @@ fn another_protocol_is_refused_by_everything_that_joins_opens_or_adds() {
             let leave = lab.leave_call(id);
             lab.send(&leave);
         }
-        let () = lab.redis(&["HSET", &config, "protocol", "5"]);
+        let () = lab.redis(&["HSET", &config, "protocol", "6"]);
         assert_eq!((lab.send(&open).tag(), lab.join("new").tag()), ("protocol", "protocol"));
         let () = lab.redis(&["HDEL", &config, "protocol"]);
         assert_eq!(lab.send(&open), "ok");

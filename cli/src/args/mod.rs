@@ -133,6 +133,12 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) sentinel_password_file: Option<PathBuf>,
 
+    /// When what is told counts as done: when the primary did it (local), when N replicas have it, too
+    /// (replicated:N), or when all have it. A failover may forget what is only local
+    #[arg(long, global = true, value_name = "local|replicated:N|all", value_parser = values::durability,
+          default_value = "local")]
+    pub(crate) durability: artel::Durability,
+
     /// Name of the fleet: processes with the same name on the same Redis belong together
     #[arg(long = "fleet", global = true, value_name = "NAME", default_value = "artel", value_delimiter = LIST)]
     pub(crate) fleets: Vec<String>,

@@ -225,7 +225,7 @@ pub(crate) struct MemberArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "10s")]
     pub(crate) stop_grace: Duration,
 
-    /// Number of replicas that must have a message or an outcome before it counts (WAIT)
+    /// Another name of --durability replicated:N
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) replicas: u32,
 

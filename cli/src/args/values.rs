@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use artel::{Backoff, LaneWeights, Ledger};
+use artel::{Backoff, Durability, Error, LaneWeights, Ledger};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
@@ -21,6 +21,14 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| match text.parse::<f64>() {
         Ok(_) => format!("a time needs a unit: try `{text}ms` or `{text}s`"),
         Err(_) => format!("not a time ({error}): try `500ms` or `2s`"),
+    })
+}
+
+/// When what is told counts as done.
+pub(super) fn durability(text: &str) -> Result<Durability, String> {
+    text.parse().map_err(|error| match error {
+        Error::Config { problem, .. } => problem,
+        error => error.to_string(),
     })
 }
 

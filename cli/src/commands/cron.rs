@@ -14,7 +14,7 @@ use crate::{printer, table, times};
 const BY: &str = "artel cron";
 
 pub(crate) async fn cron(place: &Place, command: &CronCommand) -> Result<u8, Failure> {
-    let fleet = place.open()?;
+    let fleet = place.lasting().await?;
     let crons = fleet.crons();
     let missing = |name: &str, what: &str| {
         Failure::new(NOT_FOUND, format!("entry {name:?} {what}"))

@@ -15,7 +15,7 @@ use crate::{printer, table, times};
 const TAKE_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) async fn event(place: &Place, command: &EventCommand) -> Result<u8, Failure> {
-    let fleet = place.open()?;
+    let fleet = place.lasting().await?;
     let event = |name: &str| fleet.event(name);
     match command {
         EventCommand::Set { name, ttl: None } => event(name)?.set().await?,

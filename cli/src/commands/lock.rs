@@ -78,6 +78,7 @@ async fn run(place: &Place, args: &LockRunArgs) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let mut config = Config::default();
     config.lease = args.lease;
+    config.durability = place.durability;
     config.label = args.label.clone().unwrap_or_else(|| format!("lock-{}", std::process::id()));
     let starting = place.open()?.join().config(config).start();
     let member = match signals.unless(starting).await {

@@ -154,6 +154,9 @@ fn say_of_redis(notice: Notice) {
         Notice::DataLossSeen { what } => {
             tracing::error!(what, "data loss: Redis has lost acknowledged writes");
         }
+        Notice::Replicated { after } => {
+            tracing::info!(?after, "enough replicas have everything again");
+        }
         Notice::Unreplicated { replicas, wanted } => {
             tracing::warn!(replicas, wanted, "waiting for replicas");
         }

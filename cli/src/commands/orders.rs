@@ -8,7 +8,7 @@ use crate::printer;
 use crate::settings::Place;
 
 pub(crate) async fn pause(place: &Place, args: &PauseArgs) -> Result<u8, Failure> {
-    let fleet = place.open()?;
+    let fleet = place.lasting().await?;
     let (what, is_new) = match args.lane {
         Some(lane) => {
             let lane = lane.into();
@@ -21,7 +21,7 @@ pub(crate) async fn pause(place: &Place, args: &PauseArgs) -> Result<u8, Failure
 }
 
 pub(crate) async fn resume(place: &Place, args: &ResumeArgs) -> Result<u8, Failure> {
-    let fleet = place.open()?;
+    let fleet = place.lasting().await?;
     let (what, was, is_new) = match (args.lane, &args.member) {
         (Some(lane), _) => {
             let lane = lane.into();
@@ -44,7 +44,7 @@ pub(crate) async fn resume(place: &Place, args: &ResumeArgs) -> Result<u8, Failu
 }
 
 pub(crate) async fn drain(place: &Place, member: &str) -> Result<u8, Failure> {
-    let fleet = place.open()?;
+    let fleet = place.lasting().await?;
     let member = find(&fleet, member).await?;
     let is_new = fleet.drain(&member.id).await?;
     let already = if is_new { "" } else { " already" };
@@ -56,7 +56,7 @@ pub(crate) async fn drain(place: &Place, member: &str) -> Result<u8, Failure> {
 }
 
 pub(crate) async fn step_down(place: &Place) -> Result<u8, Failure> {
-    match place.open()?.step_down().await? {
+    match place.lasting().await?.step_down().await? {
         true => {
             printer::remark("the generator steps down");
             Ok(OK)

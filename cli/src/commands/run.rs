@@ -204,13 +204,14 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
 /// Finds or starts a server, and joins the fleet.
 async fn join(
     global: &Global,
-    config: Config,
+    mut config: Config,
     maker: Option<Maker>,
     worker: Worker,
     watchers: &Watchers,
 ) -> Result<(Place, Member), Failure> {
     let at = global.clone();
     let (place, _hold) = blocking(move || settings::place(&at, Need::Server)).await?;
+    config.durability = config.durability.max(place.durability);
     let mut member = place.open()?.join().config(config).handle(worker);
     if let Some(maker) = maker {
         member = member.generate(maker);

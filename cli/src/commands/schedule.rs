@@ -16,7 +16,7 @@ use crate::{printer, table, times};
 const PAGE: usize = 200;
 
 pub(crate) async fn schedule(place: &Place, command: &ScheduleCommand) -> Result<u8, Failure> {
-    let fleet = place.open()?;
+    let fleet = place.lasting().await?;
     let schedule = fleet.schedule();
     match command {
         ScheduleCommand::List { kind, limit, json } => {

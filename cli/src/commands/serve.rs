@@ -25,11 +25,12 @@ pub(crate) async fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failu
     let rules = Rules::of(&args.http_rules)?;
     let listening = http::listen(&args.http).await?;
     let (place, _) = place(global, Need::Nothing)?;
-    let fleets = global.fleets.iter().map(|fleet| {
+    let mut fleets = Vec::new();
+    for fleet in &global.fleets {
         let fleet = fleet.clone();
-        Place { fleet, ..place.clone() }.open()
-    });
-    let source = http::Source::of_fleets(fleets.collect::<Result<_, _>>()?);
+        fleets.push(Place { fleet, ..place.clone() }.lasting().await?);
+    }
+    let source = http::Source::of_fleets(fleets);
     listening.say();
     tracing::info!("the page is at {}", listening.url(&rules));
     let over = CancellationToken::new();

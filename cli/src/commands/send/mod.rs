@@ -60,9 +60,31 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
         fleet.sender().lane(args.lane.into()).remember(args.dedup_for).timeout(args.timeout);
     let signals = Signals::catch()?;
     let batch_max = info.backlog_max.clamp(1, Sender::BATCH_MAX);
-    let mut sending =
-        Sending { sender, batch_max, signals, args, empty, accepted: 0, waited: false };
-    if args.messages.is_empty() { sending.lines(input).await } else { sending.arguments().await }
+    let mut sending = Sending {
+        sender,
+        batch_max,
+        signals,
+        args,
+        empty,
+        accepted: 0,
+        waited: false,
+        forgotten: 0,
+    };
+    let ended = if args.messages.is_empty() {
+        sending.lines(input).await
+    } else {
+        sending.arguments().await
+    };
+    match (ended, sending.forgotten) {
+        (Ok(OK), forgotten) if forgotten > 0 => Err(Failure::new(
+            FAILURE,
+            format!("{forgotten} of {} messages are forgotten, at least", sending.accepted),
+        )
+        .hint(
+            "another server became the primary without them: `--durability all` waits for replicas",
+        )),
+        (ended, _) => ended,
+    }
 }
 
 /// Warns that nobody ever joined this fleet. Its name may be wrong, so the existing fleets are
@@ -97,6 +119,8 @@ struct Sending<'a> {
     accepted: u64,
     /// The remark that the lane is full was printed.
     waited: bool,
+    /// Messages that were told as sent, and that Redis has forgotten since.
+    forgotten: u64,
 }
 
 impl Sending<'_> {
@@ -252,6 +276,16 @@ impl Sending<'_> {
                     }
                     let pause = self.signals.unless(tokio::time::sleep(FULL_PAUSE)).await;
                     if let Err(code) = pause {
+                        return Ok(Ended::Stopped(code));
+                    }
+                }
+                // This batch was not added: it is sent again.
+                Err(artel::Error::Forgotten { messages }) => {
+                    self.forgotten += messages;
+                    printer::remark(&format!(
+                        "warning: Redis has forgotten {messages} messages that were sent"
+                    ));
+                    if let Some(code) = signal {
                         return Ok(Ended::Stopped(code));
                     }
                 }

@@ -67,7 +67,8 @@ pub(crate) async fn up(
             return Ok(code);
         }
     };
-    let place = Place { redis: private.url().into(), fleet: global.fleet().to_owned() };
+    let (redis, fleet) = (private.url().into(), global.fleet().to_owned());
+    let place = Place { redis, fleet, durability: global.durability };
     let version = private.running().map_or_else(String::new, |running| running.version);
     let verb = if hold.started { "started" } else { "found running" };
     let server = format!("{version}, {verb}, {}", place.redis);

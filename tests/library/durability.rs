@@ -1,0 +1,221 @@
+//! What a user was told survives the failover that it was meant to survive, and what was forgotten is named.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use artel::{Durability, Error, Fleet};
+use artel_rig::{Kind, Sentinels, Server, eventually, soak};
+use tokio::runtime::Runtime;
+
+use crate::NAME;
+
+fn count(server: &Server, field: &str) -> u64 {
+    let counts = format!("artel:{{{NAME}}}:counts");
+    let count = redis::cmd("HGET").arg(counts).arg(field).query(&mut server.connect());
+    count.unwrap_or(None).unwrap_or(0)
+}
+
+/// Sends one message after another, and counts what it was told.
+struct Sending {
+    runtime: Runtime,
+    told: Arc<AtomicU64>,
+    /// Messages of which it was told that they are forgotten.
+    forgotten: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Sending {
+    fn start(url: &str, durability: Durability, keep: usize) -> Sending {
+        let runtime = Runtime::new().expect("a runtime");
+        let (told, forgotten) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let over = Arc::new(AtomicBool::new(false));
+        let (url, sums) = (url.to_owned(), (told.clone(), forgotten.clone(), over.clone()));
+        runtime.spawn(async move {
+            let (told, forgotten, over) = sums;
+            let fleet = Fleet::connect(url, NAME).await.expect("connects");
+            let fleet = fleet.durable(durability).await.expect("enough replicas");
+            let sender = fleet.sender().timeout(Duration::from_secs(60)).keep(keep);
+            while !over.load(Ordering::Acquire) {
+                match sender.send("x").await {
+                    Ok(_) => told.fetch_add(1, Ordering::AcqRel),
+                    Err(Error::Forgotten { messages }) => {
+                        forgotten.fetch_add(messages, Ordering::AcqRel)
+                    }
+                    Err(_) => 0,
+                };
+            }
+        });
+        Sending { runtime, told, forgotten, over }
+    }
+
+    fn told(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// Waits until it was told of this many more.
+    #[track_caller]
+    fn goes_on(&self, more: u64) {
+        let before = self.told();
+        eventually("messages to be sent", || self.told() >= before + more);
+    }
+
+    /// Ends, and returns what it was told, and how many of these are forgotten.
+    fn end(self) -> (u64, u64) {
+        self.over.store(true, Ordering::Release);
+        self.runtime.shutdown_timeout(Duration::from_secs(60));
+        (self.told.load(Ordering::Acquire), self.forgotten.load(Ordering::Acquire))
+    }
+}
+
+/// Has the only replica miss what is written from now on, and lets it take over. Returns what the sender was told, and what
+/// the new primary has, after that.
+fn fail_over_without_the_last(all: &mut Sentinels, sending: &Sending, stands: bool) -> (u64, u64) {
+    all.in_sync();
+    sending.goes_on(50);
+    let (old, new) = (all.primary(), 1 - all.primary());
+    all.cut_replication(new);
+    match stands {
+        // What was under way may be answered still.
+        true => {
+            let before = sending.told();
+            std::thread::sleep(Duration::from_millis(1500));
+            assert!(sending.told() <= before + 1, "it goes on without a replica");
+        }
+        false => sending.goes_on(200),
+    }
+    all.servers[old].kill();
+    let told = sending.told();
+    all.servers[new].thaw();
+    eventually("another primary", || all.primary() == new);
+    let has = count(&all.servers[new], "sent");
+    (told, has)
+}
+
+/// ⚑ A replica that lacks what was told takes over. With `replicated:1` and with `all` nothing that was told is missing there:
+/// nothing was told while it was away.
+#[test]
+fn what_was_told_is_there_after_a_failover() {
+    artel_rig::each_server(|kind| {
+        for durability in [Durability::Replicated(1), Durability::All] {
+            for _ in 0..if soak() { 20 } else { 1 } {
+                let mut all = Sentinels::start(kind, 2);
+                let sending = Sending::start(&all.url(), durability, 0);
+                let (told, has) = fail_over_without_the_last(&mut all, &sending, true);
+                assert!(has >= told, "{kind:?} {durability}: told of {told}, there are {has}");
+                // It stands still, and goes on when there is a replica again.
+                let old = 1 - all.primary();
+                all.servers[old].restart();
+                sending.goes_on(50);
+                let (told, forgotten) = sending.end();
+                let sent = count(&all.servers[all.primary()], "sent");
+                assert!(forgotten == 0 && sent >= told, "{forgotten} forgotten, {sent} of {told}");
+            }
+        }
+    });
+}
+
+/// ⚑ With `local` what was told may be forgotten, and the sender says how much: exactly.
+#[test]
+fn a_sender_says_how_much_is_forgotten() {
+    artel_rig::each_server(|kind| {
+        let mut all = Sentinels::start(kind, 2);
+        let sending = Sending::start(&all.url(), Durability::Local, 0);
+        let (told, _) = fail_over_without_the_last(&mut all, &sending, false);
+        sending.goes_on(50);
+        let (all_told, forgotten) = sending.end();
+        let sent = count(&all.servers[all.primary()], "sent");
+        println!("{kind:?}: told of {told} until the primary died, {forgotten} of them forgotten");
+        // A message whose answer was lost counts at the server alone.
+        assert!(forgotten > 0 && sent + forgotten >= all_told, "{sent} + {forgotten} < {all_told}");
+        assert!(sent + forgotten <= all_told + 2, "{sent} + {forgotten} > {all_told}");
+    });
+}
+
+/// A sender that keeps its last messages sends again what was forgotten.
+#[test]
+fn what_is_forgotten_is_sent_again_if_it_was_kept() {
+    let mut all = Sentinels::start(any(), 2);
+    let sending = Sending::start(&all.url(), Durability::Local, 100_000);
+    fail_over_without_the_last(&mut all, &sending, false);
+    sending.goes_on(50);
+    let (told, forgotten) = sending.end();
+    let sent = count(&all.servers[all.primary()], "sent");
+    assert!(forgotten == 0 && sent >= told, "{forgotten} forgotten, {sent} of {told}");
+}
+
+fn any() -> Kind {
+    if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey }
+}
+
+/// A server and its replicas, without anybody who would replace it.
+fn replicated(replicas: usize) -> (Server, Vec<Server>) {
+    let primary = Server::start(any());
+    let port = primary.port().to_string();
+    let start = |_| Server::with(any(), &["--replicaof", "127.0.0.1", &port]);
+    let replicas: Vec<Server> = (0..replicas).map(start).collect();
+    eventually("replicas to be in sync", || {
+        let info: String =
+            redis::cmd("INFO").arg("replication").query(&mut primary.connect()).expect("answers");
+        info.matches("state=online").count() == replicas.len()
+    });
+    (primary, replicas)
+}
+
+/// ⚑ `all` never becomes cheaper by itself: a replica that is gone is waited for. A number is what it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_gone_does_not_make_the_promise_cheaper() {
+    let (primary, mut replicas) = replicated(2);
+    let fleet = Fleet::connect(primary.url(), NAME).await.expect("connects");
+    let durable = async |durability| fleet.durable(durability).await.expect("enough replicas");
+    let (all, one) = (durable(Durability::All).await, durable(Durability::Replicated(1)).await);
+    let three = fleet.durable(Durability::Replicated(3)).await.map(drop).expect_err("two replicas");
+    assert!(matches!(three, Error::TooFewReplicas { replicas: 2, wanted: 3, .. }), "{three}");
+    let short = |fleet: &Fleet| fleet.sender().timeout(Duration::from_secs(3));
+    short(&all).send("x").await.expect("two have it");
+    replicas[1].kill();
+    eventually("one to be gone", || {
+        let info: String =
+            redis::cmd("INFO").arg("replication").query(&mut primary.connect()).expect("answers");
+        info.contains("connected_slaves:1")
+    });
+    let refused = short(&all).send("x").await.expect_err("one is gone");
+    assert!(matches!(refused, Error::Unreplicated { replicas: 1, wanted: 2 }), "{refused}");
+    short(&one).send("x").await.expect("one has it");
+    // For other calls, too.
+    let event = all.event("ready").expect("a name");
+    let told = event.set().await.expect_err("one is gone");
+    assert!(matches!(told, Error::Unreplicated { wanted: 2, .. }), "{told}");
+    assert!(event.is_set().await.expect("answers"), "it was done, and is not told as done");
+    replicas[1].restart();
+    while short(&all).send("x").await.is_err() {}
+}
+
+/// ⚑ A lock is not told as held before replicas have it: the server that takes over could give it to somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_not_replicated_is_not_told() {
+    let (primary, replicas) = replicated(1);
+    let fleet = Fleet::connect(primary.url(), NAME).await.expect("connects");
+    let fleet = fleet.durable(Durability::All).await.expect("one replica");
+    let member = fleet.join().start().await.expect("joins");
+    let lock = member.lock("nightly").expect("a name");
+    drop(lock.acquire().await.expect("held"));
+    replicas[0].freeze();
+    let held = Arc::new(AtomicBool::new(false));
+    let (says, lock) = (held.clone(), member.lock("report").expect("a name"));
+    let waiting = tokio::spawn(async move {
+        let guard = lock.acquire().await.expect("held");
+        says.store(true, Ordering::Release);
+        drop(guard);
+    });
+    let key = format!("artel:{{{NAME}}}:lock:report");
+    eventually("the primary to grant it", || {
+        redis::cmd("EXISTS").arg(&key).query::<bool>(&mut primary.connect()).unwrap_or(false)
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!held.load(Ordering::Acquire), "told before a replica has it");
+    replicas[0].thaw();
+    waiting.await.expect("no panic");
+    assert!(held.load(Ordering::Acquire));
+    member.shutdown().await;
+}
