@@ -407,18 +407,6 @@ impl Drop for Relay {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_name_of_a_notice_is_the_one_in_its_json() {
-        for notice in [Notice::NoWorker, Notice::Resumed, Notice::DataLossSeen { what: "x" }] {
-            let json = serde_json::to_value(&notice).expect("JSON");
-            assert_eq!(json["notice"], notice.name());
-        }
-        let arms = include_str!("notice.rs").split("match self {").nth(1).expect("the names");
-        let arms = arms.split("\n        }\n").next().expect("the end");
-        let named: Vec<&str> = arms.lines().filter_map(|line| line.split('"').nth(1)).collect();
-        assert_eq!(named, NAMES);
-    }
-
     #[tokio::test]
     async fn a_slow_listener_is_told_what_it_missed() {
         let board = Board::new(None);

@@ -8,6 +8,7 @@
 mod clock;
 mod duties;
 mod environment;
+mod nodes;
 mod private_server;
 mod proxy;
 mod snapshot;
@@ -15,6 +16,7 @@ mod snapshot;
 pub use clock::{Clock, OFF_MAX, TAKES_EFFECT, off_ms};
 pub use duties::{Duties, Open};
 pub use environment::own_variables;
+pub use nodes::{Nodes, ask_port, is_in_sync, replication_of};
 pub use private_server::{PrivateServer, Target};
 pub use proxy::{Fault, Proxy};
 pub use snapshot::{Settled, Snapshot};

@@ -8,10 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::{Connection, FromRedisValue, RedisResult};
+use redis::Connection;
 use tempfile::TempDir;
 
-use crate::{Kind, Server, eventually, free_port, wait_for};
+use crate::{
+    Kind, Nodes, Server, ask_port, eventually, free_port, is_in_sync, replication_of, wait_for,
+};
 
 /// How long a node of a cluster may be silent before it is replaced.
 const NODE_TIMEOUT_MS: u64 = 2000;
@@ -29,35 +31,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn try_ask<T: FromRedisValue>(port: u16, words: &[&str]) -> RedisResult<T> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
-    let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
-    connection.set_read_timeout(Some(Duration::from_secs(20)))?;
-    let mut command = redis::cmd(words[0]);
-    for word in &words[1..] {
-        command.arg(*word);
-    }
-    command.query(&mut connection)
-}
-
-#[track_caller]
-fn ask<T: FromRedisValue>(port: u16, words: &[&str]) -> T {
-    try_ask(port, words).unwrap_or_else(|error| panic!("{words:?} at {port}: {error}"))
-}
-
-fn info(port: u16) -> String {
-    try_ask(port, &["INFO", "replication"]).unwrap_or_default()
-}
-
-fn in_sync(port: u16) -> bool {
-    info(port).lines().any(|line| line == "master_link_status:up")
-}
-
 /// A cluster: primaries that share the slots evenly, each with replicas.
 #[derive(Debug)]
 pub struct Cluster {
     /// The primaries first, then the replicas of the first one, and so on.
     pub nodes: Vec<Server>,
+    calls: Nodes,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -85,50 +64,26 @@ impl Cluster {
             )
         };
         let nodes: Vec<Server> = (0..primaries * (1 + replicas)).map(start).collect();
-        let cluster = Cluster { nodes, _alone: alone };
-        let ports = cluster.ports();
-        let slots = 16384;
-        for (at, port) in ports[..primaries].iter().enumerate() {
-            let (from, to) = (slots * at / primaries, slots * (at + 1) / primaries - 1);
-            let () = ask(*port, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
-            let () = ask(*port, &["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
-        }
-        for node in &cluster.nodes[1..] {
-            let bus: Vec<String> = ask(node.port(), &["CONFIG", "GET", "cluster-port"]);
-            let (port, bus) = (node.port().to_string(), bus[1].clone());
-            let () = ask(ports[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
-        }
-        eventually("all nodes to know each other", || {
-            ports.iter().all(|port| {
-                let known: String = ask(*port, &["CLUSTER", "NODES"]);
-                known.lines().count() == ports.len() && !known.contains("handshake")
-            })
-        });
-        for (at, port) in ports[primaries..].iter().enumerate() {
-            let of = cluster.id(at / replicas);
-            let () = ask(*port, &["CLUSTER", "REPLICATE", &of]);
-        }
+        let calls = Nodes { ports: nodes.iter().map(Server::port).collect() };
+        let cluster = Cluster { nodes, calls, _alone: alone };
+        cluster.calls.introduce(primaries).expect("introduced");
+        eventually("all nodes to know each other", || cluster.calls.know_each_other());
+        cluster.calls.follow(primaries, replicas).expect("replicas");
         eventually("replicas to be in sync, and the cluster to be whole", || {
-            ports[primaries..].iter().all(|port| in_sync(*port)) && cluster.is_whole()
+            cluster.calls.ports[primaries..].iter().all(|port| is_in_sync(*port))
+                && cluster.calls.are_whole()
         });
         cluster
     }
 
-    fn is_whole(&self) -> bool {
-        self.ports().into_iter().all(|port| {
-            let info: String = try_ask(port, &["CLUSTER", "INFO"]).unwrap_or_default();
-            info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
-        })
-    }
-
     /// The ports of all nodes.
     pub fn ports(&self) -> Vec<u16> {
-        self.nodes.iter().map(Server::port).collect()
+        self.calls.ports.clone()
     }
 
     /// The name of a node among the others.
     pub fn id(&self, node: usize) -> String {
-        ask(self.nodes[node].port(), &["CLUSTER", "MYID"])
+        self.calls.id(node).expect("a name")
     }
 
     /// An address with all nodes.
@@ -140,35 +95,13 @@ impl Cluster {
 
     /// The slot of a key.
     pub fn slot(&self, key: &str) -> u16 {
-        let living = self.owners().next().expect("a primary").1;
-        ask(self.nodes[living].port(), &["CLUSTER", "KEYSLOT", key])
-    }
-
-    /// The slots that each living primary owns, by its own word: `(slot, slot)` and the node.
-    fn owners(&self) -> impl Iterator<Item = ((u16, u16), usize)> {
-        let mut all = Vec::new();
-        for (at, port) in self.ports().into_iter().enumerate() {
-            let Ok(nodes) = try_ask::<String>(port, &["CLUSTER", "NODES"]) else { continue };
-            let Some(own) = nodes.lines().find(|line| line.contains("myself,master")) else {
-                continue;
-            };
-            for range in own.split(' ').skip(8).filter(|range| !range.starts_with('[')) {
-                let (from, to) = range.split_once('-').unwrap_or((range, range));
-                if let (Ok(from), Ok(to)) = (from.parse(), to.parse()) {
-                    all.push(((from, to), at));
-                }
-            }
-        }
-        all.into_iter()
+        self.calls.slot(key).expect("a node that lives")
     }
 
     /// The node that owns this slot, as soon as one does.
     #[track_caller]
     pub fn owner(&self, slot: u16) -> usize {
-        wait_for("an owner of the slot", || {
-            let mut owners = self.owners().filter(|((from, to), _)| (*from..=*to).contains(&slot));
-            owners.next().map(|(_, node)| node)
-        })
+        wait_for("an owner of the slot", || self.calls.owner(slot))
     }
 
     /// A connection to the owner of this slot.
@@ -179,71 +112,45 @@ impl Cluster {
 
     /// Begins to move a slot, key by key: from now on its keys are on either side.
     pub fn open_migration(&self, slot: u16, to: usize) {
-        let (from, text) = (self.owner(slot), slot.to_string());
-        let (source, target) = (self.nodes[from].port(), self.nodes[to].port());
-        let () = ask(target, &["CLUSTER", "SETSLOT", &text, "IMPORTING", &self.id(from)]);
-        let () = ask(source, &["CLUSTER", "SETSLOT", &text, "MIGRATING", &self.id(to)]);
+        self.calls.open_migration(slot, self.owner(slot), to).expect("begun");
     }
 
     /// Moves the keys that are left, and ends what [`open_migration`](Self::open_migration) began.
     pub fn end_migration(&self, slot: u16, to: usize) {
-        let (from, text) = (self.owner(slot), slot.to_string());
-        let (source, target) = (self.nodes[from].port(), self.nodes[to].port());
-        let port = target.to_string();
-        loop {
-            let keys: Vec<String> = ask(source, &["CLUSTER", "GETKEYSINSLOT", &text, "100"]);
-            if keys.is_empty() {
-                break;
-            }
-            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "20000", "KEYS"];
-            words.extend(keys.iter().map(String::as_str));
-            let () = ask(source, &words);
-        }
-        let id = self.id(to);
-        let () = ask(target, &["CLUSTER", "SETSLOT", &text, "NODE", &id]);
-        let () = ask(source, &["CLUSTER", "SETSLOT", &text, "NODE", &id]);
-        for port in self.ports() {
-            // The others learn it by gossip anyway; this is what tools do.
-            let _ = try_ask::<redis::Value>(port, &["CLUSTER", "SETSLOT", &text, "NODE", &id]);
-        }
+        self.calls.end_migration(slot, self.owner(slot), to).expect("moved");
     }
 
     /// Moves a slot in one step, if the server can do that.
     pub fn move_at_once(&self, slot: u16, to: usize) -> bool {
-        let (from, text) = (self.owner(slot), slot.to_string());
-        let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &text, &text, "NODE", &self.id(to)];
-        if try_ask::<redis::Value>(self.nodes[from].port(), &words).is_err() {
-            return false;
+        let can = self.calls.move_at_once(slot, self.owner(slot), to).expect("answers");
+        if can {
+            eventually("the slot to be there", || self.owner(slot) == to);
         }
-        eventually("the slot to be there", || self.owner(slot) == to);
-        true
+        can
     }
 
     /// Does the owner of this slot say that the cluster works?
     pub fn works(&self, slot: u16) -> bool {
         let port = self.nodes[self.owner(slot)].port();
-        let info: String = try_ask(port, &["CLUSTER", "INFO"]).unwrap_or_default();
+        let info: String = ask_port(port, &["CLUSTER", "INFO"]).unwrap_or_default();
         info.contains("cluster_state:ok")
     }
 
     /// Is this node a replica that has what its primary has?
     pub fn is_in_sync(&self, node: usize) -> bool {
-        in_sync(self.nodes[node].port())
+        is_in_sync(self.nodes[node].port())
     }
 
     /// Gives a slot up and takes it again in one write: the server ends all subscriptions to channels of that slot.
     pub fn flip(&self, slot: u16) {
-        let text = slot.to_string();
-        let mut pipe = redis::pipe();
-        pipe.cmd("CLUSTER").arg("DELSLOTS").arg(&text).ignore();
-        pipe.cmd("CLUSTER").arg("ADDSLOTS").arg(&text).ignore();
-        let () = pipe.query(&mut self.connect(slot)).expect("flipped");
+        self.calls.flip(slot, self.owner(slot)).expect("flipped");
     }
 
     /// A replica takes over from its primary, which agrees.
     pub fn hand_over(&self, to: usize) {
-        let () = ask(self.nodes[to].port(), &["CLUSTER", "FAILOVER"]);
-        eventually("it to be the primary", || info(self.nodes[to].port()).contains("role:master"));
+        self.calls.hand_over(to).expect("begun");
+        let port = self.nodes[to].port();
+        eventually("it to be the primary", || replication_of(port).contains("role:master"));
     }
 }
 
@@ -285,7 +192,7 @@ impl Sentinels {
         let servers: Vec<Server> =
             std::iter::once(first).chain((1..servers).map(replica)).collect();
         eventually("replicas to be in sync", || {
-            servers[1..].iter().all(|server| in_sync(server.port()))
+            servers[1..].iter().all(|server| is_in_sync(server.port()))
         });
         let sentinels = (0..3).map(|_| Sentinel::start(kind, &port)).collect();
         let all = Sentinels { servers, sentinels, _alone: alone };
@@ -293,7 +200,7 @@ impl Sentinels {
         eventually("sentinels to know each other and the replicas", || {
             all.sentinels.iter().all(|sentinel| {
                 let known: Vec<String> =
-                    try_ask(sentinel.port, &["SENTINEL", "MASTER", MASTER]).unwrap_or_default();
+                    ask_port(sentinel.port, &["SENTINEL", "MASTER", MASTER]).unwrap_or_default();
                 let says = |name: &str, count: usize| {
                     known.windows(2).any(|pair| pair == [name.to_owned(), count.to_string()])
                 };
@@ -321,7 +228,7 @@ impl Sentinels {
         loop {
             let named: Vec<Option<u16>> = self.sentinels.iter().map(Sentinel::named).collect();
             let agreed = named[0].filter(|port| named.iter().all(|other| *other == Some(*port)));
-            let found = agreed.filter(|port| info(*port).contains("role:master"));
+            let found = agreed.filter(|port| replication_of(*port).contains("role:master"));
             if let Some(at) =
                 found.and_then(|port| self.servers.iter().position(|server| server.port() == port))
             {
@@ -339,7 +246,7 @@ impl Sentinels {
     /// What each server says about itself.
     fn roles(&self) -> String {
         let role = |server: &Server| {
-            let said = info(server.port());
+            let said = replication_of(server.port());
             let lines: Vec<&str> = said
                 .lines()
                 .filter(|line| line.starts_with("role") || line.starts_with("master_"))
@@ -355,7 +262,7 @@ impl Sentinels {
         let before = self.primary();
         let port = self.sentinels[0].port;
         eventually("a failover to begin", || {
-            try_ask::<redis::Value>(port, &["SENTINEL", "FAILOVER", MASTER]).is_ok()
+            ask_port::<redis::Value>(port, &["SENTINEL", "FAILOVER", MASTER]).is_ok()
         });
         eventually("another primary", || self.primary() != before);
     }
@@ -367,8 +274,8 @@ impl Sentinels {
         let primary = self.servers[self.primary()].port();
         self.servers[replica].freeze();
         eventually("the primary to be alone", || {
-            let _ = try_ask::<redis::Value>(primary, &["CLIENT", "KILL", "TYPE", "replica"]);
-            info(primary).contains("connected_slaves:0")
+            let _ = ask_port::<redis::Value>(primary, &["CLIENT", "KILL", "TYPE", "replica"]);
+            replication_of(primary).contains("connected_slaves:0")
         });
     }
 
@@ -378,7 +285,7 @@ impl Sentinels {
         eventually("replicas to be in sync", || {
             let primary = self.primary();
             let others = self.servers.iter().enumerate().filter(|(at, _)| *at != primary);
-            others.into_iter().all(|(_, server)| in_sync(server.port()))
+            others.into_iter().all(|(_, server)| is_in_sync(server.port()))
         });
     }
 
@@ -409,14 +316,14 @@ impl Sentinel {
             .spawn()
             .expect("a sentinel");
         let sentinel = Sentinel { child, port, _dir: dir };
-        eventually("a sentinel to answer", || try_ask::<String>(port, &["PING"]).is_ok());
+        eventually("a sentinel to answer", || ask_port::<String>(port, &["PING"]).is_ok());
         sentinel
     }
 
     /// The port of the primary, by its word.
     fn named(&self) -> Option<u16> {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
-        let at: Vec<String> = try_ask(self.port, &words).ok()?;
+        let at: Vec<String> = ask_port(self.port, &words).ok()?;
         at.get(1)?.parse().ok()
     }
 }

@@ -83,3 +83,20 @@ impl Notice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_notice_is_the_one_in_its_json() {
+        for notice in [Notice::NoWorker, Notice::Resumed, Notice::DataLossSeen { what: "x" }] {
+            let json = serde_json::to_value(&notice).expect("JSON");
+            assert_eq!(json["notice"], notice.name());
+        }
+        let arms = include_str!("names.rs").split("match self {").nth(1).expect("the names");
+        let arms = arms.split("\n        }\n").next().expect("the end");
+        let named: Vec<&str> = arms.lines().filter_map(|line| line.split('"').nth(1)).collect();
+        assert_eq!(named, NAMES);
+    }
+}
