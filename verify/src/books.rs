@@ -10,6 +10,8 @@ use crate::member::{EFFECTS, FLEET, PULSE, REFUSED};
 
 /// How long one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How long replicas may take to have what was read, ms.
+const BELIEVED_MS: u64 = 500;
 /// Entries of the ledger that are read at once.
 const PAGE: usize = 5_000;
 
@@ -75,7 +77,12 @@ pub(crate) struct Settled {
 
 /// A connection to Redis without a proxy.
 pub(crate) struct Books {
-    url: String,
+    /// The server, or all servers: one of them is the primary.
+    urls: Vec<String>,
+    /// Which of them is asked.
+    at: usize,
+    /// What is read is believed when this many replicas have it: then no failover can make it untrue.
+    replicas: usize,
     connection: Option<Connection>,
     /// When Redis last answered.
     pub(crate) answered: Instant,
@@ -84,10 +91,33 @@ pub(crate) struct Books {
     before: String,
 }
 
+/// Do this many replicas have everything that was read on this connection? A replica does not answer that.
+fn believe(connection: &mut Connection, replicas: usize) -> RedisResult<()> {
+    if replicas == 0 {
+        return Ok(());
+    }
+    let () = redis::cmd("PING").query(connection)?;
+    let have: usize = redis::cmd("WAIT").arg(replicas).arg(BELIEVED_MS).query(connection)?;
+    match have >= replicas {
+        true => Ok(()),
+        false => Err(std::io::Error::other("not on all replicas").into()),
+    }
+}
+
 impl Books {
     pub(crate) fn new(url: String) -> Books {
-        let answered = Instant::now();
-        Books { url, connection: None, answered, read: "0".into(), before: "0".into() }
+        Books::at(vec![url], 0)
+    }
+
+    /// Of servers that replace one another.
+    pub(crate) fn of(ports: &[u16], replicas: usize) -> Books {
+        Books::at(ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect(), replicas)
+    }
+
+    fn at(urls: Vec<String>, replicas: usize) -> Books {
+        let (answered, start) = (Instant::now(), String::from("0"));
+        let (at, connection) = (0, None);
+        Books { urls, at, replicas, connection, answered, read: start.clone(), before: start }
     }
 
     /// Redis lost all its data: reads the ledger from its beginning again.
@@ -95,21 +125,26 @@ impl Books {
         (self.connection, self.read, self.before) = (None, "0".into(), "0".into());
     }
 
+    fn connect(&self) -> RedisResult<Connection> {
+        let client = redis::Client::open(self.urls[self.at % self.urls.len()].as_str())?;
+        let connection = client.get_connection_with_timeout(ANSWER_MAX)?;
+        connection.set_read_timeout(Some(ANSWER_MAX * 5))?;
+        connection.set_write_timeout(Some(ANSWER_MAX))?;
+        Ok(connection)
+    }
+
     fn with<T>(&mut self, ask: impl FnOnce(&mut Connection) -> RedisResult<T>) -> RedisResult<T> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let client = redis::Client::open(self.url.as_str())?;
-                let connection = client.get_connection_with_timeout(ANSWER_MAX)?;
-                connection.set_read_timeout(Some(ANSWER_MAX * 5))?;
-                connection.set_write_timeout(Some(ANSWER_MAX))?;
-                connection
-            }
-        };
-        let answer = ask(&mut connection);
-        if answer.is_ok() {
-            self.answered = Instant::now();
+        let asked = self.connection.take().map_or_else(|| self.connect(), Ok);
+        let answer = asked.and_then(|mut connection| {
+            let answer = ask(&mut connection)?;
+            believe(&mut connection, self.replicas)?;
             self.connection = Some(connection);
+            Ok(answer)
+        });
+        match &answer {
+            Ok(_) => self.answered = Instant::now(),
+            // Perhaps another one is the primary now.
+            Err(_) => self.at += 1,
         }
         answer
     }

@@ -63,6 +63,10 @@ pub(crate) struct Checker {
     sendings: Sendings,
     /// Redis may have lost messages of terms up to this one.
     lossy: u64,
+    /// A server that took over may lack what nobody was told: steps that were begun and forgotten are made again.
+    pub(crate) forgets: bool,
+    /// Messages that were made from the same key or the same failed message. One of each pair may have been forgotten.
+    doubles: Vec<(Id, Id, String)>,
     /// The fleet does not always keep its ledger. Messages without an entry are judged by effects and counters.
     pub(crate) unledgered: bool,
     pub(crate) violations: Vec<Violation>,
@@ -151,7 +155,7 @@ impl Checker {
             let other = self.sendings.started(id, maker);
             self.added(id, maker, other);
         }
-        if !new && self.forgot(id.0) {
+        if !new && (self.forgot(id.0) || self.forgets) {
             self.seen.redone_after_loss += 1;
         } else if !new {
             let what = format!("attempt {attempt} at {name} was made twice");
@@ -163,6 +167,10 @@ impl Checker {
     /// Reports a violation if `other`, too, was made from the same key or the same failed message.
     fn added(&mut self, id: Id, maker: &str, other: Option<Id>) {
         if let Some(other) = other.filter(|_| self.keeps()) {
+            if self.forgets {
+                self.doubles.push((id, other, maker.to_owned()));
+                return;
+            }
             let names = [id, other].map(id_text);
             let what = format!("{maker} was added as {} and as {}", names[1], names[0]);
             self.blame(Invariant::AddedOnce, what, names.into());

@@ -74,6 +74,8 @@ pub(crate) struct Watch {
     pub(crate) rested: HashSet<String>,
     /// The time of the last look.
     pub(crate) looked: Instant,
+    /// Until then members may notice that a server that took over lacks what nobody was told.
+    pub(crate) forgets_until: u64,
 }
 
 impl Watch {
@@ -97,6 +99,7 @@ impl Watch {
             begun_with: 0,
             rested: HashSet::new(),
             looked: Instant::now(),
+            forgets_until: 0,
         }
     }
 }
@@ -347,7 +350,7 @@ impl Director<'_> {
     /// Checks whether an entry reports something that cannot be.
     fn doubt(&mut self, at: usize, who: &str, time: u64, entry: &Entry) {
         match entry {
-            Entry::DataLoss(what) if !self.watch.lossy => {
+            Entry::DataLoss(what) if !self.watch.lossy && time > self.watch.forgets_until => {
                 let what = format!("{who} reported that Redis had lost {what}, and it had not");
                 self.watch.checker.blame(
                     Invariant::NoLossInvented,
@@ -371,7 +374,7 @@ impl Director<'_> {
     /// Ends all processes, and removes our keys from a given Redis.
     fn clear(&mut self) {
         self.stage.processes.clear();
-        if self.stage.server.is_none() {
+        if matches!(self.options.target, Target::Given { .. }) {
             let _ = self.stage.books.clear();
         }
     }
@@ -384,8 +387,10 @@ impl Director<'_> {
             Target::Private(program) => program.file_name().map(|name| name.to_string_lossy()),
             Target::Given { .. } => None,
         };
-        let server =
-            server.map_or_else(|| "a given Redis".to_owned(), |name| format!("a private {name}"));
+        let server = server.map_or_else(
+            || "a given Redis".to_owned(),
+            |name| format!("a private {name}{}", self.options.topology.words()),
+        );
         for violation in &mut self.watch.checker.violations {
             if !violation.about.is_empty() {
                 violation.history = history::excerpt(&self.options.dir, &violation.about, EXCERPT);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Batch, BoxError, Config, Context, Effect, Error, Fleet, Kind, Ledger, Message, NewMessage,
-    Notice, Outcome, Tick,
+    Batch, BoxError, Config, Context, Durability, Effect, Error, Fleet, Kind, Ledger, Message,
+    NewMessage, Notice, Outcome, Tick,
 };
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::io::AsyncBufReadExt;
@@ -78,6 +78,8 @@ pub struct Part {
     pub batch: u64,
     /// How long a session lasts without a refresh.
     pub lease: Duration,
+    /// When what it is told counts as done.
+    pub durability: Durability,
 }
 
 /// The role that takes errors, and puts some of them back to work.
@@ -97,6 +99,11 @@ impl Part {
         self.dir.join(format!("{}.history", self.name))
     }
 
+    /// The fleet, whose calls tell only what lasts.
+    pub(crate) async fn connect(&self) -> Result<Fleet, Error> {
+        Fleet::connect(self.url.as_str(), FLEET).await?.durable(self.durability).await
+    }
+
     /// Runs the process until stdin ends.
     pub async fn play(self) -> Result<(), Error> {
         let Ok(book) = Book::open(&self.history()).map(Arc::new) else {
@@ -110,8 +117,8 @@ impl Part {
         let fleet = Fleet::open(self.url.as_str(), FLEET)?;
         let leave = Notify::new();
         tokio::select! {
-            () = obey(&fleet, &book, &leave) => {
-                end_server(&self.dir);
+            () = obey(&self, &fleet, &book, &leave) => {
+                end_servers(&self.dir);
                 Ok(())
             }
             result = async {
@@ -127,16 +134,22 @@ impl Part {
 }
 
 /// Obeys orders from stdin, to set events or to leave, until stdin ends.
-async fn obey(fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
+async fn obey(part: &Part, fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
     let mut told = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = told.next_line().await {
         if line == LEAVE {
             leave.notify_one();
         }
         let Some(name) = line.strip_prefix("set ").map(str::to_owned) else { continue };
-        let Ok(event) = fleet.event(&name) else { continue };
-        let book = book.clone();
+        let (fleet, book, durability) = (fleet.clone(), book.clone(), part.durability);
         tokio::spawn(async move {
+            let fleet = loop {
+                match fleet.durable(durability).await {
+                    Ok(fleet) => break fleet,
+                    Err(_) => tokio::time::sleep(RETRY).await,
+                }
+            };
+            let Ok(event) = fleet.event(&name) else { return };
             // This may be before, while or after the waiter begins to wait.
             tokio::time::sleep(SET_WITHIN.mul_f64(rand::random())).await;
             while event.set().await.is_err() {
@@ -147,15 +160,19 @@ async fn obey(fleet: &Fleet, book: &Arc<Book>, leave: &Notify) {
     }
 }
 
-/// Ends the server when the director is gone: it would run forever.
+/// Ends the servers when the director is gone: they would run forever.
+fn end_servers(dir: &Path) {
+    let folders = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    folders.for_each(|folder| end_server(&folder.path()));
+}
+
 fn end_server(dir: &Path) {
-    let dir = dir.join("server");
     let pid = std::fs::read_to_string(dir.join("server.pid")).ok();
     let pid = pid.and_then(|pid| pid.trim().parse().ok()).and_then(Pid::from_raw);
     let Some(pid) = pid else { return };
     // Another process may have the same process id by now.
     let place = std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()));
-    if place.is_ok_and(|place| std::fs::canonicalize(&dir).is_ok_and(|dir| dir == place)) {
+    if place.is_ok_and(|place| std::fs::canonicalize(dir).is_ok_and(|dir| dir == place)) {
         let _ = kill_process(pid, Signal::KILL);
         Clock::clean(pid.as_raw_nonzero().get().unsigned_abs());
     }
@@ -164,6 +181,7 @@ fn end_server(dir: &Path) {
 fn config_of(part: &Part) -> Config {
     let mut config = Config::default();
     config.lease = Some(part.lease);
+    config.durability = part.durability;
     config.interval = part.interval;
     config.ledger = (!part.dir.join(NO_CHOICE).exists()).then_some(Ledger::All);
     config.label = part.name.clone();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use artel_rig::Target;
 
 use crate::plan::Kind;
+use crate::topology::Topology;
 
 /// When the fleet keeps its ledger. A ledger makes scripts look into packs; without it they are settled whole, and effects
 /// and counters must show that every message was settled once.
@@ -28,6 +29,8 @@ pub struct Options {
     pub program: PathBuf,
     /// Where Redis is.
     pub target: Target,
+    /// How many servers there are, and who decides which of them is the primary.
+    pub topology: Topology,
     /// libfaketime, if it is not where packages install it.
     pub faketime: Option<PathBuf>,
     /// Where the history goes.
@@ -54,7 +57,7 @@ impl Options {
         let lossy = self.kinds.iter().any(|kind| kind.loses_data());
         match self.ledger {
             Some(Keeps::ByTurns) | None if lossy => Keeps::Always,
-            None if self.time < turn * 2 => Keeps::Always,
+            None if self.time < turn * 2 || self.topology != Topology::Single => Keeps::Always,
             None => Keeps::ByTurns,
             Some(keeps) => keeps,
         }

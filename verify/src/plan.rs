@@ -9,6 +9,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use crate::topology::Topology;
+
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -69,11 +71,29 @@ pub enum Kind {
     ClockRedis,
     /// The wall clock of Redis goes ahead by hours and back while a sender waits for its first answer.
     ClockSender,
+    /// `kill -9` of the primary: another server takes over.
+    Failover,
+    /// Another server takes over from a primary that agrees.
+    FailoverPlanned,
+    /// Nothing passes to and from the primary.
+    PrimaryCut,
+    /// A replica misses what is written.
+    ReplicaCut,
+    /// All replicas miss what is written, and one of them takes over.
+    PromoteBehind,
+    /// `kill -9` of a sentinel.
+    SentinelKill,
+    /// The slot of the fleet is moved to another node.
+    SlotMove,
+    /// The slot of the fleet is being moved for a while.
+    SlotOpen,
+    /// All subscriptions end unasked.
+    Flip,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 27] = [
+    pub const ALL: [Kind; 36] = [
         Kind::KillGenerator,
         Kind::KillWorker,
         Kind::KillTaker,
@@ -101,6 +121,15 @@ impl Kind {
         Kind::Neighbour,
         Kind::ClockRedis,
         Kind::ClockSender,
+        Kind::Failover,
+        Kind::FailoverPlanned,
+        Kind::PrimaryCut,
+        Kind::ReplicaCut,
+        Kind::PromoteBehind,
+        Kind::SentinelKill,
+        Kind::SlotMove,
+        Kind::SlotOpen,
+        Kind::Flip,
     ];
 
     /// Its name on the command line and in reports.
@@ -133,6 +162,15 @@ impl Kind {
             Kind::ClockMember => "clock-member",
             Kind::ClockRedis => "clock-redis",
             Kind::ClockSender => "clock-sender",
+            Kind::Failover => "failover",
+            Kind::FailoverPlanned => "failover-planned",
+            Kind::PrimaryCut => "primary-cut",
+            Kind::ReplicaCut => "replica-cut",
+            Kind::PromoteBehind => "promote-behind",
+            Kind::SentinelKill => "sentinel-kill",
+            Kind::SlotMove => "slot-move",
+            Kind::SlotOpen => "slot-open",
+            Kind::Flip => "flip",
         }
     }
 
@@ -166,11 +204,20 @@ impl Kind {
             Kind::ClockMember => "wall clock of a member set to another time",
             Kind::ClockRedis => "wall clock of Redis set to another time",
             Kind::ClockSender => "wall clock of Redis hours ahead and back, while a sender waits",
+            Kind::Failover => "kill -9 of the primary, and another server takes over",
+            Kind::FailoverPlanned => "another server takes over, and the primary agrees",
+            Kind::PrimaryCut => "the primary cut off",
+            Kind::ReplicaCut => "a replica that misses what is written",
+            Kind::PromoteBehind => "a replica takes over that has missed what was written",
+            Kind::SentinelKill => "kill -9 of a sentinel",
+            Kind::SlotMove => "the slot moved to another node",
+            Kind::SlotOpen => "the slot on its way for a while",
+            Kind::Flip => "subscriptions ended unasked",
         }
     }
 
     /// The kinds with this name: one kind, or a family (`kill`, `freeze`, `network`, `redis`,
-    /// `clock`, `all`).
+    /// `clock`, `topology`, `all`).
     pub fn named(name: &str) -> Option<Vec<Kind>> {
         let all = || Kind::ALL.into_iter();
         let some: Vec<Kind> = match name {
@@ -180,9 +227,10 @@ impl Kind {
             "network" => all().filter(|kind| kind.is_network()).collect(),
             "redis" => all()
                 .filter(|kind| kind.needs_private() || *kind == Kind::ScriptFlush)
-                .filter(|kind| !kind.loses_data() && !kind.is_clock())
+                .filter(|kind| !kind.loses_data() && !kind.is_clock() && *kind < Kind::Failover)
                 .collect(),
             "clock" => all().filter(|kind| kind.is_clock()).collect(),
+            "topology" => all().filter(|kind| *kind >= Kind::Failover).collect(),
             one => all().filter(|kind| kind.name() == one).collect(),
         };
         (!some.is_empty()).then_some(some)
@@ -223,6 +271,23 @@ impl Kind {
         self >= Kind::RedisKill && self != Kind::ScriptFlush
     }
 
+    /// Can it happen with these servers?
+    pub(crate) fn is_on(self, topology: Topology) -> bool {
+        use Kind::{ClientKill, FreezeLong, ScriptFlush, SentinelKill};
+        match topology {
+            Topology::Single => self < Kind::Failover,
+            // Members find the servers by themselves, so no proxy stands between one of them and Redis.
+            _ if self <= FreezeLong || [ClientKill, ScriptFlush].contains(&self) => true,
+            Topology::Sentinel => (Kind::Failover..=SentinelKill).contains(&self),
+            Topology::Cluster => self >= Kind::Failover && self != SentinelKill,
+        }
+    }
+
+    /// May the server that takes over lack what nobody was told yet?
+    pub(crate) fn may_forget(self) -> bool {
+        (Kind::Failover..=Kind::PromoteBehind).contains(&self)
+    }
+
     /// How often it comes, relative to the others.
     fn weight(self) -> u32 {
         match self {
@@ -233,6 +298,7 @@ impl Kind {
             Kind::FreezeShort => 100,
             kind if kind.is_network() => 40,
             Kind::RedisKill | Kind::RedisEverysec | Kind::RedisLoss => 70,
+            Kind::Failover | Kind::PromoteBehind | Kind::PrimaryCut => 60,
             Kind::Neighbour | Kind::ClockSender => 4,
             _ => 20,
         }
@@ -311,6 +377,8 @@ impl Plan {
             }
             Kind::RedisFreeze | Kind::ClientPause => part(rng, self.lease, 0.05, 0.8),
             Kind::MaxMemory => part(rng, self.lease, 0.2, 1.0),
+            Kind::ReplicaCut | Kind::SlotOpen => part(rng, self.lease, 0.3, 1.6),
+            Kind::PromoteBehind => part(rng, self.lease, 0.1, 0.5),
             _ => part(rng, self.lease, 0.02, 0.4),
         };
         let step = Step {
@@ -371,7 +439,7 @@ mod tests {
         assert_ne!(plan(7), plan(8));
         // Every kind comes early, however rare it is.
         let early = plan(9);
-        assert!(Kind::ALL.iter().all(|kind| early[..27].iter().any(|step| step.kind == *kind)));
+        assert!(Kind::ALL.iter().all(|kind| early[..36].iter().any(|step| step.kind == *kind)));
         assert!(
             early
                 .iter()

@@ -64,7 +64,10 @@ impl Process {
         clock: Option<Clock>,
     ) -> io::Result<Process> {
         let proxy = Proxy::start(port)?;
-        part.url = through(&part.url, port, proxy.port());
+        // Several servers are found by the process itself.
+        if port > 0 {
+            part.url = through(&part.url, port, proxy.port());
+        }
         let tail = Tail::new(String::new(), PathBuf::new());
         let (program, old) = (program.to_owned(), Vec::new());
         let mut process = Process {
@@ -105,6 +108,7 @@ impl Process {
         own_variables().into_iter().for_each(|name| _ = command.env_remove(name));
         // Not as an argument, which every user can see: the address may contain a password.
         command.env("ARTEL_REDIS_URL", &part.url);
+        command.env("ARTEL_DURABILITY", part.durability.to_string());
         command.arg("verify-part").args(["--name", &part.name]);
         command.arg("--dir").arg(&part.dir);
         command.args(["--interval-us", &part.interval.as_micros().to_string()]);

@@ -47,6 +47,9 @@ impl Director<'_> {
         let mut acts: Vec<Act> = self.stage.agenda.drain().map(|Reverse((_, act))| act).collect();
         // Redis first: the others may need it.
         acts.sort_by_key(|act| !matches!(act, Act::RedisUp | Act::RedisThaw));
+        let (servers, acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(Act::is_of_servers);
+        servers.into_iter().for_each(|act| self.ends(act, Duration::ZERO));
+        self.make_whole()?;
         let (clocks, acts): (Vec<Act>, Vec<Act>) =
             acts.into_iter().partition(|act| matches!(act, Act::Clock(_)));
         for act in acts {
@@ -119,7 +122,8 @@ impl Director<'_> {
             if leads { "one" } else { "nobody" },
             if goes_on { "work" } else { "nothing, or not everywhere," },
         );
-        if self.stage.server.is_none() && self.watch.counts.is_empty() {
+        let is_given = self.stage.server.is_none() && self.stage.servers.is_none();
+        if is_given && self.watch.counts.is_empty() {
             return Err(Trouble::NotStarted(what));
         }
         let (broken, what) = match late >= OVERDUE_MS && leads && goes_on {

@@ -10,7 +10,7 @@ use artel::{CatchUp, Cron, Error, Fleet, Lane, NewMessage};
 
 use crate::history::{self, Book, Entry, Tail, entry_name, entry_of, id_of, now};
 use crate::life::{Later, NOISE, is_noise, later};
-use crate::member::{FLEET, LARGE_BYTES, Part, REST, RETRY, SENDER, role};
+use crate::member::{LARGE_BYTES, Part, REST, RETRY, SENDER, role};
 use crate::sent::{ENTRY, KEY};
 
 /// How long a sender repeats a call that is not answered.
@@ -64,7 +64,7 @@ impl Past {
 pub(crate) async fn send(part: &Part, book: &Book) -> Result<(), Error> {
     let Past { mut begun, sent, mut declared } = Past::read(part);
     let fleet = loop {
-        match Fleet::connect(part.url.as_str(), FLEET).await {
+        match part.connect().await {
             Ok(fleet) => break fleet,
             Err(_) => tokio::time::sleep(RETRY).await, // Redis may be down
         }

@@ -63,6 +63,16 @@ impl Sendings {
         self.seen.keys().filter_map(|maker| id_of(maker.strip_prefix(OF)?))
     }
 
+    /// The messages that a sender was told of.
+    pub(crate) fn told(&self) -> impl Iterator<Item = Id> {
+        self.told.values().copied()
+    }
+
+    /// Keeps only what was made from others and is there.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(&Id) -> bool) {
+        self.seen.retain(|_, id| is_there(id));
+    }
+
     /// The number of failed messages that were put back to work.
     pub(crate) fn put_back(&self) -> usize {
         self.origins().count()

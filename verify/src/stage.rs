@@ -16,6 +16,7 @@ use crate::options::{Options, Trouble};
 use crate::plan::Kind;
 use crate::process::Process;
 use crate::strike::{Act, server_args};
+use crate::topology::{Servers, Topology};
 
 /// Time between two ticks of the generator.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -23,11 +24,15 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// The things that are broken and repaired.
 pub(crate) struct Stage {
     pub(crate) server: Option<PrivateServer>,
+    /// Several servers, instead of one.
+    pub(crate) servers: Option<Servers>,
     pub(crate) processes: Vec<Process>,
     pub(crate) books: Books,
     /// The acts that end faults, and when they are due.
     pub(crate) agenda: BinaryHeap<Reverse<(Instant, Act)>>,
     pub(crate) redis_hurt: bool,
+    /// Since when servers that replace one another are not whole.
+    pub(crate) hurt_since: Instant,
     /// When a fault of Redis last began or ended.
     pub(crate) touched: u64,
     /// When the clock of Redis was last set, and when Redis last came back.
@@ -40,7 +45,12 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts the server, unless one is given, and all processes.
     pub(crate) fn build(options: &Options, library: Option<&Path>) -> Result<Stage, Trouble> {
+        let (topology, mut servers) = (options.topology, None);
         let (server, url, port) = match &options.target {
+            Target::Private(program) if topology != Topology::Single => {
+                let all = servers.insert(Servers::start(topology, program, &options.dir)?);
+                (None, all.url(), 0)
+            }
             Target::Private(program) => {
                 let server = start_server(options, program, library)?;
                 let (url, port) = (server.url(), server.port());
@@ -48,17 +58,22 @@ impl Stage {
             }
             Target::Given { url, .. } => (None, url.clone(), port_of(url)?),
         };
-        let mut books = Books::new(url.clone());
+        let mut books = match &servers {
+            None => Books::new(url.clone()),
+            Some(servers) => Books::of(&servers.ports(), topology.replicas()),
+        };
         let keys = books.keys()?;
         if matches!(&options.target, Target::Given { anyway, .. } if keys > 0 && !anyway) {
             return Err(Trouble::NotEmpty { keys });
         }
         Ok(Stage {
             server,
+            servers,
             processes: processes(options, &url, port, library)?,
             books,
             agenda: BinaryHeap::new(),
             redis_hurt: false,
+            hurt_since: Instant::now(),
             touched: history::now(),
             clock_set: Instant::now(),
             redis_back: Instant::now(),
@@ -97,6 +112,7 @@ fn processes(
         interval: INTERVAL,
         batch: options.rate.div_ceil(ticks).max(1),
         lease: options.lease,
+        durability: options.topology.durability(),
     };
     let wanted = options.kinds.contains(&Kind::ClockMember);
     let library = library.filter(|_| wanted);
@@ -107,7 +123,9 @@ fn processes(
         let clock = library.map(|library| Clock::new(library, file)).transpose()?;
         processes.push(Process::new(role, &options.program, part.clone(), port, clock)?);
     }
-    let next_door = matches!(options.target, Target::Private(_)).then_some(NEXT_DOOR);
+    // Not every cluster has a second database.
+    let is_one = options.topology == Topology::Single;
+    let next_door = (is_one && matches!(options.target, Target::Private(_))).then_some(NEXT_DOOR);
     for role in [TAKER, SENDER].into_iter().chain(next_door) {
         processes.push(Process::new(role.into(), &options.program, part.clone(), port, None)?);
     }
@@ -123,6 +141,11 @@ pub(crate) fn possible(
     // The processes may have another working directory.
     possible.dir = options.dir.canonicalize()?;
     let kinds = &mut possible.kinds;
+    kinds.retain(|kind| kind.is_on(options.topology));
+    if kinds.is_empty() {
+        let name = options.topology.name();
+        return Err(Trouble::Usage(format!("none of these faults can happen to {name}")));
+    }
     if kinds.iter().any(|kind| kind.is_clock()) {
         let why = match library {
             None => Some("libfaketime is not installed"),

@@ -38,6 +38,27 @@ pub(crate) enum Act {
     Clock(i64),
     /// The clock of Redis is right again.
     ClockBack,
+    /// The primary dies, after its replicas have missed something.
+    KillPrimary(usize),
+    /// Frozen replicas go on.
+    ThawReplicas,
+    /// Another server is the primary, and this one becomes its replica.
+    Rejoin(usize),
+    /// What passes to and from this server passes again.
+    MendServer(usize),
+    /// Sentinels that were ended are started again.
+    StartSentinels,
+    /// The slot is where it was to go.
+    CloseSlot(usize, usize),
+    /// Everything is whole again.
+    Whole,
+}
+
+impl Act {
+    /// Is it about servers that replace one another? Then it may have to wait until others have done something.
+    pub(crate) fn is_of_servers(&self) -> bool {
+        *self >= Act::KillPrimary(0)
+    }
 }
 
 /// The options of a private server, by the faults it is for.
@@ -123,6 +144,7 @@ impl Director<'_> {
             Kind::ClockMember => self.set_clock_of_member(step),
             Kind::ClockRedis => self.set_clock_of_redis(step),
             Kind::ClockSender => self.forget_sender(),
+            kind if kind >= Kind::Failover => self.hurt_servers(step),
             _ => Ok(self.freeze_or_cut(step)),
         }
     }
@@ -315,7 +337,7 @@ impl Director<'_> {
     }
 
     /// Records that from now on nobody leads, or nothing flows.
-    fn outage(&mut self, cause: &'static str, same: bool) {
+    pub(crate) fn outage(&mut self, cause: &'static str, same: bool) {
         let full = self.stage.agenda.iter().any(|Reverse((_, act))| *act == Act::Memory);
         // For one lease after Redis came back, or after its clock was set, nobody is judged dead.
         let wary = self.stage.redis_back.max(self.stage.clock_set).elapsed()
@@ -348,7 +370,7 @@ impl Director<'_> {
         self.watch.wakes.gone(at);
     }
 
-    fn ends(&mut self, act: Act, after: Duration) {
+    pub(crate) fn ends(&mut self, act: Act, after: Duration) {
         self.stage.agenda.push(Reverse((Instant::now() + after, act)));
     }
 
@@ -383,6 +405,9 @@ impl Director<'_> {
             _ => None,
         };
         let whom = at.map_or_else(redis, |at| self.name_of(at));
+        if act.is_of_servers() {
+            return self.heal_servers(act);
+        }
         self.stage.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
         match at {
             Some(at) => self.stage.processes[at].touched = now(),
@@ -422,6 +447,13 @@ impl Director<'_> {
             }
             Act::Memory if self.stage.redis_hurt => self.ends(Act::Memory, LOOK),
             Act::Memory => self.again(|books| books.say(&["CONFIG", "SET", "maxmemory", "0"]))?,
+            Act::KillPrimary(_)
+            | Act::ThawReplicas
+            | Act::Rejoin(_)
+            | Act::MendServer(_)
+            | Act::StartSentinels
+            | Act::CloseSlot(..)
+            | Act::Whole => {}
         }
         Ok(())
     }
@@ -459,7 +491,7 @@ impl Director<'_> {
 }
 
 /// The name of Redis in the history of the faults.
-fn redis() -> String {
+pub(crate) fn redis() -> String {
     "redis".to_owned()
 }
 

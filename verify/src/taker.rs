@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use artel::{Cursor, Error, ErrorRecord, Fleet};
+use artel::{Cursor, Error, ErrorRecord};
 
 use crate::history::{Book, Entry, Id, id_of};
-use crate::member::{FLEET, Part, REST, RETRY};
+use crate::member::{Part, REST, RETRY};
 use crate::sent::THEN;
 
 /// How many errors are put back to work at once, and in which rounds that is done instead of taking
@@ -33,7 +33,7 @@ pub(crate) async fn take(part: &Part, book: &Book) -> Result<(), Error> {
 }
 
 async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
-    let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
+    let store = part.connect().await?.errors();
     let mut taker = store.take();
     loop {
         let page = taker.page().await?;
@@ -52,7 +52,7 @@ async fn take_all(part: &Part, book: &Book) -> Result<(), Error> {
 
 /// Puts errors back to work. Each becomes a new message, with the id of the old one as its origin.
 async fn put_back(part: &Part, book: &Book) -> Result<(), Error> {
-    let store = Fleet::connect(part.url.as_str(), FLEET).await?.errors();
+    let store = part.connect().await?.errors();
     let page = store.page(&mut Cursor::default(), PUT_BACK).await?;
     note_origins(&page, book);
     store.requeue(None).put_back(&page).await?;

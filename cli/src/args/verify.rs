@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use artel_verify::{Keeps, Kind};
+use artel_verify::{Keeps, Kind, Topology};
 
 use super::values::time;
 
@@ -13,6 +13,11 @@ pub(crate) struct VerifyArgs {
     /// How long to inject faults
     #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "60s")]
     pub(crate) time: Duration,
+
+    /// The servers: one; a primary with replicas and sentinels; or a cluster. Failovers, slots that move and so on
+    /// come only where they can happen
+    #[arg(long, value_name = "single|sentinel|cluster", value_parser = topology, default_value = "single")]
+    pub(crate) topology: Topology,
 
     /// Number of members
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(2..=100))]
@@ -26,7 +31,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Which faults to inject, by family (all, kill, freeze, network, redis, clock) or by name
+    /// Which faults to inject, by family (all, kill, freeze, network, redis, clock, topology) or by name
     /// (such as cut,redis-loss). `all` leaves out redis-everysec and redis-loss, because with these
     /// Redis itself loses data
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = kinds)]
@@ -69,7 +74,7 @@ fn kinds(text: &str) -> Result<Kinds, String> {
         let some = Kind::named(name).ok_or_else(|| {
             let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
             format!(
-                "no fault is called {name:?}; use all, kill, freeze, network, redis, clock, {}",
+                "no fault is called {name:?}; use all, kill, freeze, network, redis, clock, topology, {}",
                 names.join(", ")
             )
         })?;
@@ -78,6 +83,11 @@ fn kinds(text: &str) -> Result<Kinds, String> {
     all.sort();
     all.dedup();
     Ok(Kinds(all))
+}
+
+fn topology(text: &str) -> Result<Topology, String> {
+    let found = Topology::ALL.into_iter().find(|topology| topology.name() == text);
+    found.ok_or_else(|| "must be single, sentinel or cluster".to_owned())
 }
 
 fn keeps(text: &str) -> Result<Keeps, String> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use artel_verify::{Options, Part, Progress, Report, Stop, Target, Trouble, Verdict};
+use artel_verify::{Options, Part, Progress, Report, Stop, Target, Topology, Trouble, Verdict};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{Global, PartArgs, VerifyArgs};
@@ -84,6 +84,10 @@ fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Fai
     if args.lease < LEASE_MIN {
         return Err(Failure::new(USAGE, format!("--lease must be at least {LEASE_MIN:?}")));
     }
+    if args.topology != Topology::Single && matches!(target, Target::Given { .. }) {
+        let error = "--topology starts servers of its own";
+        return Err(Failure::new(USAGE, error).hint("leave `--redis` out"));
+    }
     let faketime = args.faketime.as_ref().map(|library| {
         library.canonicalize().map_err(|error| {
             Failure::new(USAGE, format!("{}: {error}", library.display()))
@@ -93,6 +97,7 @@ fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Fai
     Ok(Options {
         program: std::env::current_exe()?,
         target,
+        topology: args.topology,
         faketime: faketime.transpose()?,
         dir: dir.to_owned(),
         time: args.time,
@@ -208,6 +213,7 @@ pub(crate) async fn part(global: &Global, args: PartArgs) -> Result<u8, Failure>
         interval: Duration::from_micros(args.interval_us),
         batch: args.batch,
         lease: Duration::from_millis(args.lease_ms),
+        durability: global.durability,
     };
     part.play().await?;
     Ok(OK)

@@ -26,6 +26,7 @@ impl Checker {
             self.blame(Invariant::BooksBalance, what, Vec::new());
         }
         let mut found = Vec::new();
+        self.forget_untold(&mut found);
         for (source, book) in &self.all {
             if self.forgot(*source) {
                 let lost = book.missing(*source, book.accepted.max(book.highest));
@@ -70,6 +71,34 @@ impl Checker {
         self.errors(now, &mut found);
         for (invariant, what, about) in found {
             self.blame(invariant, what, about);
+        }
+    }
+
+    /// What began and was not added in the end was forgotten with an untold step: nothing follows from it.
+    fn forget_untold(&mut self, found: &mut Vec<Found>) {
+        if !self.forgets {
+            return;
+        }
+        let is_settled = |id: &Id| self.all.get(&id.0).is_some_and(|book| book.settled.has(id.1));
+        for (one, other, maker) in &self.doubles {
+            if is_settled(one) && is_settled(other) {
+                let names = [*other, *one].map(id_text);
+                let what = format!("{maker} was added as {} and as {}", names[0], names[1]);
+                found.push((Invariant::AddedOnce, what, names.into()));
+            }
+        }
+        let told: HashSet<Id> = self.sendings.told().collect();
+        self.sendings.retain(is_settled);
+        for (source, book) in &mut self.all {
+            if !matches!(source, Source::Term(_)) {
+                let (known, settled) = (std::mem::take(&mut book.known), &book.settled);
+                let is_there = |seq: &u64| settled.has(*seq) || told.contains(&(*source, *seq));
+                known.iter().filter(is_there).for_each(|seq| _ = book.known.put(seq));
+            }
+            book.highest = match source {
+                Source::Term(_) => book.accepted,
+                _ => book.known.iter().max().unwrap_or(0),
+            };
         }
     }
 

@@ -1,0 +1,141 @@
+//! Faults of servers that replace one another: how each begins, and what must happen until everything is whole.
+//!
+//! **Invariant:** every fault that begins here ends with `Act::Whole`, and until then nothing is read. No act waits: what has
+//! not happened yet is looked at again.
+
+use std::time::{Duration, Instant};
+
+use artel_rig::Fault;
+
+use crate::director::{Director, LOOK};
+use crate::history::{Entry, now};
+use crate::options::Trouble;
+use crate::plan::{Kind, Step};
+use crate::strike::{Act, redis};
+use crate::topology::READY_MAX;
+
+/// A primary that nothing passes to is replaced after some seconds. One of a cluster is not: it talks to the others.
+const CUT_MAX: Duration = Duration::from_secs(6);
+/// Members notice what was forgotten for so many leases after everything is whole.
+const NOTICE: u32 = 3;
+
+impl Director<'_> {
+    /// Begins a fault of the servers. `None` if they are not whole.
+    pub(crate) fn hurt_servers(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
+        let Some(servers) = self.stage.servers.as_mut().filter(|servers| servers.is_whole()) else {
+            return Ok(None);
+        };
+        let Some(primary) = servers.primary() else { return Ok(None) };
+        let by_chance = step.which.is_multiple_of(2);
+        let (mut acts, mut cause) = (Vec::new(), None);
+        match step.kind {
+            Kind::Failover => {
+                servers.kill(primary);
+                acts.push((Act::Rejoin(primary), Duration::ZERO));
+                cause = Some("primary killed");
+            }
+            Kind::FailoverPlanned if servers.hand_over() => cause = Some("planned failover"),
+            Kind::PrimaryCut => {
+                servers.network(primary, if by_chance { Fault::Cut } else { Fault::Stall });
+                acts.push((Act::MendServer(primary), step.lasts));
+                cause = Some("primary cut off");
+            }
+            Kind::ReplicaCut if servers.cut_replicas(false).is_some() => {
+                acts.push((Act::ThawReplicas, step.lasts));
+            }
+            Kind::PromoteBehind if servers.cut_replicas(true).is_some() => {
+                acts.push((Act::KillPrimary(primary), step.lasts));
+                cause = Some("replica promoted that is behind");
+            }
+            Kind::SentinelKill => {
+                servers.end_sentinel(step.which as usize);
+                acts.push((Act::StartSentinels, step.lasts * 3));
+            }
+            Kind::SlotMove if servers.move_slot(by_chance)? => {}
+            Kind::SlotOpen => match servers.open_slot() {
+                Some((from, to)) => acts.push((Act::CloseSlot(from, to), step.lasts)),
+                None => return Ok(None),
+            },
+            Kind::Flip if servers.flip() => {}
+            _ => return Ok(None),
+        }
+        if acts.is_empty() {
+            acts.push((Act::Whole, LOOK * 4));
+        }
+        acts.into_iter().for_each(|(act, after)| self.ends(act, after));
+        if let Some(cause) = cause {
+            self.outage(cause, true);
+        }
+        (self.stage.redis_hurt, self.stage.hurt_since) = (true, Instant::now());
+        if step.kind.may_forget() {
+            self.watch.checker.forgets = true;
+            self.watch.forgets_until = u64::MAX;
+        }
+        Ok(Some(redis()))
+    }
+
+    /// Goes one step on the way back.
+    pub(crate) fn heal_servers(&mut self, act: Act) -> Result<(), Trouble> {
+        let Some(servers) = self.stage.servers.as_mut() else { return Ok(()) };
+        if self.stage.hurt_since.elapsed() > READY_MAX {
+            return Err(Trouble::Server(format!("the servers do not get whole again: {act:?}")));
+        }
+        let next = match act {
+            Act::KillPrimary(primary) => {
+                servers.kill(primary);
+                servers.thaw();
+                Some(Act::Rejoin(primary))
+            }
+            Act::ThawReplicas => {
+                servers.thaw();
+                Some(Act::Whole)
+            }
+            Act::Rejoin(old) => match servers.primary() {
+                Some(primary) if primary != old => {
+                    servers.rejoin(old)?;
+                    Some(Act::Whole)
+                }
+                _ => Some(act),
+            },
+            Act::MendServer(old) => {
+                let replaced = servers.primary().is_some_and(|primary| primary != old);
+                let is_over = replaced || self.stage.hurt_since.elapsed() > CUT_MAX;
+                if is_over {
+                    servers.rejoin(old)?;
+                }
+                Some(if is_over { Act::Whole } else { act })
+            }
+            Act::StartSentinels => {
+                servers.start_all_sentinels()?;
+                Some(Act::Whole)
+            }
+            Act::CloseSlot(from, to) => {
+                Some(if servers.close_slot(from, to) { Act::Whole } else { act })
+            }
+            Act::Whole if servers.is_whole() => None,
+            act => Some(act),
+        };
+        if let Some(next) = next {
+            self.ends(next, LOOK);
+            return Ok(());
+        }
+        self.stage.faults.write(&Entry::Over(redis())).map_err(|_| Trouble::NoHistory)?;
+        self.stage.touched = now();
+        (self.stage.redis_hurt, self.stage.redis_back) = (false, Instant::now());
+        if self.watch.forgets_until == u64::MAX {
+            let notice = (self.options.lease * NOTICE).as_micros() as u64;
+            self.watch.forgets_until = now() + notice;
+        }
+        Ok(())
+    }
+
+    /// Waits until the servers are whole.
+    pub(crate) fn make_whole(&mut self) -> Result<(), Trouble> {
+        while self.stage.agenda.iter().any(|std::cmp::Reverse((_, act))| act.is_of_servers()) {
+            self.acts(Instant::now())?;
+            self.look()?;
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
