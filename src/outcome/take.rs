@@ -18,8 +18,8 @@ use crate::store::{Call, Script, Store, nonce};
 
 static TAKE: Script = Script::new("take", include_str!("take.lua"));
 static PICK: Script = Script::new("pick", include_str!("pick.lua"));
-static RESTORE: Script = Script::new("restore", include_str!("restore.lua"));
-static CONFIRM: Script = Script::new("confirm", include_str!("confirm.lua"));
+static RESTORE: Script = Script::new("restore", include_str!("restore.lua")).lasting(&["ok"]);
+static CONFIRM: Script = Script::new("confirm", include_str!("confirm.lua")).lasting(&["ok"]);
 
 /// A drain that is not refreshed for this long may be inherited.
 const DRAIN_LIFE: Duration = Duration::from_secs(5);

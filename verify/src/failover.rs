@@ -1,8 +1,9 @@
 //! Faults of servers that replace one another: how each begins, and what must happen until everything is whole.
 //!
-//! **Invariant:** every fault that begins here ends with `Act::Whole`, and until then nothing is read. No act waits: what has
+//! **Invariant:** every fault that begins here ends with [`Heal::Whole`], and until then nothing is read. No act waits: what has
 //! not happened yet is looked at again.
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use artel_rig::Fault;
@@ -19,6 +20,25 @@ const CUT_MAX: Duration = Duration::from_secs(6);
 /// Members notice what was forgotten for so many leases after everything is whole.
 const NOTICE: u32 = 3;
 
+/// What must happen until servers that replace one another are whole.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Heal {
+    /// The primary dies, after its replicas have missed something.
+    KillPrimary(usize),
+    /// Frozen replicas go on.
+    ThawReplicas,
+    /// Another server is the primary, and this one becomes its replica.
+    Rejoin(usize),
+    /// The same, or enough time has passed: what goes to and from this server passes again.
+    Mend(usize),
+    /// Sentinels that were ended are started again.
+    StartSentinels,
+    /// The slot is where it was to go.
+    CloseSlot(usize, usize),
+    /// Everything is whole again.
+    Whole,
+}
+
 impl Director<'_> {
     /// Begins a fault of the servers. `None` if they are not whole.
     pub(crate) fn hurt_servers(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
@@ -31,38 +51,38 @@ impl Director<'_> {
         match step.kind {
             Kind::Failover => {
                 servers.kill(primary);
-                acts.push((Act::Rejoin(primary), Duration::ZERO));
+                acts.push((Heal::Rejoin(primary), Duration::ZERO));
                 cause = Some("primary killed");
             }
             Kind::FailoverPlanned if servers.hand_over() => cause = Some("planned failover"),
             Kind::PrimaryCut => {
                 servers.network(primary, if by_chance { Fault::Cut } else { Fault::Stall });
-                acts.push((Act::MendServer(primary), step.lasts));
+                acts.push((Heal::Mend(primary), step.lasts));
                 cause = Some("primary cut off");
             }
             Kind::ReplicaCut if servers.cut_replicas(false).is_some() => {
-                acts.push((Act::ThawReplicas, step.lasts));
+                acts.push((Heal::ThawReplicas, step.lasts));
             }
             Kind::PromoteBehind if servers.cut_replicas(true).is_some() => {
-                acts.push((Act::KillPrimary(primary), step.lasts));
+                acts.push((Heal::KillPrimary(primary), step.lasts));
                 cause = Some("replica promoted that is behind");
             }
             Kind::SentinelKill => {
                 servers.end_sentinel(step.which as usize);
-                acts.push((Act::StartSentinels, step.lasts * 3));
+                acts.push((Heal::StartSentinels, step.lasts * 3));
             }
             Kind::SlotMove if servers.move_slot(by_chance)? => {}
             Kind::SlotOpen => match servers.open_slot() {
-                Some((from, to)) => acts.push((Act::CloseSlot(from, to), step.lasts)),
+                Some((from, to)) => acts.push((Heal::CloseSlot(from, to), step.lasts)),
                 None => return Ok(None),
             },
             Kind::Flip if servers.flip() => {}
             _ => return Ok(None),
         }
         if acts.is_empty() {
-            acts.push((Act::Whole, LOOK * 4));
+            acts.push((Heal::Whole, LOOK * 4));
         }
-        acts.into_iter().for_each(|(act, after)| self.ends(act, after));
+        acts.into_iter().for_each(|(heal, after)| self.ends(Act::Heal(heal), after));
         if let Some(cause) = cause {
             self.outage(cause, true);
         }
@@ -75,48 +95,48 @@ impl Director<'_> {
     }
 
     /// Goes one step on the way back.
-    pub(crate) fn heal_servers(&mut self, act: Act) -> Result<(), Trouble> {
+    pub(crate) fn heal_servers(&mut self, heal: Heal) -> Result<(), Trouble> {
         let Some(servers) = self.stage.servers.as_mut() else { return Ok(()) };
         if self.stage.hurt_since.elapsed() > READY_MAX {
-            return Err(Trouble::Server(format!("the servers do not get whole again: {act:?}")));
+            return Err(Trouble::Server(format!("the servers do not get whole again: {heal:?}")));
         }
-        let next = match act {
-            Act::KillPrimary(primary) => {
+        let next = match heal {
+            Heal::KillPrimary(primary) => {
                 servers.kill(primary);
                 servers.thaw();
-                Some(Act::Rejoin(primary))
+                Some(Heal::Rejoin(primary))
             }
-            Act::ThawReplicas => {
+            Heal::ThawReplicas => {
                 servers.thaw();
-                Some(Act::Whole)
+                Some(Heal::Whole)
             }
-            Act::Rejoin(old) => match servers.primary() {
+            Heal::Rejoin(old) => match servers.primary() {
                 Some(primary) if primary != old => {
                     servers.rejoin(old)?;
-                    Some(Act::Whole)
+                    Some(Heal::Whole)
                 }
-                _ => Some(act),
+                _ => Some(heal),
             },
-            Act::MendServer(old) => {
+            Heal::Mend(old) => {
                 let replaced = servers.primary().is_some_and(|primary| primary != old);
                 let is_over = replaced || self.stage.hurt_since.elapsed() > CUT_MAX;
                 if is_over {
                     servers.rejoin(old)?;
                 }
-                Some(if is_over { Act::Whole } else { act })
+                Some(if is_over { Heal::Whole } else { heal })
             }
-            Act::StartSentinels => {
+            Heal::StartSentinels => {
                 servers.start_all_sentinels()?;
-                Some(Act::Whole)
+                Some(Heal::Whole)
             }
-            Act::CloseSlot(from, to) => {
-                Some(if servers.close_slot(from, to) { Act::Whole } else { act })
+            Heal::CloseSlot(from, to) => {
+                Some(if servers.close_slot(from, to) { Heal::Whole } else { heal })
             }
-            Act::Whole if servers.is_whole() => None,
-            act => Some(act),
+            Heal::Whole if servers.is_whole() => None,
+            heal => Some(heal),
         };
         if let Some(next) = next {
-            self.ends(next, LOOK);
+            self.ends(Act::Heal(next), LOOK);
             return Ok(());
         }
         self.stage.faults.write(&Entry::Over(redis())).map_err(|_| Trouble::NoHistory)?;
@@ -131,7 +151,7 @@ impl Director<'_> {
 
     /// Waits until the servers are whole.
     pub(crate) fn make_whole(&mut self) -> Result<(), Trouble> {
-        while self.stage.agenda.iter().any(|std::cmp::Reverse((_, act))| act.is_of_servers()) {
+        while self.stage.agenda.iter().any(|Reverse((_, act))| matches!(act, Act::Heal(_))) {
             self.acts(Instant::now())?;
             self.look()?;
             std::thread::sleep(LOOK);

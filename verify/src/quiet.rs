@@ -47,7 +47,8 @@ impl Director<'_> {
         let mut acts: Vec<Act> = self.stage.agenda.drain().map(|Reverse((_, act))| act).collect();
         // Redis first: the others may need it.
         acts.sort_by_key(|act| !matches!(act, Act::RedisUp | Act::RedisThaw));
-        let (servers, acts): (Vec<Act>, Vec<Act>) = acts.into_iter().partition(Act::is_of_servers);
+        let (servers, acts): (Vec<Act>, Vec<Act>) =
+            acts.into_iter().partition(|act| matches!(act, Act::Heal(_)));
         servers.into_iter().for_each(|act| self.ends(act, Duration::ZERO));
         self.make_whole()?;
         let (clocks, acts): (Vec<Act>, Vec<Act>) =

@@ -19,6 +19,8 @@ pub(crate) const ENTRY: &str = "cron:";
 pub(crate) struct Sendings {
     /// The first message that was seen for each key, or for each failed message.
     seen: HashMap<String, Id>,
+    /// The others. Of several only one may be there in the end.
+    others: Vec<(String, Id)>,
     /// The ids that the sender got as answers, by number.
     told: HashMap<u64, Id>,
 }
@@ -32,6 +34,9 @@ impl Sendings {
     /// if there is one.
     pub(crate) fn started(&mut self, id: Id, maker: &str) -> Option<Id> {
         let first = *self.seen.entry(maker.to_owned()).or_insert(id);
+        if first != id {
+            self.others.push((maker.to_owned(), id));
+        }
         let number = maker.strip_prefix(KEY).and_then(|number| number.parse().ok());
         let told = number.and_then(|number: u64| self.told.get(&number)).copied();
         [first].into_iter().chain(told).find(|other| *other != id)
@@ -71,6 +76,8 @@ impl Sendings {
     /// Keeps only what was made from others and is there.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&Id) -> bool) {
         self.seen.retain(|_, id| is_there(id));
+        let others = std::mem::take(&mut self.others);
+        self.seen.extend(others.into_iter().filter(|(_, id)| is_there(id)));
     }
 
     /// The number of failed messages that were put back to work.

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use crate::director::{Director, LOOK};
+use crate::failover::Heal;
 use crate::history::{Entry, now};
 use crate::options::Trouble;
 use crate::plan::{Kind, Step};
@@ -38,27 +39,8 @@ pub(crate) enum Act {
     Clock(i64),
     /// The clock of Redis is right again.
     ClockBack,
-    /// The primary dies, after its replicas have missed something.
-    KillPrimary(usize),
-    /// Frozen replicas go on.
-    ThawReplicas,
-    /// Another server is the primary, and this one becomes its replica.
-    Rejoin(usize),
-    /// What passes to and from this server passes again.
-    MendServer(usize),
-    /// Sentinels that were ended are started again.
-    StartSentinels,
-    /// The slot is where it was to go.
-    CloseSlot(usize, usize),
-    /// Everything is whole again.
-    Whole,
-}
-
-impl Act {
-    /// Is it about servers that replace one another? Then it may have to wait until others have done something.
-    pub(crate) fn is_of_servers(&self) -> bool {
-        *self >= Act::KillPrimary(0)
-    }
+    /// About servers that replace one another.
+    Heal(Heal),
 }
 
 /// The options of a private server, by the faults it is for.
@@ -405,8 +387,8 @@ impl Director<'_> {
             _ => None,
         };
         let whom = at.map_or_else(redis, |at| self.name_of(at));
-        if act.is_of_servers() {
-            return self.heal_servers(act);
+        if let Act::Heal(heal) = act {
+            return self.heal_servers(heal);
         }
         self.stage.faults.write(&Entry::Over(whom)).map_err(|_| Trouble::NoHistory)?;
         match at {
@@ -447,13 +429,7 @@ impl Director<'_> {
             }
             Act::Memory if self.stage.redis_hurt => self.ends(Act::Memory, LOOK),
             Act::Memory => self.again(|books| books.say(&["CONFIG", "SET", "maxmemory", "0"]))?,
-            Act::KillPrimary(_)
-            | Act::ThawReplicas
-            | Act::Rejoin(_)
-            | Act::MendServer(_)
-            | Act::StartSentinels
-            | Act::CloseSlot(..)
-            | Act::Whole => {}
+            Act::Heal(_) => {}
         }
         Ok(())
     }

@@ -96,7 +96,12 @@ impl Sentinel {
             .arg(&self.file)
             .arg("--sentinel")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(
+                std::fs::File::options()
+                    .create(true)
+                    .append(true)
+                    .open(self.file.with_extension("log"))?,
+            )
             .stderr(Stdio::null())
             .spawn()?;
         self.child = Some(child);
@@ -269,17 +274,20 @@ impl Servers {
         replication_of(self.nodes.ports[at])
     }
 
-    /// The server that is the primary of the fleet, if that is agreed.
+    /// The server that is the primary of the fleet, if most sentinels agree on it. One that was at a failover while the next
+    /// one happened goes on naming a server that is dead.
     pub(crate) fn primary(&self) -> Option<usize> {
         if self.topology == Topology::Cluster {
             return self.nodes.owner(self.slot);
         }
         let living = self.sentinels.iter().filter(|sentinel| sentinel.child.is_some());
-        let named: Vec<Option<u16>> = living.map(Sentinel::named).collect();
-        let port = (*named.first()?)?;
-        let agreed = named.iter().all(|other| *other == Some(port));
-        let at = self.proxies.iter().position(|proxy| proxy.port() == port)?;
-        (agreed && self.role(at).contains("role:master")).then_some(at)
+        let named: Vec<u16> = living.filter_map(Sentinel::named).collect();
+        let votes = |at: &usize| {
+            let port = self.proxies[*at].port();
+            named.iter().filter(|named| **named == port).count()
+        };
+        (0..self.servers.len())
+            .find(|at| votes(at) > SENTINELS / 2 && self.role(*at).contains("role:master"))
     }
 
     /// The replicas of this primary.

@@ -91,7 +91,7 @@ fn each_sick_server_gets_its_own_words() {
                 &["HSET", &key("config"), "protocol", "3"],
                 &["ZADD", &key("members"), later, "an-older-one"],
             ],
-            "fleet: fleet \"artel\" runs with protocol 3, this program speaks 4",
+            "fleet: fleet \"artel\" runs with protocol 3, this program speaks 5",
         ),
         (
             healthy(&[]),

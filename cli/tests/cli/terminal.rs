@@ -37,7 +37,7 @@ fn evil_fleet() -> Server {
         command.arg(&words[1..]);
         let _: redis::Value = command.query(&mut connection).expect("answers");
     };
-    set(&["HSET", &key("config"), "protocol", "4", "lease_ms", "15000", "grace_ms", "300"]);
+    set(&["HSET", &key("config"), "protocol", "5", "lease_ms", "15000", "grace_ms", "300"]);
     for id in ["evil-member", EVIL, "-rf", ".hidden", "a:b", "a b"] {
         set(&["ZADD", &key("members"), &deadline.to_string(), id]);
         let info = ["HSET", &key(&format!("member:{id}")), "label", EVIL, "host", EVIL, "pid", "7"];

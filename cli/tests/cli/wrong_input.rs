@@ -202,7 +202,7 @@ fn a_fleet_of_another_protocol() {
     let () = redis::pipe()
         .cmd("HSET")
         .arg("artel:{artel}:config")
-        .arg(&["protocol", "5", "lease_ms", "3000"])
+        .arg(&["protocol", "6", "lease_ms", "3000"])
         .ignore()
         .cmd("ZADD")
         .arg("artel:{artel}:members")
@@ -227,7 +227,7 @@ fn a_fleet_of_another_protocol() {
         says(
             &args,
             1,
-            "error: fleet \"artel\" runs with protocol 5, this program speaks 4\n\n\
+            "error: fleet \"artel\" runs with protocol 6, this program speaks 5\n\n\
              hint: this program is older than the fleet: use the newer version",
         );
     }

@@ -129,7 +129,7 @@ fn a_full_lane_holds_up_the_sender() {
 fn limit_backlog(server: &Server, messages: u32) {
     let () = redis::cmd("HSET")
         .arg("artel:{artel}:config")
-        .arg(&["protocol", "4", "backlog_max", &messages.to_string()])
+        .arg(&["protocol", "5", "backlog_max", &messages.to_string()])
         .query(&mut server.connect())
         .expect("answers");
 }
