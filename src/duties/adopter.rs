@@ -17,6 +17,9 @@ static FORGET: Script = Script::new("forget", include_str!("forget.lua"));
 
 /// The most orphans per round.
 const ROUND: usize = 16;
+/// How much later each rank begins, and the last of them.
+const STEP: Duration = Duration::from_millis(5);
+const TURN_MAX: Duration = Duration::from_secs(2);
 /// Pause after Redis refused a call.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -39,8 +42,15 @@ impl Adopter {
                 (view.orphans, view.rank)
             };
             if orphans {
-                // Every member receives it. The lower ranks are usually done before the others begin.
-                tokio::time::sleep(Duration::from_millis(rank.min(20) as u64 * 5)).await;
+                // Every member receives it. The lower ranks are usually done before the others begin, and then a heartbeat
+                // of these says so.
+                let done = views.wait_for(|view| !view.orphans);
+                if let Ok(ended) = tokio::time::timeout(turn(rank), done).await {
+                    if ended.is_err() {
+                        return;
+                    }
+                    continue;
+                }
                 // Before the work, not after it: an orphan that is reported meanwhile must not be
                 // missed.
                 session.views.update(|view| view.orphans = false);
@@ -61,6 +71,11 @@ impl Adopter {
             }
         }
     }
+}
+
+/// How long a member of this rank leaves it to those of lower ranks.
+fn turn(rank: usize) -> Duration {
+    STEP.saturating_mul(rank as u32).min(TURN_MAX)
 }
 
 impl Duty for Adopter {

@@ -146,7 +146,7 @@ impl Beats<'_> {
     }
 
     async fn beat(&mut self) {
-        let beat = self.session.trust.beat();
+        let beat = judge::next_beat(self.session.trust.beat(), rand::random());
         if !self.is_present() {
             self.become_present().await;
         }
@@ -381,7 +381,7 @@ impl Beats<'_> {
         if judge::look_overdue(told.looked_ago, session.trust.lease()) {
             self.next_look = Some(Instant::now());
         }
-        Ok(session.trust.beat())
+        Ok(judge::next_beat(session.trust.beat(), rand::random()))
     }
 
     /// Does what operators ask for.

@@ -76,7 +76,13 @@ local card = {}
 for i = last + 1, #ARGV - 1, 2 do card[ARGV[i]] = ARGV[i + 1] end
 note(KEYS[13], now, 'joined', me, 'label', card.label or '', 'process', (card.host or '') .. ':' .. (card.pid or ''),
   'version', card.version or '')
-tell_joined(KEYS[10], me)
+-- Only ranks want it. Who has many before him is neither a watcher nor a candidate soon, and looks at his rank now and then.
+local below = 0
+for _, id in ipairs(here) do
+  if id < me then below = below + 1 end
+  if below >= 64 then break end
+end
+if below < 64 then tell_joined(KEYS[10], me) end
 local reply = {'ok', redis.call('GET', KEYS[6]) or '0', blind, redis.call('HGET', KEYS[5], 'born'), redis.call('HGETALL', KEYS[11])}
 for i = 2, #set, 2 do reply[#reply + 1] = set[i] end
 return reply

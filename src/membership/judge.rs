@@ -36,6 +36,12 @@ pub(super) fn beat(
     if now < trusted_until || fresh { Beat::Heartbeat } else { Beat::Question }
 }
 
+/// When the next heartbeat is due, with this random number: a little sooner than it must be, so that members do not march in
+/// step after all of them were put off at the same time.
+pub(super) fn next_beat(every: Duration, random: u32) -> Duration {
+    every - every.mul_f64(f64::from(random) / f64::from(u32::MAX) / 10.0)
+}
+
 /// Is this member one of those that look every [`LOOK_EVERY`]?
 pub(super) fn watches(leads: bool, rank: usize) -> bool {
     leads || rank < WATCHERS

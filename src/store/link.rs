@@ -26,13 +26,11 @@ use super::{Call, PushRouter, Replication, Reply, StoreError};
 use crate::clock::Moment;
 use crate::config::Durability;
 use crate::mutant::{Rule, disabled};
-use patience::connect_timeout;
+use patience::{back_off, connect_timeout};
 use travelling::Travelling;
 
 /// An attempt that is older than this has lost the runtime it ran on.
 const ATTEMPT_MAX: Duration = Duration::from_secs(7);
-const BACKOFF_MIN: Duration = Duration::from_millis(10);
-const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that has been silent for this long while a call waited on it is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(900);
 /// A cluster without a primary is asked elsewhere after this time, and sentinels are asked whether a primary that refuses
@@ -465,8 +463,7 @@ impl Link {
         // Set before the attempt, so that an attempt that is cut short counts, too.
         let not_before = state.next_try;
         state.failures += 1;
-        let step = BACKOFF_MIN * 2u32.saturating_pow(state.failures.min(8) - 1);
-        state.next_try = not_before.max(Instant::now()) + step.min(BACKOFF_MAX);
+        state.next_try = not_before.max(Instant::now()) + back_off(state.failures, rand::random());
         let timeout = connect_timeout(state.generation == 0, state.failures);
         state.attempts += 1;
         let number = state.attempts;

@@ -497,6 +497,10 @@ impl Lab {
         term
     }
 
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
     /// Makes `id` present, as its session connection would; dropped, the presence ends.
     pub fn presence(&self, id: &str) -> Presence {
         let stream = TcpStream::connect(("127.0.0.1", self.server.port())).expect("connects");
