@@ -102,3 +102,33 @@ pub(crate) fn script(name: &str, source: String) -> String {
     }
     text
 }
+
+#[cfg(all(test, feature = "mutants"))]
+mod tests {
+    /// With a rule switched off that only a test in here can show, that test fails.
+    #[test]
+    fn every_rule_of_a_connection_is_needed() {
+        for (rule, test) in [
+            ("ProbeBeforeUse", "store::client::tests::a_replica_is_not_handed_out"),
+            (
+                "UnaskedUnsubscribe",
+                "store::push_router::tests::a_subscription_that_ends_unasked_ends_the_connection",
+            ),
+            ("AnswersOfTheLiving", "store::link::tests::no_answer_is_that_of_another_call"),
+            (
+                "WaitAtSameServer",
+                "store::replication::tests::what_another_server_has_covers_nothing",
+            ),
+        ] {
+            let program = std::env::current_exe().expect("this test");
+            let output = std::process::Command::new(program)
+                .args(["--exact", test])
+                .env(super::VARIABLE, rule)
+                .output()
+                .expect("it runs");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("running 1 test"), "{test} is no test: {said}");
+            assert!(!output.status.success(), "{test} does not need {rule}");
+        }
+    }
+}

@@ -249,3 +249,26 @@ fn nodes_of(ranges: &[Value], from: &Spot) -> Vec<Spot> {
     }
     nodes
 }
+
+#[cfg(test)]
+mod tests {
+    use artel_rig::{Kind, Server};
+
+    use super::*;
+    use crate::store::{Address, Keys};
+
+    /// It would answer what has no key, and what it answers may be old.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_replica_is_not_handed_out() {
+        let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+        let primary = Server::start(kind);
+        let port = primary.port().to_string();
+        let replica = Server::with(kind, &["--replicaof", "127.0.0.1", &port]);
+        let connected = async |server: &Server| {
+            let client = Address::new(server.url()).client().expect("an address");
+            let client = client.of(&Keys::new("f", 0).config());
+            client.connect(AsyncConnectionConfig::new(), NODES_TIMEOUT).await.is_ok()
+        };
+        assert!(connected(&primary).await && !connected(&replica).await);
+    }
+}

@@ -296,7 +296,29 @@ pub(crate) fn in_sync(info: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::in_sync;
+    use artel_rig::{Kind, Server};
+
+    use super::*;
+    use crate::store::{Address, Keys};
+
+    /// A `WAIT` at another server than the one that answered says nothing about the answer.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_another_server_has_covers_nothing() {
+        let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
+        let primary = Server::start(kind);
+        let port = primary.port().to_string();
+        let _replica = Server::with(kind, &["--replicaof", "127.0.0.1", &port]);
+        let client = Address::new(primary.url()).client().expect("an address");
+        let link = Link::new("test", client.of(&Keys::new("f", 0).config()));
+        let info = Call::plain("INFO").arg("server").reading(Reply::into_text);
+        let info = link.call(&info, ROUND).await.expect("answers");
+        let server = info_field(&info, "run_id").expect("a name").trim().to_owned();
+        let replication = Replication::new(link);
+        let one = Durability::Replicated(1);
+        replication.cover(server, one).await.expect("the replica has everything");
+        let other = replication.cover("0".repeat(40), one).await;
+        assert!(matches!(other, Err(StoreError::Broken(_))), "{other:?}");
+    }
 
     #[test]
     fn only_replicas_in_sync_count() {

@@ -219,3 +219,24 @@ async fn a_grant_that_is_not_replicated_is_not_told() {
     assert!(held.load(Ordering::Acquire));
     member.shutdown().await;
 }
+
+/// With a rule of durability switched off, the test that is meant for it fails.
+#[cfg(feature = "mutants")]
+#[test]
+fn every_rule_of_durability_is_needed() {
+    for (rule, test) in [
+        ("AllNeverShrinks", "a_replica_that_is_gone_does_not_make_the_promise_cheaper"),
+        ("GrantsLast", "a_grant_that_is_not_replicated_is_not_told"),
+        ("SendersSpeak", "what_is_forgotten_is_sent_again_if_it_was_kept"),
+    ] {
+        let program = std::env::current_exe().expect("this test");
+        let output = std::process::Command::new(program)
+            .args(["--exact", &format!("durability::{test}")])
+            .env("MUTANT_OF_ARTEL", rule)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("running 1 test"), "{test} is no test: {said}");
+        assert!(!output.status.success(), "{test} does not need {rule}");
+    }
+}

@@ -117,6 +117,36 @@ fn a_broken_fleet_on_valkey_keeps_its_promises() {
 }
 
 /// What is well is found to be well, however often one looks.
+/// Servers that replace one another: nothing that anybody was told is lost, whichever of them takes over.
+fn keeps_its_promises_on(topology: &str, kind: Kind) {
+    let time = if artel_rig::soak() { "1h" } else { "25s" };
+    let args = ["--topology", topology, "--for", time, "--members", "4", "--rate", "300/s"];
+    let (code, report, text) = verify(kind, &args);
+    assert_eq!(report["violations"], Value::Array(Vec::new()), "{text}");
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(report["topology"], topology, "{text}");
+    for fault in ["failover", "failover-planned", "primary-cut", "replica-cut", "promote-behind"] {
+        assert!(number(&report, &format!("/faults/{fault}")) > 0, "{fault}: {text}");
+    }
+    assert!(number(&report, "/seen/settled") > 500, "{text}");
+}
+
+#[test]
+fn with_sentinels_nothing_that_was_told_is_lost() {
+    let kinds = [Kind::Redis, Kind::Valkey].into_iter().filter(|kind| kind.program().is_some());
+    kinds
+        .take(if artel_rig::soak() { 2 } else { 1 })
+        .for_each(|kind| keeps_its_promises_on("sentinel", kind));
+}
+
+#[test]
+fn in_a_cluster_nothing_that_was_told_is_lost() {
+    let kinds = [Kind::Valkey, Kind::Redis].into_iter().filter(|kind| kind.program().is_some());
+    kinds
+        .take(if artel_rig::soak() { 2 } else { 1 })
+        .for_each(|kind| keeps_its_promises_on("cluster", kind));
+}
+
 #[test]
 fn there_is_no_false_alarm() {
     let (runs, time) = if artel_rig::soak() { (20, "30s") } else { (2, "5s") };
