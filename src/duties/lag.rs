@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::{Duty, Means};
 use crate::config::Durability;
 use crate::notice::Notice;
+use crate::store::Replication;
 
 /// How often it is looked whether it has lasted for a lease.
 const LOOK: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ impl Duty for LagWatcher {
         let (mut lacks, mut since) = (replication.follow(), None);
         loop {
             let lack = *lacks.borrow_and_update();
-            let short = lack.filter(|lack| replication.is_short(lack, durability));
+            let short = lack.filter(|lack| Replication::is_short(lack, durability));
             match (since, short) {
                 (None, Some(lack)) => {
                     since = Some(lack.since);

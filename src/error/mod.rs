@@ -179,7 +179,7 @@ pub enum Error {
     /// It was done, and too few replicas have it in time, so a failover may undo it. With
     /// [`Durability::Local`](crate::Durability::Local) nobody waits for replicas.
     #[error(
-        "it was done, but only {replicas} of {wanted} replicas have it: a failover may undo it"
+        "the primary did it, but only {replicas} of {wanted} replicas have it: a failover may undo it"
     )]
     Unreplicated {
         /// How many replicas have it.

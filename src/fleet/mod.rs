@@ -158,7 +158,8 @@ impl Fleet {
         durability.check()?;
         let store = self.store.lasting(durability);
         store.check_replicas().await?;
-        Ok(Fleet { store, ..self.clone() })
+        // What others send with less is not sent with this.
+        Ok(Fleet { store, names: Arc::new(Names::new()), ..self.clone() })
     }
 
     /// The same client, which acts for somebody: the common log says so with every order, and with everything that is

@@ -3,8 +3,8 @@
 //! **Invariant:** at most one call at a time uses a name, and a name that a call did not give back is
 //! never used again.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ use super::line::Line;
 /// A name that was used within this time is known, unless Redis has lost data.
 const KNOWN_SURELY: Duration = Duration::from_secs(1800);
 
+/// Of how many names it is remembered what was told.
+const TOLD_MAX: usize = 1024;
+
 /// How many calls of one sender may be under way at a time. More calls wait for their turn.
 pub(crate) const CALLS_MAX: usize = 64;
 
@@ -34,8 +37,13 @@ pub(crate) struct Names {
     pub(crate) lines: [Line; 4],
     /// Messages that callers were told of and Redis has forgotten. Nobody was told that yet.
     forgotten: AtomicU64,
-    /// The last messages that were sent, if a sender keeps them.
+    /// The last messages that were sent, if a sender keeps them, and how many of them.
     kept: Mutex<VecDeque<Kept>>,
+    keep_max: AtomicUsize,
+    /// What was told under each name, also under one that is not used any more.
+    told: Mutex<HashMap<Arc<str>, Told>>,
+    /// Where the last batch was sent.
+    server: Mutex<Option<String>>,
 }
 
 /// A message that was sent, in case Redis forgets it.
@@ -55,6 +63,9 @@ impl Names {
             lines: Default::default(),
             forgotten: AtomicU64::new(0),
             kept: Mutex::default(),
+            keep_max: AtomicUsize::new(0),
+            told: Mutex::default(),
+            server: Mutex::default(),
         }
     }
 
@@ -68,7 +79,57 @@ impl Names {
         Some(self.forgotten.swap(0, Ordering::Relaxed)).filter(|messages| *messages > 0)
     }
 
-    /// Keeps messages that were sent under these numbers; of all, the last `most`.
+    /// These messages were added under these numbers, and somebody is told so.
+    pub(crate) fn tell(&self, numbers: &Numbers, added: usize) {
+        let mut told = self.told();
+        // Long unused ones are forgotten by Redis, too.
+        if told.len() >= TOLD_MAX && !told.contains_key(&numbers.name) {
+            told.retain(|_, one| Moment::now().since(one.at) < KNOWN_SURELY);
+            if told.len() >= TOLD_MAX {
+                return;
+            }
+        }
+        let one = told.entry(numbers.name.clone()).or_insert_with(|| Told::from(numbers.next));
+        (one.next, one.at) = (numbers.next + added as u64, Moment::now());
+    }
+
+    /// This number was used for a message that was there already.
+    pub(crate) fn tell_duplicate(&self, numbers: &Numbers) {
+        self.tell(numbers, 1);
+        if let Some(one) = self.told().get_mut(&numbers.name) {
+            one.duplicates.insert(numbers.next);
+        }
+    }
+
+    /// What was told under each name. Whoever takes it decides about all of it.
+    pub(crate) fn take_told(&self) -> HashMap<Arc<str>, Told> {
+        std::mem::take(&mut *self.told())
+    }
+
+    /// This is told still; and what was told meanwhile, too.
+    pub(crate) fn still_told(&self, name: Arc<str>, before: Told) {
+        let mut told = self.told();
+        let one = told.entry(name).or_insert_with(|| Told::from(before.next));
+        one.first = one.first.min(before.first);
+        one.next = one.next.max(before.next);
+        one.duplicates.extend(before.duplicates);
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashMap<Arc<str>, Told>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Was the last batch sent to another server?
+    pub(crate) fn is_elsewhere(&self, server: &str) -> bool {
+        let mut last = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_elsewhere = last.as_deref().is_some_and(|last| last != server);
+        if last.as_deref() != Some(server) {
+            *last = Some(server.to_owned());
+        }
+        is_elsewhere
+    }
+
+    /// Keeps messages that were sent under these numbers; of all, the last that any of the senders keeps.
     pub(crate) fn keep(
         &self,
         numbers: &Numbers,
@@ -77,6 +138,7 @@ impl Names {
         messages: &[NewMessage],
         most: usize,
     ) {
+        let most = self.keep_max.fetch_max(most, Ordering::Relaxed).max(most);
         let mut kept = self.kept();
         for (number, message) in (numbers.next..).zip(messages) {
             let (name, key) = (numbers.name.clone(), key.map(str::to_owned));
@@ -108,32 +170,46 @@ impl Names {
     }
 }
 
+/// What was told under one name.
+pub(crate) struct Told {
+    /// Its numbers from the first one to the one before the next.
+    first: u64,
+    next: u64,
+    duplicates: BTreeSet<u64>,
+    at: Moment,
+}
+
+impl Told {
+    fn from(first: u64) -> Told {
+        Told { first, next: first, duplicates: BTreeSet::new(), at: Moment::now() }
+    }
+
+    /// How many of these messages are forgotten, if Redis knows numbers up to this one, or none.
+    pub(crate) fn forgotten(&self, last: Option<u64>) -> u64 {
+        if disabled(Rule::SendersSpeak) {
+            return 0;
+        }
+        let from = match last {
+            Some(last) => self.first.max(last + 1),
+            // Otherwise it may have been forgotten because it was not used for long.
+            None if Moment::now().since(self.at) < KNOWN_SURELY => self.first,
+            None => return 0,
+        };
+        let numbers = self.next.saturating_sub(from);
+        numbers - (self.duplicates.range(from..self.next.max(from)).count() as u64).min(numbers)
+    }
+}
+
 /// A name that Redis knows, and its next number.
 pub(crate) struct Numbers {
     pub(crate) name: Arc<str>,
     pub(crate) next: u64,
-    /// Its first number, and when a message was last sent under it.
-    pub(crate) first: u64,
-    pub(crate) told: Moment,
     /// When the name was requested on our clock, and Redis's time a little later. For display only.
     pub(crate) asked: Moment,
     pub(crate) now_ms: u64,
 }
 
 impl Numbers {
-    /// How many messages that were sent under this name are forgotten, if Redis knows the last number, or none.
-    pub(crate) fn forgotten(&self, last: Option<u64>) -> u64 {
-        if disabled(Rule::SendersSpeak) {
-            return 0;
-        }
-        match last {
-            Some(last) => (self.next - 1).saturating_sub(last),
-            // Otherwise it may have been forgotten because it was not used for long.
-            None if Moment::now().since(self.told) < KNOWN_SURELY => self.next - self.first,
-            None => 0,
-        }
-    }
-
     /// The id of the first message that is sent with these numbers.
     pub(crate) fn first(&self) -> MessageId {
         MessageId::sent(&self.name, self.next)

@@ -59,6 +59,13 @@ impl Sender {
     /// A name under which a batch can be sent. Nothing was sent yet.
     pub(super) async fn name(&self, budget: Budget) -> Result<Name<'_>, Error> {
         let turn = self.turn(budget).await?;
+        let work = &self.fleet.store.work;
+        if let Some(server) = work.server_in(work.epoch())
+            && self.fleet.names.is_elsewhere(&server)
+        {
+            self.look_for_forgotten(budget).await;
+            self.tell_forgotten()?;
+        }
         let free = self.fleet.names.free().pop();
         let numbers = match free {
             Some(numbers) => numbers,
@@ -73,9 +80,6 @@ impl Sender {
     /// A name can be used again, behind this many messages that were added under it.
     pub(super) fn give_back(&self, mut numbers: Numbers, added: usize) {
         numbers.next += added as u64;
-        if added > 0 {
-            numbers.told = Moment::now();
-        }
         self.fleet.names.free().push(numbers);
     }
 
@@ -91,7 +95,7 @@ impl Sender {
             let Name { numbers, _turn } = name;
             match self.deliver(&numbers, messages, key, budget).await {
                 Ok(sent) => {
-                    self.keep_sent(&numbers, key, messages);
+                    self.tell_sent(&numbers, key, messages, sent.is_new);
                     self.give_back(numbers, messages.len());
                     return Ok(sent);
                 }
@@ -132,8 +136,8 @@ impl Sender {
                 Try::Refused { error, keeps_name } if !unheard => {
                     return Err(Failed::Refused { error, keeps_name });
                 }
-                Try::Forgotten(last) => {
-                    self.note_forgotten(numbers, last).await;
+                Try::Forgotten => {
+                    self.look_for_forgotten(budget).await;
                     return Err(match unheard && !disabled(Rule::ForgottenIsDoubt) {
                         // It can no longer be known whether an unanswered copy was added.
                         true => Failed::InDoubt,
@@ -168,7 +172,7 @@ impl Sender {
             Ok(Answer::Duplicate(id)) => Try::Sent(Sent { id, is_new: false }),
             Ok(Answer::Full(reason)) => refused(Error::Full { reason }, true),
             Ok(Answer::Protocol(theirs)) => refused(self.fleet.store.other_protocol(&theirs), true),
-            Ok(Answer::Forgotten(last)) => Try::Forgotten(last),
+            Ok(Answer::Forgotten) => Try::Forgotten,
             Ok(Answer::Refused(problem)) => {
                 refused(Error::Config { field: "message", problem }, true)
             }
@@ -262,8 +266,7 @@ impl Sender {
             }
             match answer.and_then(|reply| Ok((reply.number(0)? as u64, reply.number(1)? as u64))) {
                 Ok((now_ms, next)) => {
-                    let (name, first, told) = (name.into(), next, asked);
-                    return Ok(Some(Numbers { name, next, first, told, asked, now_ms }));
+                    return Ok(Some(Numbers { name: name.into(), next, asked, now_ms }));
                 }
                 Err(error) if error.is_passing() && !budget.is_over() => {
                     tokio::time::sleep(RETRY.min(budget.left())).await;
@@ -297,8 +300,8 @@ enum Try {
     Unreplicated(u32, u32),
     /// It was not added. The next try may succeed.
     Again,
-    /// Redis has forgotten numbers of the name: after an hour without a batch, or because it lost data. The last it knows.
-    Forgotten(Option<u64>),
+    /// Redis has forgotten numbers of the name: after an hour without a batch, or because it lost data.
+    Forgotten,
 }
 
 /// What Redis answered to a batch.
@@ -309,8 +312,8 @@ enum Answer {
     /// A bound is reached; the text says which.
     Full(String),
     Protocol(String),
-    /// Numbers of this name are forgotten. The last that is known.
-    Forgotten(Option<u64>),
+    /// Numbers of this name are forgotten.
+    Forgotten,
     /// Redis does not take it: why not.
     Refused(String),
 }
@@ -327,7 +330,7 @@ impl Answer {
             }
             "full" => Ok(Answer::Full(full(reply, lane)?)),
             "protocol" => Ok(Answer::Protocol(reply.text(0)?)),
-            "gap" => Ok(Answer::Forgotten(reply.text(0)?.parse().ok())),
+            "gap" => Ok(Answer::Forgotten),
             "refused" => Ok(Answer::Refused(reply.text(1)?)),
             _ => Err(reply.unexpected()),
         }

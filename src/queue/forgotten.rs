@@ -1,41 +1,78 @@
 //! What a sender was told of and Redis has forgotten.
 //!
 //! **Invariant:** each message that a caller was told of and that is forgotten is counted once, and the count is told to one
-//! caller; unless the sender keeps the message: then it is sent again.
+//! caller; unless the sender keeps the message: then it is sent again. Once begun, that goes on, whoever gives up waiting.
+
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::delivery::Failed;
 use super::send::Sender;
 use crate::Error;
 use crate::fleet::{Budget, Kept, Numbers};
 use crate::message::NewMessage;
 use crate::store::{Call, Reply, StoreError};
 
+/// How long sending again may take.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+
 impl Sender {
-    /// Messages were sent under these numbers.
-    pub(super) fn keep_sent(&self, numbers: &Numbers, key: Option<&str>, messages: &[NewMessage]) {
+    /// Messages were sent under these numbers, or one that was there already.
+    pub(super) fn tell_sent(
+        &self,
+        numbers: &Numbers,
+        key: Option<&str>,
+        messages: &[NewMessage],
+        is_new: bool,
+    ) {
+        let names = &self.fleet.names;
+        if !is_new {
+            return names.tell_duplicate(numbers);
+        }
+        names.tell(numbers, messages.len());
         if self.keep > 0 {
-            self.fleet.names.keep(numbers, self.lane, key, messages, self.keep);
+            names.keep(numbers, self.lane, key, messages, self.keep);
         }
     }
 
-    /// Redis knows numbers under this name up to `last`: what was told behind it is forgotten. Then the other names are
-    /// looked at, too.
-    pub(super) async fn note_forgotten(&self, numbers: &Numbers, last: Option<u64>) {
-        let mut lost = self.made_good(numbers, last).await;
-        if numbers.forgotten(last) > 0 {
-            let others = std::mem::take(&mut *self.fleet.names.free());
-            for other in others {
-                match self.last_known(&other).await {
-                    Ok(last) if other.forgotten(last) > 0 => {
-                        lost += self.made_good(&other, last).await;
-                    }
-                    // One that cannot be asked now finds it out when it is used.
-                    _ => self.fleet.names.free().push(other),
-                }
+    /// Looks at all names under which somebody was told of messages: what is forgotten is sent again if it was kept, and
+    /// counted otherwise.
+    pub(super) async fn look_for_forgotten(&self, budget: Budget) {
+        let looking = tokio::spawn(self.clone().making_good());
+        let _ = tokio::time::timeout(budget.left(), looking).await;
+    }
+
+    /// In a box, because what is sent again may find out that more is forgotten.
+    fn making_good(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.make_good().await })
+    }
+
+    async fn make_good(&self) {
+        let names = &self.fleet.names;
+        let mut kept = Vec::new();
+        for (name, told) in names.take_told() {
+            // One that cannot be asked now is looked at the next time.
+            let Ok(last) = self.last_known(&name).await else {
+                names.still_told(name, told);
+                continue;
+            };
+            let lost = told.forgotten(last);
+            if lost == 0 {
+                names.still_told(name, told);
+                continue;
+            }
+            names.free().retain(|numbers| numbers.name != name);
+            let again = names.take_kept(&name, last.unwrap_or(0));
+            names.note_forgotten(lost.saturating_sub(again.len() as u64));
+            kept.extend(again);
+        }
+        for batch in batches(kept) {
+            let count = batch.len() as u64;
+            if !self.again(batch).await {
+                names.note_forgotten(count);
             }
         }
-        self.fleet.names.note_forgotten(lost);
     }
 
     /// The error of a caller, if messages are forgotten and nobody was told yet.
@@ -47,32 +84,48 @@ impl Sender {
     }
 
     /// The last number that Redis knows of this name.
-    async fn last_known(&self, numbers: &Numbers) -> Result<Option<u64>, StoreError> {
-        let sent = self.fleet.store.keys.sent(&numbers.name);
+    async fn last_known(&self, name: &str) -> Result<Option<u64>, StoreError> {
+        let sent = self.fleet.store.keys.sent(name);
         let known = Call::plain("GET").arg(sent).reading(Reply::into_text);
         let known = self.fleet.store.work.call(&known, Budget::new(self.timeout).one_try()).await?;
         Ok(known.split('|').next().and_then(|last| last.parse().ok()))
     }
 
-    /// Sends again what was kept. Returns how many messages are forgotten for good.
-    async fn made_good(&self, numbers: &Numbers, last: Option<u64>) -> u64 {
-        let lost = numbers.forgotten(last);
-        if lost == 0 {
-            return 0;
+    /// Sends messages of one lane and key again, under a new name.
+    async fn again(&self, batch: Vec<Kept>) -> bool {
+        let Some(Kept { lane, key, .. }) = batch.first() else { return true };
+        let (sender, key) = (self.clone().lane(*lane), key.clone());
+        let messages: Vec<NewMessage> = batch.into_iter().map(|kept| kept.message).collect();
+        let budget = Budget::new(AGAIN_MAX);
+        let Ok(Some(numbers)) = sender.enroll(None, budget).await else { return false };
+        match sender.deliver(&numbers, &messages, key.as_deref(), budget).await {
+            Ok(sent) => {
+                sender.tell_sent(&numbers, key.as_deref(), &messages, sent.is_new);
+                sender.give_back(numbers, messages.len());
+                true
+            }
+            Err(Failed::Unreplicated(..)) => true,
+            Err(Failed::Refused { .. } | Failed::Forgotten | Failed::InDoubt) => false,
         }
-        let mut again = 0;
-        for kept in self.fleet.names.take_kept(&numbers.name, last.unwrap_or(0)) {
-            again += u64::from(self.again(kept).await);
-        }
-        lost.saturating_sub(again)
     }
+}
 
-    /// Sends a message again. In a box, because its batch may find out that more is forgotten.
-    fn again(&self, kept: Kept) -> BoxFuture<'_, bool> {
-        Box::pin(async move {
-            let sender = self.clone().lane(kept.lane);
-            let (messages, budget) = ([kept.message], Budget::new(self.timeout));
-            sender.send_alone(&messages, kept.key.as_deref(), budget).await.is_ok()
-        })
+/// Messages that can be sent together: of one lane, in their order; one with a key by itself.
+fn batches(kept: Vec<Kept>) -> Vec<Vec<Kept>> {
+    let mut batches: Vec<Vec<Kept>> = Vec::new();
+    let mut bytes = 0;
+    for one in kept {
+        let size = one.message.payload().len();
+        let fits = batches.last().is_some_and(|batch| {
+            let alike = batch[0].lane == one.lane && batch[0].key.is_none() && one.key.is_none();
+            let together = alike && !one.message.is_posted() && !batch[0].message.is_posted();
+            together && batch.len() < Sender::BATCH_MAX && bytes + size <= Sender::BATCH_BYTES_MAX
+        });
+        bytes = if fits { bytes + size } else { size };
+        match batches.last_mut().filter(|_| fits) {
+            Some(batch) => batch.push(one),
+            None => batches.push(vec![one]),
+        }
     }
+    batches
 }

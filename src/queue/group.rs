@@ -140,7 +140,7 @@ impl Sender {
         }
         let failed = match self.deliver(&numbers, &messages, None, budget).await {
             Ok(sent) => {
-                self.keep_sent(&numbers, None, &messages);
+                self.tell_sent(&numbers, None, &messages, true);
                 self.give_back(numbers, messages.len());
                 answer(calls, &sent.id, Ok);
                 return Group::Answered;

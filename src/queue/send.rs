@@ -233,7 +233,9 @@ impl Sender {
         let bytes = messages.iter().map(|message| message.payload().len()).sum();
         // What makes a pack by itself gains nothing by travelling with others. What waits for a time may be refused by
         // itself, and then the others must not be.
-        let alone = is_packed(count, bytes) || messages.iter().any(NewMessage::is_posted);
+        // And one that is kept is kept by this sender alone.
+        let alone =
+            is_packed(count, bytes) || self.keep > 0 || messages.iter().any(NewMessage::is_posted);
         let sent = match alone {
             true => {
                 let sent = self.send_alone(&messages, None, budget).instrument(span.clone());

@@ -67,7 +67,9 @@ impl Store {
             Durability::Replicated(n) => n,
             Durability::All => 1,
         };
-        let replicas = in_sync(&self.info("replication").await?);
+        let info = self.info("replication").await?;
+        self.replication().saw(&info);
+        let replicas = in_sync(&info);
         match replicas < wanted {
             true => {
                 let redis = self.address().to_owned();

@@ -37,6 +37,8 @@ pub(super) struct Found {
     pub(super) spot: Spot,
     /// Which server process it is.
     pub(super) server: String,
+    /// Which history it has: one that was a replica in between has another one than before.
+    pub(super) history: String,
     /// It is a node of a cluster.
     pub(super) is_cluster: bool,
 }
@@ -45,6 +47,7 @@ pub(super) struct Found {
 enum Probed {
     Primary {
         server: String,
+        history: String,
         is_cluster: bool,
     },
     Replica,
@@ -122,16 +125,20 @@ impl Client {
             *at = Some(spot.clone());
             let mut connection = self.dialer.dial(&spot, &self.settings, config.clone()).await?;
             let probed = match disabled(Rule::ProbeBeforeUse) {
-                true => Probed::Primary { server: String::new(), is_cluster: false },
+                true => Probed::Primary {
+                    server: String::new(),
+                    history: String::new(),
+                    is_cluster: false,
+                },
                 false => self.probe(&mut connection, &spot).await?,
             };
             match probed {
-                Probed::Primary { server, is_cluster } => {
+                Probed::Primary { server, history, is_cluster } => {
                     if !self.place.found(&spot, &server, version) {
                         (spot, version) = self.place.find(&self.dialer).await?;
                         continue;
                     }
-                    return Ok(Found { connection, spot, server, is_cluster });
+                    return Ok(Found { connection, spot, server, history, is_cluster });
                 }
                 Probed::Moved(to) => {
                     self.place.named();
@@ -174,6 +181,7 @@ impl Client {
         }
         let field = |name| info_field(&info, name).map(str::trim);
         let server = field("run_id").unwrap_or_default().to_owned();
+        let history = field("master_replid").unwrap_or_default().to_owned();
         let mode = field("redis_mode").or(field("server_mode"));
         let is_cluster = mode == Some("cluster");
         let is_alone = mode.is_some() && !is_cluster;
@@ -185,19 +193,19 @@ impl Client {
             return Ok(Probed::Replica);
         }
         if is_alone || self.key.is_empty() {
-            return Ok(Probed::Primary { server, is_cluster });
+            return Ok(Probed::Primary { server, history, is_cluster });
         }
         let mut exists = redis::cmd("EXISTS");
         exists.arg(&*self.key);
         match connection.send(&exists).await {
-            Ok(_) => Ok(Probed::Primary { server, is_cluster }),
+            Ok(_) => Ok(Probed::Primary { server, history, is_cluster }),
             Err(error) => match (error.code(), error.detail()) {
                 (Some("MOVED"), Some(detail)) => read_moved(detail, spot)
                     .map(Probed::Moved)
                     .ok_or_else(|| StoreError::odd("an answer MOVED without a place")),
                 // It owns the slot, which is being moved.
                 (Some("ASK" | "TRYAGAIN" | "NOPERM"), _) => {
-                    Ok(Probed::Primary { server, is_cluster })
+                    Ok(Probed::Primary { server, history, is_cluster })
                 }
                 _ => Err(error.into()),
             },

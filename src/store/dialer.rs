@@ -178,11 +178,16 @@ impl Connection {
                 }
                 Ok(answer)
             }
-            With::Behind(first) => {
+            With::Then(commands) => {
                 let mut pipe = redis::pipe();
-                pipe.add_command((**first).clone()).add_command(cmd.clone());
-                let answers = self.inner.send_packed_commands(&pipe, 0, 2).await?;
-                answers.into_iter().map(extract).collect::<RedisResult<_>>().map(Value::Array)
+                pipe.add_command(cmd.clone());
+                for command in &**commands {
+                    pipe.add_command(command.clone());
+                }
+                let answers = self.inner.send_packed_commands(&pipe, 0, 1 + commands.len()).await?;
+                let mut answers = answers.into_iter();
+                extract(answers.next().unwrap_or(Value::Nil))?;
+                answers.map(extract).collect::<RedisResult<_>>().map(Value::Array)
             }
             With::Stage(staged) => {
                 let mut pipe = redis::pipe();

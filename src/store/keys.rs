@@ -9,7 +9,7 @@
 //! | `artel:{f}:config` | hash | `protocol`; `lease_ms`, `grace_ms`, `attempts_max`, `ledger`, `backlog_max`, `errors_max`: fleet-wide; `born`, the id of the first member; `removing`, the name of a removal that is under way |
 //! | `artel:{f}:members` | zset | member → session deadline, Redis ms. **In this set = may lead, claim, settle** |
 //! | `artel:{f}:member:<id>` | hash, TTL | label, host, pid, counters: display only |
-//! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over; `led`: since when nobody leads, and why |
+//! | `artel:{f}:watch` | hash | `run_id`, `looked`, `calm`: when the fleet was last looked over; `led`: since when nobody leads, and why; `odd`: how often in a row presence and members did not agree and nobody was found dead |
 //! | `artel:{f}:suspects` | hash | member → since when its presence is missing |
 //! | `artel:{f}:blind` | set | members whose presence cannot be seen: judged by deadline only |
 //! | `artel:{f}:orphans` | set | dead members whose messages or locks are still to be put back |
@@ -41,6 +41,7 @@
 //! | `artel:{f}:notices` | stream | the common log: what happened to the fleet, for people; a week, and about 10,000 entries |
 //! | `artel:{f}:servers` | list | `run_id\|steps\|ms`: the last 100 server processes, and how many steps they had when a member first saw them |
 //! | `artel:{f}:losses` | hash | `from>to`, two of them → `steps\|ms`: at least so many steps were forgotten between them; at most 100 |
+//! | `artel:{f}:mark` | string, 60 s | any number: written before replicas are waited for |
 //! | `artel:{f}:alerts` | hash | who judges the alerts; of each rule since when it holds and what was told, of each sink what it was told |
 //! | `artel:{f}:scheduled` | zset | message id → when it is due, Redis ms; `inf`: it waits for its children |
 //! | `artel:{f}:later` | hash | message id → envelope, of all in `scheduled` and `parked` |
@@ -171,6 +172,11 @@ impl Keys {
         format!("{}block:{id}:{n}", self.prefix)
     }
 
+    /// What is written before replicas are waited for.
+    pub(crate) fn mark(&self) -> String {
+        format!("{}mark", self.prefix)
+    }
+
     /// Where a pack is put before it is added. One for each call under way.
     pub(crate) fn stage(&self, caller: &str) -> String {
         format!("{}stage:{caller}", self.prefix)
@@ -263,6 +269,7 @@ impl Keys {
             (self.token(), "string"),
             (self.state(), "hash"),
             (self.gather().key, "hash"),
+            (self.mark(), "string"),
             (self.unread(), "hash"),
             (self.returned(), "list"),
             (self.lane("high"), "list"),

@@ -265,7 +265,7 @@ impl Store {
         let (client, database) = (address.client()?, address.database()?);
         let (address, keys) = (address.to_string(), Keys::new(fleet, database));
         let client = client.of(&keys.config());
-        let replication = Replication::new(Link::new("replicas", client.clone()));
+        let replication = Replication::new(Link::new("replicas", client.clone()), &keys);
         Ok(Store {
             keys,
             work: Arc::new(Link::new("work", client.clone())),

@@ -220,6 +220,14 @@ impl Place {
         matches!(self.way, Way::Nodes(_))
     }
 
+    /// How many replicas the sentinels know; 0 without them.
+    pub(super) fn replicas(&self) -> u32 {
+        match &self.way {
+            Way::Sentinels(sentinels) => sentinels.replicas(),
+            Way::One(_) | Way::Nodes(_) => 0,
+        }
+    }
+
     pub(super) fn has_sentinels(&self) -> bool {
         matches!(self.way, Way::Sentinels(_))
     }

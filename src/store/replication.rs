@@ -1,94 +1,151 @@
 //! [`Replication`]: waits until replicas have what the primary did.
 //!
-//! **Invariant:** a call is released only by a `WAIT` that was sent after its answer had come, behind another command, to the
-//! server process that gave the answer: such a `WAIT` covers everything that this server did before. One `WAIT` serves all
-//! that wait. What is asked for never becomes less by itself: of all replicas, those that are gone count, too.
+//! **Invariant:** a call is released only when as many replicas as it asks for have acknowledged everything that its server
+//! did before the answer came, and that server is still the same one with the same history. One `WAIT` serves all that wait.
+//! What is asked for never becomes less by itself: of all replicas, those that are gone count, too.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use tokio::runtime::Builder;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::check::info_field;
 use super::link::Link;
-use super::{Call, Reply, StoreError};
+use super::{Keys, Reply, Script, StoreError};
 use crate::config::Durability;
 use crate::mutant::{Rule, disabled};
 
-/// How long one `WAIT` waits. Replicas that are farther away than this are out of reach.
+static MARK: Script = Script::new("mark", include_str!("mark.lua"));
+
+/// How long one `WAIT` waits; and while replicas lack something, so that one who asks for less is not held up.
 const WAIT: Duration = Duration::from_secs(1);
+const WAIT_SHORT: Duration = Duration::from_millis(50);
 /// How long its answer is waited for.
 const ROUND: Duration = Duration::from_secs(2);
 /// The pause after a round that failed.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often the replicas are counted, if all of them are waited for.
-const COUNT_EVERY: Duration = Duration::from_millis(100);
 /// After this time without enough replicas it is asked whether this server is still the primary.
 const DOUBT: Duration = Duration::from_secs(3);
 
 /// Too few replicas have what was done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Lack {
+    /// What somebody asked for.
+    durability: Durability,
     pub(crate) replicas: u32,
     pub(crate) wanted: u32,
     /// Since when.
     pub(crate) since: Instant,
 }
 
-/// All clones share one connection.
+/// All clones share one connection, on a thread of its own: neither busy handlers nor the end of a runtime can stop it.
 #[derive(Clone)]
 pub(crate) struct Replication {
     shared: Arc<Shared>,
+    /// Ends the thread with the last clone.
+    life: Arc<Mutex<Option<DropGuard>>>,
 }
 
 struct Shared {
     link: Link,
-    waiting: Mutex<Waiting>,
-    /// The server of a round that is under way is not the one that somebody waits for.
+    /// The key of the mark.
+    mark: String,
+    waiting: Mutex<Vec<Waiter>>,
+    /// Somebody waits, or waits at another server than the round under way.
+    some: Notify,
     elsewhere: Notify,
-    /// The most replicas that the primary ever showed.
+    /// The most replicas that any primary ever showed in sync.
     most: AtomicU32,
-    counted: Mutex<Option<Instant>>,
+    /// When it was last asked whether this server is still the primary.
+    doubted: Mutex<Option<Instant>>,
     lack: watch::Sender<Option<Lack>>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    all: Vec<Waiter>,
-    /// A task serves them.
-    is_served: bool,
 }
 
 /// A call that was answered, and waits for replicas.
 struct Waiter {
-    /// The server that answered it.
+    /// The server that answered it, and its history.
     server: String,
     durability: Durability,
+    /// What the server had done when the first round began after the answer.
+    upto: Option<u64>,
     tell: oneshot::Sender<Result<(), StoreError>>,
 }
 
-/// What one `WAIT` said.
+/// What a server says about its replication.
+#[derive(Debug, Default)]
+struct Said {
+    /// Where its history is now.
+    offset: u64,
+    history: String,
+    /// The replicas in sync, by address, and how far each is known to be.
+    replicas: Vec<(String, u64)>,
+}
+
+impl Said {
+    fn read(info: &str) -> Said {
+        let field = |name| info_field(info, name).map(str::trim);
+        let number = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let mut replicas: Vec<(String, u64)> = Vec::new();
+        for line in (0..).map_while(|n| info_field(info, &format!("slave{n}"))) {
+            let part = |name: &str| {
+                line.split(',').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='))
+            };
+            // One that is still being filled has nothing that counts.
+            if part("state") == Some("online")
+                && let (Some(ip), Some(port)) = (part("ip"), part("port"))
+            {
+                let (address, offset) = (format!("{ip}:{port}"), number(part("offset")));
+                // After a break the old connection of a replica may be listed beside the new one.
+                match replicas.iter_mut().find(|(known, _)| *known == address) {
+                    Some((_, known)) => *known = offset.max(*known),
+                    None => replicas.push((address, offset)),
+                }
+            }
+        }
+        let history = field("master_replid").unwrap_or_default().to_owned();
+        Said { offset: number(field("master_repl_offset")), history, replicas }
+    }
+}
+
+impl Said {
+    /// How many replicas have everything up to there.
+    fn have(&self, upto: u64) -> u32 {
+        self.replicas.iter().filter(|(_, at)| *at >= upto).count() as u32
+    }
+}
+
+/// How many replicas are in sync, in an answer to `INFO replication`.
+pub(crate) fn in_sync(info: &str) -> u32 {
+    Said::read(info).replicas.len() as u32
+}
+
+/// One `WAIT`, and what the server said before and after it.
 struct Round {
     server: String,
-    /// How many replicas it waited for, and how many have everything.
-    asked: u32,
-    replicas: u32,
+    before: Said,
+    after: Said,
+    /// All that were waited for have everything.
+    is_complete: bool,
 }
 
 impl Replication {
-    pub(super) fn new(link: Link) -> Replication {
+    pub(super) fn new(link: Link, keys: &Keys) -> Replication {
         Replication {
             shared: Arc::new(Shared {
                 link,
+                mark: keys.mark(),
                 waiting: Mutex::default(),
+                some: Notify::new(),
                 elsewhere: Notify::new(),
                 most: AtomicU32::new(0),
-                counted: Mutex::default(),
+                doubted: Mutex::default(),
                 lack: watch::Sender::new(None),
             }),
+            life: Arc::default(),
         }
     }
 
@@ -99,21 +156,42 @@ impl Replication {
         server: String,
         durability: Durability,
     ) -> Result<(), StoreError> {
+        self.begin()?;
         let (tell, told) = oneshot::channel();
         {
-            let mut waiting = self.shared.waiting();
-            let now_at = self.shared.link.server_in(self.shared.link.epoch());
-            if now_at.is_some_and(|now_at| now_at != server) {
+            let link = &self.shared.link;
+            if link.history_in(link.epoch()).is_some_and(|now_at| now_at != server) {
                 self.shared.elsewhere.notify_one();
             }
-            waiting.all.push(Waiter { server, durability, tell });
-            if !std::mem::replace(&mut waiting.is_served, true) {
-                let service = Service { shared: self.shared.clone(), is_over: false };
-                tokio::spawn(service.run());
-            }
+            self.shared.waiting().push(Waiter { server, durability, upto: None, tell });
+            self.shared.some.notify_one();
         }
         let ended = || StoreError::Broken("nobody waits for replicas any more".to_owned());
         told.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Starts the thread, unless it runs.
+    fn begin(&self) -> Result<(), StoreError> {
+        let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        if life.is_some() {
+            return Ok(());
+        }
+        let refused = |error: std::io::Error| StoreError::Broken(format!("no thread: {error}"));
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(refused)?;
+        let (over, shared) = (CancellationToken::new(), self.shared.clone());
+        let until = over.clone();
+        let service = async move {
+            tokio::select! {
+                () = until.cancelled() => {}
+                () = shared.serve() => {}
+            }
+        };
+        std::thread::Builder::new()
+            .name("artel-replicas".to_owned())
+            .spawn(move || runtime.block_on(service))
+            .map_err(refused)?;
+        *life = Some(over.drop_guard());
+        Ok(())
     }
 
     /// What lacks, as of the last time that somebody waited for replicas.
@@ -121,185 +199,168 @@ impl Replication {
         self.shared.lack.subscribe()
     }
 
-    /// Does it lack what this asks for?
-    pub(crate) fn is_short(&self, lack: &Lack, durability: Durability) -> bool {
-        lack.replicas < self.shared.number(durability)
+    /// Does one who asks for this lack something, too?
+    pub(crate) fn is_short(lack: &Lack, durability: Durability) -> bool {
+        durability >= lack.durability
     }
 
     /// What is lacking now, for the error of a call that has waited long enough.
     pub(super) fn unreplicated(&self, durability: Durability) -> StoreError {
-        let wanted = self.shared.number(durability);
-        let lack = *self.shared.lack.borrow();
-        StoreError::Unreplicated {
-            replicas: lack.map_or(0, |lack| lack.replicas.min(wanted)),
-            wanted,
-        }
+        let (wanted, lack) = (self.shared.number(durability), *self.shared.lack.borrow());
+        let replicas = lack.map_or(0, |lack| lack.replicas.min(wanted));
+        StoreError::Unreplicated { replicas, wanted }
+    }
+
+    /// The primary has said this about its replicas.
+    pub(super) fn saw(&self, info: &str) {
+        self.shared.saw(&Said::read(info));
     }
 }
 
 impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waiter>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The primary showed this many replicas that are in sync.
-    fn saw(&self, replicas: u32) {
+    fn saw(&self, said: &Said) {
+        let there = said.replicas.len() as u32;
         match disabled(Rule::AllNeverShrinks) {
-            true => self.most.store(replicas, Ordering::Relaxed),
-            false => drop(self.most.fetch_max(replicas, Ordering::Relaxed)),
+            true => self.most.store(there, Ordering::Relaxed),
+            false => drop(self.most.fetch_max(there, Ordering::Relaxed)),
         }
     }
 
     fn number(&self, durability: Durability) -> u32 {
+        let most = self.most.load(Ordering::Relaxed);
         match durability {
             Durability::Local => 0,
             Durability::Replicated(n) => n,
-            Durability::All => self.most.load(Ordering::Relaxed).max(1),
+            Durability::All if disabled(Rule::AllNeverShrinks) => most.max(1),
+            // Sentinels also know one that the primary does not show at this moment, because it is taking over.
+            Durability::All => most.max(self.link.replicas_told()).max(1),
+        }
+    }
+
+    /// Serves all that wait. While something lacks it goes on without them: members that stand still ask for nothing, and must
+    /// notice when they may go on.
+    async fn serve(&self) {
+        loop {
+            let waiters = {
+                let mut waiting = self.waiting();
+                waiting.retain(|waiter| !waiter.tell.is_closed());
+                std::mem::take(&mut *waiting)
+            };
+            if waiters.is_empty() && self.lack.borrow().is_none() {
+                self.some.notified().await;
+                continue;
+            }
+            let round = tokio::select! {
+                round = self.round(&waiters) => round,
+                // What is waited for there cannot come any more.
+                () = self.elsewhere.notified() => {
+                    self.link.reset();
+                    Err(StoreError::Broken("the primary changed meanwhile".to_owned()))
+                }
+            };
+            let rest = match round {
+                Ok(round) => self.release(waiters, &round),
+                Err(error) => {
+                    tracing::debug!(%error, "replicas were not asked");
+                    if !error.is_passing() {
+                        self.link.reset();
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                    waiters
+                }
+            };
+            self.waiting().extend(rest);
         }
     }
 
     /// One `WAIT` for all of these.
     async fn round(&self, waiters: &[Waiter]) -> Result<Round, StoreError> {
-        let all = waiters.iter().any(|waiter| waiter.durability == Durability::All);
-        let counts = all && self.is_time_to_count();
-        let mut first = redis::cmd(if counts { "INFO" } else { "PING" });
-        if counts {
-            first.arg("replication");
-        }
         let asked = waiters.iter().map(|waiter| self.number(waiter.durability)).max();
-        let asked = asked.or(self.lack.borrow().map(|lack| lack.wanted)).unwrap_or(0);
-        let wait = Call::plain("WAIT").arg(asked).arg(WAIT.as_millis() as u64).behind(first);
-        let (reply, epoch) = self.link.answer(&wait, ROUND).await?;
-        let [first, replicas] = <[Reply; 2]>::try_from(reply.into_list()?)
-            .map_err(|_| StoreError::odd("an answer to WAIT that is no pair"))?;
-        if counts {
-            self.saw(in_sync(&first.into_text()?));
+        let lack = *self.lack.borrow();
+        let asked = asked.or(lack.map(|lack| lack.wanted)).unwrap_or(0);
+        let time = if lack.is_some() { WAIT_SHORT } else { WAIT };
+        let (mut info, mut wait) = (redis::cmd("INFO"), redis::cmd("WAIT"));
+        info.arg("replication");
+        wait.arg(asked).arg(time.as_millis() as u64);
+        let mark = MARK.call(std::slice::from_ref(&self.mark)).arg(rand::random::<u32>());
+        let call = mark.then(vec![info.clone(), wait, info]);
+        let (reply, epoch) = self.link.answer(&call, ROUND).await?;
+        let [before, replicas, after] = <[Reply; 3]>::try_from(reply.into_list()?)
+            .map_err(|_| StoreError::odd("an answer to WAIT that is not three"))?;
+        let [before, after] =
+            [before, after].map(|said| said.into_text().map(|said| Said::read(&said)));
+        let (before, after) = (before?, after?);
+        let is_complete = u32::try_from(replicas.into_number()?).unwrap_or(0) >= asked;
+        let history = self.link.history_in(epoch);
+        let server =
+            history.ok_or_else(|| StoreError::Broken("the connection ended".to_owned()))?;
+        // A server that was a replica in between has another history.
+        if before.history != after.history || !server.ends_with(&before.history) {
+            self.link.reset();
+            return Err(StoreError::Broken("the history of the server changed".to_owned()));
         }
-        let replicas = u32::try_from(replicas.into_number()?).unwrap_or(0);
-        let server = self.link.server_in(epoch);
-        let server = server.ok_or_else(|| StoreError::Broken("the connection ended".to_owned()))?;
-        Ok(Round { server, asked, replicas })
-    }
-
-    fn is_time_to_count(&self) -> bool {
-        let (now, mut counted) =
-            (Instant::now(), self.counted.lock().unwrap_or_else(PoisonError::into_inner));
-        let is_time = counted.is_none_or(|at| now - at >= COUNT_EVERY);
-        if is_time {
-            *counted = Some(now);
-        }
-        is_time
+        self.saw(&after);
+        Ok(Round { server, before, after, is_complete })
     }
 
     /// Tells those that are covered, or never will be. Returns the others.
     fn release(&self, waiters: Vec<Waiter>, round: &Round) -> Vec<Waiter> {
-        let mut rest = Vec::new();
-        for waiter in waiters {
+        let (mut rest, mut short) = (Vec::new(), None);
+        for mut waiter in waiters {
             if waiter.server != round.server && !disabled(Rule::WaitAtSameServer) {
                 let error = StoreError::Broken("the primary changed meanwhile".to_owned());
                 let _ = waiter.tell.send(Err(error));
-            } else if round.replicas >= self.number(waiter.durability) {
+                continue;
+            }
+            let upto = *waiter.upto.get_or_insert(round.before.offset);
+            if self.is_covered(waiter.durability, round, upto) {
                 let _ = waiter.tell.send(Ok(()));
             } else {
+                // A replica that was seen only now is waited for in the next round.
+                short = short.max((!round.is_complete).then_some(waiter.durability));
                 rest.push(waiter);
             }
         }
-        self.note(round);
+        self.note(short, round);
         rest
     }
 
-    /// Notes whether enough replicas answered.
-    fn note(&self, round: &Round) {
-        let lacks = round.replicas < round.asked;
-        let since = self.lack.borrow().map(|lack| lack.since);
-        if lacks && since.is_some_and(|since| since.elapsed() >= DOUBT) {
+    fn is_covered(&self, durability: Durability, round: &Round, upto: u64) -> bool {
+        round.after.have(upto) >= self.number(durability)
+    }
+
+    /// Notes whether enough replicas answered, also for those that lacked something before and do not wait now.
+    fn note(&self, short: Option<Durability>, round: &Round) {
+        let before = *self.lack.borrow();
+        let still = before.map(|lack| lack.durability);
+        let still =
+            still.filter(|durability| !self.is_covered(*durability, round, round.before.offset));
+        let now = short.max(still).map(|durability| Lack {
+            durability,
+            replicas: round.after.have(round.before.offset),
+            wanted: self.number(durability),
+            since: before.map_or_else(Instant::now, |lack| lack.since),
+        });
+        let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+        let doubts = |lack: Lack| doubted.unwrap_or(lack.since).max(lack.since).elapsed() >= DOUBT;
+        if now.is_some_and(doubts) {
+            *doubted = Some(Instant::now());
             self.link.doubt();
         }
-        let now = lacks.then(|| Lack {
-            replicas: round.replicas,
-            wanted: round.asked,
-            since: since.unwrap_or_else(Instant::now),
-        });
         self.lack.send_if_modified(|lack| std::mem::replace(lack, now) != now);
     }
 }
 
-/// Serves all that wait, until nobody does and nothing lacks. If its runtime ends before, they are told.
-struct Service {
-    shared: Arc<Shared>,
-    is_over: bool,
-}
-
-impl Service {
-    /// In a box, because a call of its own link may wait here, too.
-    fn run(mut self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            while let Some(waiters) = self.next() {
-                self.serve(waiters).await;
-            }
-        })
-    }
-
-    /// All that wait now. `None` if there is nothing left to do.
-    fn next(&mut self) -> Option<Vec<Waiter>> {
-        let mut waiting = self.shared.waiting();
-        waiting.all.retain(|waiter| !waiter.tell.is_closed());
-        // Members that stand still ask for nothing: it must be noticed here when they may go on.
-        self.is_over = waiting.all.is_empty() && self.shared.lack.borrow().is_none();
-        waiting.is_served = !self.is_over;
-        (!self.is_over).then(|| std::mem::take(&mut waiting.all))
-    }
-
-    async fn serve(&self, waiters: Vec<Waiter>) {
-        let shared = &self.shared;
-        let round = tokio::select! {
-            round = shared.round(&waiters) => round,
-            // What is waited for there cannot come any more.
-            () = shared.elsewhere.notified() => {
-                shared.link.reset();
-                Err(StoreError::Broken("the primary changed meanwhile".to_owned()))
-            }
-        };
-        let rest = match round {
-            Ok(round) => shared.release(waiters, &round),
-            Err(error) => {
-                tracing::debug!(%error, "replicas were not asked");
-                if !error.is_passing() {
-                    shared.link.reset();
-                }
-                tokio::time::sleep(PAUSE).await;
-                waiters
-            }
-        };
-        shared.waiting().all.extend(rest);
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let mut waiting = self.shared.waiting();
-            waiting.is_served = false;
-            // Dropping the waiters tells them.
-            waiting.all.clear();
-        }
-    }
-}
-
-/// How many replicas are in sync, in an answer to `INFO replication`. One that is still being filled has nothing that counts.
-pub(crate) fn in_sync(info: &str) -> u32 {
-    let online = (0..)
-        .map_while(|n| info_field(info, &format!("slave{n}")))
-        .filter(|line| line.split(',').any(|field| field.trim() == "state=online"));
-    u32::try_from(online.count()).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
-    use artel_rig::{Kind, Server};
+    use artel_rig::{Kind, Server, eventually};
 
     use super::*;
-    use crate::store::{Address, Keys};
+    use crate::store::{Address, Call};
 
     /// A `WAIT` at another server than the one that answered says nothing about the answer.
     #[tokio::test(flavor = "multi_thread")]
@@ -310,10 +371,13 @@ mod tests {
         let _replica = Server::with(kind, &["--replicaof", "127.0.0.1", &port]);
         let client = Address::new(primary.url()).client().expect("an address");
         let link = Link::new("test", client.of(&Keys::new("f", 0).config()));
-        let info = Call::plain("INFO").arg("server").reading(Reply::into_text);
-        let info = link.call(&info, ROUND).await.expect("answers");
-        let server = info_field(&info, "run_id").expect("a name").trim().to_owned();
-        let replication = Replication::new(link);
+        eventually("the replica to be in sync", || {
+            let info = redis::cmd("INFO").arg("replication").query(&mut primary.connect());
+            info.is_ok_and(|info: String| in_sync(&info) == 1)
+        });
+        link.call(&Call::plain("PING"), ROUND).await.expect("answers");
+        let server = link.history_in(link.epoch()).expect("connected");
+        let replication = Replication::new(link, &Keys::new("f", 0));
         let one = Durability::Replicated(1);
         replication.cover(server, one).await.expect("the replica has everything");
         let other = replication.cover("0".repeat(40), one).await;

@@ -118,8 +118,8 @@ pub(super) enum With {
     Stage(Arc<Staged>),
     /// A `GET` of each of these keys follows. The answers are the last parts of the script's.
     Get(Arc<[String]>),
-    /// This command goes before. Both answers are one list.
-    Behind(Arc<redis::Cmd>),
+    /// These commands follow. Their answers are a list, and that of the script is not part of it.
+    Then(Arc<[redis::Cmd]>),
 }
 
 /// A key that exists only while its script runs.
@@ -268,9 +268,9 @@ impl<R> Call<R> {
         self
     }
 
-    /// Has this command go before. The answer is a list of both answers.
-    pub(super) fn behind(mut self, first: redis::Cmd) -> Call<R> {
-        self.with = With::Behind(Arc::new(first));
+    /// Has these commands follow. The answer is a list of theirs.
+    pub(super) fn then(mut self, commands: Vec<redis::Cmd>) -> Call<R> {
+        self.with = With::Then(commands.into());
         self
     }
 
@@ -333,7 +333,7 @@ impl<R> Call<R> {
         let sent: usize = self.cmd.args_iter().map(arg).sum();
         let staged = match &self.with {
             With::Stage(staged) => staged.value.len(),
-            With::Nothing | With::Get(_) | With::Behind(_) => 0,
+            With::Nothing | With::Get(_) | With::Then(_) => 0,
         };
         match (sent + staged + self.answer_bytes) as u64 {
             bytes if bytes < SMALL => Duration::ZERO,

@@ -4,7 +4,7 @@
 //! may be cut off from the others. A sentinel that hangs costs no more than [`OTHERS`], if another one answers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -38,12 +38,16 @@ pub(super) struct Sentinels {
     is_listening: Arc<AtomicBool>,
     /// One of them let us in before.
     connected: Arc<AtomicBool>,
+    /// The most replicas of the primary that one of them knew.
+    replicas: Arc<AtomicU32>,
 }
 
 /// What one sentinel says.
 struct Named {
     epoch: u64,
     spot: Spot,
+    /// How many replicas it has.
+    replicas: u32,
 }
 
 enum Told {
@@ -64,7 +68,13 @@ impl Sentinels {
             known,
             is_listening: Arc::default(),
             connected: Arc::default(),
+            replicas: Arc::default(),
         }
+    }
+
+    /// The most replicas of the primary that one of them knew.
+    pub(super) fn replicas(&self) -> u32 {
+        self.replicas.load(Ordering::Relaxed)
     }
 
     pub(super) fn master(&self) -> &str {
@@ -94,6 +104,7 @@ impl Sentinels {
         while let Ok(Some(told)) = tokio::time::timeout_at(until, asked.next()).await {
             match told {
                 Told::Named(one, others) => {
+                    self.replicas.fetch_max(one.replicas, Ordering::Relaxed);
                     self.learn(others);
                     // The others may know something newer.
                     until = until.min(Instant::now() + OTHERS);
@@ -253,7 +264,8 @@ fn read_named(master: &HashMap<String, String>, place: &Value) -> Option<Named> 
     let Value::Array(parts) = place else { return None };
     let (host, port) = (text(parts.first()?)?, text(parts.get(1)?)?);
     let spot = Spot::tcp(host, port.parse().ok()?);
-    Some(Named { epoch: master.get("config-epoch")?.parse().ok()?, spot })
+    let replicas = master.get("num-slaves").and_then(|number| number.parse().ok()).unwrap_or(0);
+    Some(Named { epoch: master.get("config-epoch")?.parse().ok()?, spot, replicas })
 }
 
 fn read_others(others: Value) -> Vec<Spot> {

@@ -14,8 +14,9 @@ use crate::store::{Call, Reply, Script, Signal, StoreError, nonce};
 use crate::watch::{EventWatch, Read, read_call};
 
 static SET: Script =
-    Script::new("event_set", include_str!("event_set.lua")).lasting(&["ok", "already"]);
-static CLEAR: Script = Script::new("event_clear", include_str!("event_clear.lua")).lasting(&["ok"]);
+    Script::new("event_set", include_str!("event_set.lua")).lasting(&["ok", "already", "moved"]);
+static CLEAR: Script =
+    Script::new("event_clear", include_str!("event_clear.lua")).lasting(&["ok", "moved"]);
 static TAKE: Script = Script::new("event_take", include_str!("event_take.lua")).lasting(&["taken"]);
 
 /// The longest time between two reads while waiting.

@@ -132,6 +132,39 @@ fn a_sender_says_how_much_is_forgotten() {
     });
 }
 
+/// The primary dies while everything is well. With `local` the last of what was told may be forgotten, and is counted; with
+/// `all` none of it is.
+#[test]
+fn a_primary_dies_while_replication_is_healthy() {
+    artel_rig::each_server(|kind| {
+        for durability in [Durability::Local, Durability::All] {
+            let mut all = Sentinels::start(kind, 3);
+            let sending = Sending::start(&all.url(), durability, 0);
+            let (mut kills, mut told) = (0, 0);
+            while kills < if soak() { 20 } else { 1 } {
+                all.in_sync();
+                sending.goes_on(200);
+                let primary = all.primary();
+                all.servers[primary].kill();
+                eventually("another primary", || all.primary() != primary);
+                all.servers[primary].restart();
+                (kills, told) = (kills + 1, sending.told());
+            }
+            sending.goes_on(50);
+            let (all_told, forgotten) = sending.end();
+            let sent = count(&all.servers[all.primary()], "sent");
+            println!(
+                "{kind:?}, {durability}, {kills} kills: told of {told}, {forgotten} forgotten"
+            );
+            assert!(sent + forgotten >= all_told, "{sent} + {forgotten} < {all_told}");
+            assert!(
+                durability == Durability::Local || forgotten == 0,
+                "{forgotten} were forgotten"
+            );
+        }
+    });
+}
+
 /// A sender that keeps its last messages sends again what was forgotten.
 #[test]
 fn what_is_forgotten_is_sent_again_if_it_was_kept() {
@@ -189,6 +222,38 @@ async fn a_replica_that_is_gone_does_not_make_the_promise_cheaper() {
     assert!(event.is_set().await.expect("answers"), "it was done, and is not told as done");
     replicas[1].restart();
     while short(&all).send("x").await.is_err() {}
+}
+
+/// A client that waits for replicas does not lend its messages to one that does not: they travel apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_last_does_not_travel_with_what_need_not() {
+    let (primary, replicas) = replicated(1);
+    let local = Fleet::connect(primary.url(), NAME).await.expect("connects");
+    let all = local.durable(Durability::All).await.expect("one replica");
+    all.send("warm").await.expect("the replica has it");
+    replicas[0].freeze();
+    eventually("the primary to be alone", || {
+        let mut connection = primary.connect();
+        let _ = redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "replica"])
+            .query::<redis::Value>(&mut connection);
+        let info: String =
+            redis::cmd("INFO").arg("replication").query(&mut connection).expect("answers");
+        info.contains("connected_slaves:0")
+    });
+    let send = |fleet: &Fleet| {
+        let sender = fleet.sender().timeout(Duration::from_secs(2));
+        async move { sender.send("x").await }
+    };
+    let sends = (0..40).map(|n| send(if n % 2 == 0 { &local } else { &all }));
+    for (n, sent) in futures_util::future::join_all(sends).await.into_iter().enumerate() {
+        match n % 2 {
+            0 => drop(sent.expect("the primary has it")),
+            _ => drop(sent.expect_err("no replica has it")),
+        }
+    }
+    // An event that is told as set is there, too.
+    assert!(all.event("ready").expect("a name").set().await.is_err());
 }
 
 /// ⚑ A lock is not told as held before replicas have it: the server that takes over could give it to somebody else.

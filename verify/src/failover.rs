@@ -29,6 +29,8 @@ pub(crate) enum Heal {
     ThawReplicas,
     /// Another server is the primary, and this one becomes its replica.
     Rejoin(usize),
+    /// Another server is the primary, or none will be.
+    HandedOver(usize),
     /// The same, or enough time has passed: what goes to and from this server passes again.
     Mend(usize),
     /// Sentinels that were ended are started again.
@@ -54,7 +56,10 @@ impl Director<'_> {
                 acts.push((Heal::Rejoin(primary), Duration::ZERO));
                 cause = Some("primary killed");
             }
-            Kind::FailoverPlanned if servers.hand_over() => cause = Some("planned failover"),
+            Kind::FailoverPlanned if servers.hand_over() => {
+                acts.push((Heal::HandedOver(primary), LOOK));
+                cause = Some("planned failover");
+            }
             Kind::PrimaryCut => {
                 servers.network(primary, if by_chance { Fault::Cut } else { Fault::Stall });
                 acts.push((Heal::Mend(primary), step.lasts));
@@ -123,6 +128,14 @@ impl Director<'_> {
                 if is_over {
                     servers.rejoin(old)?;
                 }
+                Some(if is_over { Heal::Whole } else { heal })
+            }
+            Heal::HandedOver(old) => {
+                let replaced = servers.primary().is_some_and(|primary| primary != old);
+                if replaced {
+                    servers.rejoin(old)?;
+                }
+                let is_over = replaced || self.stage.hurt_since.elapsed() > CUT_MAX;
                 Some(if is_over { Heal::Whole } else { heal })
             }
             Heal::StartSentinels => {

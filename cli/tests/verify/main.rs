@@ -116,7 +116,6 @@ fn a_broken_fleet_on_valkey_keeps_its_promises() {
     }
 }
 
-/// What is well is found to be well, however often one looks.
 /// Servers that replace one another: nothing that anybody was told is lost, whichever of them takes over.
 fn keeps_its_promises_on(topology: &str, kind: Kind) {
     let time = if artel_rig::soak() { "1h" } else { "25s" };
@@ -147,6 +146,7 @@ fn in_a_cluster_nothing_that_was_told_is_lost() {
         .for_each(|kind| keeps_its_promises_on("cluster", kind));
 }
 
+/// What is well is found to be well, however often one looks.
 #[test]
 fn there_is_no_false_alarm() {
     let (runs, time) = if artel_rig::soak() { (20, "30s") } else { (2, "5s") };
@@ -385,6 +385,23 @@ fn a_kill_leaves_nobody_behind() {
     eventually("what its clock left", || !Path::new(&left).exists());
 }
 
+/// Also no sentinel, and no server that is frozen.
+#[test]
+fn a_kill_leaves_no_server_behind() {
+    for topology in ["sentinel", "cluster"] {
+        let (_dir, keep) = folder();
+        let kept = keep.to_str().expect("text");
+        let faults = ["--topology", topology, "--faults", "replica-cut", "--keep", kept];
+        let mut run = start(&[&["--for", "1h", "--members", "2"], &faults[..]].concat());
+        eventually("a fault", || {
+            let said = std::fs::read_to_string(keep.join("faults.history")).unwrap_or_default();
+            said.contains("replica-cut")
+        });
+        run.kill();
+        eventually("everything to end", || processes(&keep).is_empty());
+    }
+}
+
 #[test]
 fn a_history_that_cannot_be_written_is_no_fault_of_the_fleet() {
     let (_dir, keep) = folder();
@@ -411,6 +428,10 @@ fn wrong_input_is_told_before_anything_is_started() {
     let kept = keep.to_str().expect("text");
     for (args, code, what) in [
         (vec!["--faults", "earthquake"], 2, "no fault is called \"earthquake\""),
+        (vec!["--topology", "ring"], 2, "must be single, sentinel or cluster"),
+        (vec!["--topology", "cluster", "--faults", "clock"], 2, "can happen to cluster"),
+        (vec!["--faults", "failover"], 2, "can happen to single"),
+        (vec!["--topology", "sentinel", "--redis", "redis://127.0.0.1:1"], 2, "servers of its own"),
         (vec!["--members", "1"], 2, "1 is not in 2..=100"),
         (vec!["--rate", "many"], 2, "messages a second"),
         (vec!["--rate", "800/s"], 2, "at most 750/s"),

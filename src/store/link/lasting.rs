@@ -29,9 +29,15 @@ impl Link {
         let changed =
             || StoreError::Broken("the connection ended before replicas had it".to_owned());
         let epoch = 2 * generation;
-        let server = self.server_in(epoch).ok_or_else(changed)?;
+        let server = self.history_in(epoch).ok_or_else(changed)?;
         tokio::select! {
-            covered = replication.cover(server, self.durability) => covered?,
+            covered = replication.cover(server, self.durability) => {
+                // The server may have another history than this connection was told.
+                if covered.is_err() {
+                    self.shared.over(generation);
+                }
+                covered?;
+            }
             () = self.past(epoch) => return Err(changed()),
             () = pending_until(until) => return Err(replication.unreplicated(self.durability)),
         }
@@ -39,6 +45,11 @@ impl Link {
             true => Ok(()),
             false => Err(changed()),
         }
+    }
+
+    /// How many replicas the sentinels know; 0 without them.
+    pub(in crate::store) fn replicas_told(&self) -> u32 {
+        self.shared.client.place().replicas()
     }
 
     /// Asks where the primary is, although this connection lives.

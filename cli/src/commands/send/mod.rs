@@ -186,9 +186,13 @@ impl Sending<'_> {
             };
             let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
             let batch: Vec<NewMessage> = lines.into_iter().map(|line| self.message(line)).collect();
+            let before = self.accepted;
             let ended = self.batch(&batch).await.map_err(|failure| {
-                let (n, next) = (self.accepted, self.accepted + 1);
-                let error = format!("line {next}: {}", failure.error);
+                let n = self.accepted;
+                let error = match n > before {
+                    true => format!("lines {} to {n}: {}", before + 1, failure.error),
+                    false => format!("line {}: {}", n + 1, failure.error),
+                };
                 let hint = failure.hint.unwrap_or_default();
                 Failure { code: failure.code, error, hint: Some(go_on(n, &hint, self.args)) }
             })?;
@@ -289,6 +293,11 @@ impl Sending<'_> {
                         return Ok(Ended::Stopped(code));
                     }
                 }
+                // They are there, and could yet be forgotten.
+                Err(error @ artel::Error::Unreplicated { .. }) => {
+                    self.accepted += batch.len() as u64;
+                    return Err(error.into());
+                }
                 Err(artel::Error::InDoubt { after, .. }) => {
                     return Ok(Ended::Doubt(in_doubt(after, UNREACHABLE)));
                 }
@@ -329,7 +338,7 @@ enum Ended {
 }
 
 fn in_doubt(after: Duration, code: u8) -> Failure {
-    let error = format!("Redis did not answer for {} s", after.as_secs());
+    let error = format!("there was no answer within {} s", after.as_secs());
     Failure::new(code, error)
         .hint("they were sent once or not at all: `artel status` shows how many were sent in all")
 }
