@@ -8,6 +8,8 @@ mod growth;
 mod handlers;
 mod idle;
 mod jobs;
+mod members;
+mod replicas;
 mod report;
 mod signals;
 mod watch;
@@ -25,8 +27,7 @@ use crate::idle::Part;
 use crate::report::{Goal, Series, Table};
 use crate::signals::Signals;
 
-const USAGE: &str =
-    "usage: artel-bench [signals|growth|jobs|watch] [--rounds N]   (default 5, at least 1)";
+const USAGE: &str = "usage: artel-bench [signals|growth|jobs|watch|replicas|members] [--rounds N]   (default 5, at least 1)";
 
 /// Push to handler start, a value per round each.
 #[derive(Default)]
@@ -50,6 +51,12 @@ fn main() -> ExitCode {
     }
     if std::env::args().nth(1).as_deref() == Some("--as-waiter") {
         return match signals::be_waiter() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
+    if std::env::args().nth(1).as_deref() == Some("--as-generator") {
+        return match members::be_generator() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         };
@@ -83,6 +90,10 @@ enum What {
     Jobs,
     /// Log, metrics, archive and alerts.
     Watch,
+    /// Waiting for replicas.
+    Replicas,
+    /// Many members.
+    Members,
 }
 
 /// How many rounds, and of what?
@@ -93,6 +104,8 @@ fn rounds() -> Option<(usize, What)> {
         Some("growth") => What::Growth,
         Some("jobs") => What::Jobs,
         Some("watch") => What::Watch,
+        Some("replicas") => What::Replicas,
+        Some("members") => What::Members,
         _ => What::Everything,
     };
     if what != What::Everything {
@@ -110,6 +123,8 @@ async fn run(rounds: usize, what: What) -> Result<bool> {
         What::Growth => return growth::run(rounds).await,
         What::Jobs => return jobs::run(rounds).await,
         What::Watch => return watch::run(rounds).await,
+        What::Replicas => return replicas::run(rounds).await,
+        What::Members => return members::run(rounds).await,
         What::Everything | What::Signals => {}
     }
     let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };

@@ -249,9 +249,9 @@ impl Error {
         matches!(self, Error::Unreachable { .. } | Error::NoAnswer { .. } | Error::InDoubt { .. })
     }
 
-    /// True if it is not known whether messages were added.
+    /// True if it is not known whether messages were added, or whether they will stay.
     pub fn is_in_doubt(&self) -> bool {
-        matches!(self, Error::InDoubt { .. })
+        matches!(self, Error::InDoubt { .. } | Error::Unreplicated { .. })
     }
 
     /// True if a lock or a permit is no longer held.

@@ -72,15 +72,19 @@ impl From<Error> for Problem {
             | Error::PayloadTooLarge { .. }
             | Error::BatchTooLarge { .. }
             | Error::Full { .. }
+            | Error::Unreplicated { .. }
+            | Error::Forgotten { .. }
+            | Error::SlotMoving { .. }
             | Error::InDoubt { .. } => Problem::new(code, error.to_string()),
             error => Problem::new(code, unnamed(error)),
         };
         match &error {
             Error::Full { .. } => problem.hint("repeat the request later: nothing was added"),
+            Error::Forgotten { .. } => problem.hint("repeat the request: nothing of it was added"),
             Error::InDoubt { under_key: true, .. } => {
                 problem.hint("repeat the request under the same Idempotency-Key")
             }
-            Error::InDoubt { .. } => {
+            Error::InDoubt { .. } | Error::Unreplicated { .. } => {
                 problem.hint("with the header Idempotency-Key such a request can be repeated")
             }
             _ => problem,

@@ -5,7 +5,7 @@ use std::process::{ChildStdin, Stdio};
 
 use artel_rig::{Program, Server, clean_command, eventually};
 
-use crate::screen::{joined_server, output_says, says, text, with};
+use crate::screen::{any_server, joined_server, output_says, says, text, with};
 
 #[test]
 fn lines_that_cannot_be_sent() {
@@ -208,4 +208,42 @@ fn lines_without_an_answer_are_in_doubt() {
     let screen = sender.stderr();
     assert!(screen.contains("error: lines 2 to 3 are in doubt: Redis did not answer"), "{screen}");
     assert!(screen.contains("line 1 is sent") && !screen.contains("tail"), "{screen}");
+}
+
+/// Replicas that are not there are missed before anything is sent; those that are away, after it was added.
+#[test]
+fn replicas_that_are_missing() {
+    let server = joined_server();
+    let url = server.url();
+    for (durability, code, screen) in [
+        ("twice", 2, "replicated:1 to replicated:100, or all, not \"twice\""),
+        ("replicated:0", 2, "not \"replicated:0\""),
+        ("all", 1, "0 replicas in sync, and 1 must have what is told"),
+        ("replicated:2", 1, "start replicas, or leave out `--durability`"),
+    ] {
+        let args = ["send", "--redis", &url, "--durability", durability, "x"];
+        let output = with(&args, &[], b"");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{durability}: {said}");
+        assert!(said.contains(screen), "{durability}: {said}");
+    }
+    let port = server.port().to_string();
+    let replica = any_server(&["--replicaof", "127.0.0.1", &port]);
+    eventually("the replica to be in sync", || {
+        artel_rig::replication_of(server.port()).contains("state=online")
+    });
+    replica.freeze();
+    let args = ["send", "--redis", &url, "--durability", "all", "--timeout", "3s", "--file", "-"];
+    let output = with(&args, &[], b"one\ntwo\n");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    for part in [
+        "lines 1 to 2",
+        "0 of 1 replicas have it",
+        "lines 1 to 2 are sent: go on with `tail -n +3`",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let len = redis::cmd("LLEN").arg("artel:{artel}:lane:normal").query(&mut server.connect());
+    assert_eq!(len, Ok(2), "each is there once");
 }
