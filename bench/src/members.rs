@@ -133,7 +133,7 @@ impl Size {
     }
 }
 
-/// How many calls have travelled: scripts, and commands outside of them.
+/// How many calls have travelled: scripts, and waits for work.
 fn commands(server: &Server) -> Result<u64> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connect())?;
     let of = |name: &str| {

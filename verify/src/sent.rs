@@ -21,6 +21,8 @@ pub(crate) struct Sendings {
     seen: HashMap<String, Id>,
     /// The others. Of several only one may be there in the end.
     others: Vec<(String, Id)>,
+    /// From what each message was made, as it was seen last: a step that was forgotten may be made again from something else.
+    latest: HashMap<Id, String>,
     /// The ids that the sender got as answers, by number.
     told: HashMap<u64, Id>,
 }
@@ -33,6 +35,7 @@ impl Sendings {
     /// Records that a worker begins with this message. Returns another message with the same maker,
     /// if there is one.
     pub(crate) fn started(&mut self, id: Id, maker: &str) -> Option<Id> {
+        self.latest.insert(id, maker.to_owned());
         let first = *self.seen.entry(maker.to_owned()).or_insert(id);
         if first != id {
             self.others.push((maker.to_owned(), id));
@@ -75,9 +78,11 @@ impl Sendings {
 
     /// Keeps only what was made from others and is there.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&Id) -> bool) {
-        self.seen.retain(|_, id| is_there(id));
+        let latest = &self.latest;
+        let made = |maker: &String, id: &Id| is_there(id) && latest.get(id) == Some(maker);
+        self.seen.retain(|maker, id| made(maker, id));
         let others = std::mem::take(&mut self.others);
-        self.seen.extend(others.into_iter().filter(|(_, id)| is_there(id)));
+        self.seen.extend(others.into_iter().filter(|(maker, id)| made(maker, id)));
     }
 
     /// The number of failed messages that were put back to work.

@@ -206,7 +206,7 @@ fn lines_without_an_answer_are_in_doubt() {
     assert_eq!(sender.exit_code(), Some(143));
     server.thaw();
     let screen = sender.stderr();
-    assert!(screen.contains("error: lines 2 to 3 are in doubt: Redis did not answer"), "{screen}");
+    assert!(screen.contains("error: lines 2 to 3 are in doubt: there was no answer"), "{screen}");
     assert!(screen.contains("line 1 is sent") && !screen.contains("tail"), "{screen}");
 }
 
