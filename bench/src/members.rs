@@ -141,10 +141,7 @@ fn commands(server: &Server) -> Result<u64> {
         let calls = line.and_then(|line| line.split("calls=").nth(1)?.split(',').next());
         calls.and_then(|calls| calls.parse::<u64>().ok()).unwrap_or(0)
     };
-    Ok(["evalsha", "blpop", "brpop", "blmove", "blmpop", "srandmember", "hmget"]
-        .map(of)
-        .iter()
-        .sum())
+    Ok(["evalsha", "blpop", "brpop", "blmove", "blmpop"].map(of).iter().sum())
 }
 
 /// What a heartbeat, a look and a look that counts ranks cost Redis in a fleet of this size, µs. Nobody is present, as behind a
