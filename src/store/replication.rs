@@ -62,6 +62,8 @@ struct Shared {
     most: AtomicU32,
     /// When it was last asked whether this server is still the primary.
     doubted: Mutex<Option<Instant>>,
+    /// At which server something lacks, and how far it was when that began.
+    lacked: Mutex<Option<(String, u64)>>,
     lack: watch::Sender<Option<Lack>>,
 }
 
@@ -128,8 +130,8 @@ struct Round {
     server: String,
     before: Said,
     after: Said,
-    /// All that were waited for have everything.
-    is_complete: bool,
+    /// Those that were waited for did not say in a whole second that they have everything.
+    is_late: bool,
 }
 
 impl Replication {
@@ -143,6 +145,7 @@ impl Replication {
                 elsewhere: Notify::new(),
                 most: AtomicU32::new(0),
                 doubted: Mutex::default(),
+                lacked: Mutex::default(),
                 lack: watch::Sender::new(None),
             }),
             life: Arc::default(),
@@ -294,7 +297,8 @@ impl Shared {
         let [before, after] =
             [before, after].map(|said| said.into_text().map(|said| Said::read(&said)));
         let (before, after) = (before?, after?);
-        let is_complete = u32::try_from(replicas.into_number()?).unwrap_or(0) >= asked;
+        let have = u32::try_from(replicas.into_number()?).unwrap_or(0);
+        let is_late = have < asked && time == WAIT;
         let history = self.link.history_in(epoch);
         let server =
             history.ok_or_else(|| StoreError::Broken("the connection ended".to_owned()))?;
@@ -304,7 +308,7 @@ impl Shared {
             return Err(StoreError::Broken("the history of the server changed".to_owned()));
         }
         self.saw(&after);
-        Ok(Round { server, before, after, is_complete })
+        Ok(Round { server, before, after, is_late })
     }
 
     /// Tells those that are covered, or never will be. Returns the others.
@@ -321,7 +325,7 @@ impl Shared {
                 let _ = waiter.tell.send(Ok(()));
             } else {
                 // A replica that was seen only now is waited for in the next round.
-                short = short.max((!round.is_complete).then_some(waiter.durability));
+                short = short.max(round.is_late.then_some(waiter.durability));
                 rest.push(waiter);
             }
         }
@@ -333,18 +337,27 @@ impl Shared {
         round.after.have(upto) >= self.number(durability)
     }
 
-    /// Notes whether enough replicas answered, also for those that lacked something before and do not wait now.
+    /// Notes whether enough replicas answered, also for those that lacked something before and do not wait now: until
+    /// replicas have what they lacked then.
     fn note(&self, short: Option<Durability>, round: &Round) {
         let before = *self.lack.borrow();
+        let mut lacked = self.lacked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_at = (round.server.clone(), round.before.offset);
+        if lacked.as_ref().is_none_or(|(server, _)| *server != round.server) {
+            *lacked = Some(now_at);
+        }
+        let upto = lacked.as_ref().map_or(0, |(_, upto)| *upto);
         let still = before.map(|lack| lack.durability);
-        let still =
-            still.filter(|durability| !self.is_covered(*durability, round, round.before.offset));
+        let still = still.filter(|durability| !self.is_covered(*durability, round, upto));
         let now = short.max(still).map(|durability| Lack {
             durability,
-            replicas: round.after.have(round.before.offset),
+            replicas: round.after.have(upto),
             wanted: self.number(durability),
             since: before.map_or_else(Instant::now, |lack| lack.since),
         });
+        if now.is_none() {
+            *lacked = None;
+        }
         let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
         let doubts = |lack: Lack| doubted.unwrap_or(lack.since).max(lack.since).elapsed() >= DOUBT;
         if now.is_some_and(doubts) {

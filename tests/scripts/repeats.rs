@@ -130,7 +130,7 @@ impl Story<'_> {
 }
 
 /// Scripts whose repeats and late copies are another test's story.
-const ELSEWHERE: [(&str, &str); 25] = [
+const ELSEWHERE: [(&str, &str); 26] = [
     ("alert_step", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("alert_told", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("note", "notices::a_repeated_note_is_one_entry"),
@@ -142,6 +142,7 @@ const ELSEWHERE: [(&str, &str); 25] = [
     ("restore", "sending::a_drain_that_is_put_back_loses_nothing"),
     ("confirm", "errors::a_page_is_deleted_once_and_the_drain_with_its_last_record"),
     ("unread", "unread::a_late_copy_of_giving_up_takes_nothing_away"),
+    ("mark", "repeats::a_mark_may_be_written_again"),
     ("look", "membership::a_dead_member_is_reaped_after_the_grace_and_becomes_an_orphan"),
     ("open", "membership::another_protocol_is_refused_by_everything_that_joins_opens_or_adds"),
     ("remove", "state::a_late_copy_removes_nothing_of_a_new_fleet"),
@@ -182,6 +183,20 @@ fn every_script_has_a_story_of_repeats() {
                 assert!(text.contains(&there) && uses, "{name}.lua: {file}::{test}");
             }
         }
+    });
+}
+
+/// A mark says nothing, and is gone after a minute.
+#[test]
+fn a_mark_may_be_written_again() {
+    on_each_server(|lab| {
+        let mark = lab.late("mark", &["mark"], &["7"]);
+        for _ in 0..2 {
+            assert_eq!(lab.send(&mark), "ok");
+        }
+        let key = lab.key("mark");
+        let left: i64 = lab.redis(&["PTTL", &key]);
+        assert!(0 < left && left <= 60_000, "{left}");
     });
 }
 
