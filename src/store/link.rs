@@ -296,13 +296,6 @@ impl Link {
         Some(found.server.clone()).filter(|server| !server.is_empty())
     }
 
-    /// The same, and its history.
-    pub(super) fn history_in(&self, epoch: u64) -> Option<String> {
-        let state = self.shared.state();
-        let found = state.live.as_ref().filter(|_| 2 * state.generation == epoch)?;
-        Some(format!("{} {}", found.server, found.history))
-    }
-
     /// Does the connection lead to a node of a cluster?
     pub(crate) fn is_cluster(&self) -> bool {
         self.shared.state().live.as_ref().is_some_and(|found| found.is_cluster)

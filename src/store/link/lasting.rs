@@ -47,6 +47,13 @@ impl Link {
         }
     }
 
+    /// The server to which the connection of this epoch leads, and its history.
+    pub(in crate::store) fn history_in(&self, epoch: u64) -> Option<String> {
+        let state = self.shared.state();
+        let found = state.live.as_ref().filter(|_| 2 * state.generation == epoch)?;
+        Some(format!("{} {}", found.server, found.history))
+    }
+
     /// How many replicas the sentinels know; 0 without them.
     pub(in crate::store) fn replicas_told(&self) -> u32 {
         self.shared.client.place().replicas()
