@@ -62,9 +62,11 @@ impl Stage {
             None => Books::new(url.clone()),
             Some(servers) => Books::of(&servers.ports(), topology.replicas()),
         };
-        let keys = books.keys()?;
-        if matches!(&options.target, Target::Given { anyway, .. } if keys > 0 && !anyway) {
-            return Err(Trouble::NotEmpty { keys });
+        if let Target::Given { anyway: false, .. } = &options.target {
+            let keys = books.keys()?;
+            if keys > 0 {
+                return Err(Trouble::NotEmpty { keys });
+            }
         }
         Ok(Stage {
             server,
