@@ -226,7 +226,7 @@ pub(crate) struct MemberArgs {
     pub(crate) stop_grace: Duration,
 
     /// Another name of --durability replicated:N
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "durability")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) replicas: u32,
 
     /// Keep an entry per settled message: off, all, or about the last N. One value for the fleet

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use artel::{
-    Batch, BoxError, Config, Context, Fleet, Generate, Handle, Member, Message, Outcome, Tick,
+    Batch, BoxError, Config, Context, Durability, Fleet, Generate, Handle, Member, Message,
+    Outcome, Tick,
 };
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -211,7 +212,12 @@ async fn join(
 ) -> Result<(Place, Member), Failure> {
     let at = global.clone();
     let (place, _hold) = blocking(move || settings::place(&at, Need::Server)).await?;
-    config.durability = config.durability.max(place.durability);
+    let (own, asked) = (config.durability, place.durability);
+    if own != Durability::Local && asked != Durability::Local && own != asked {
+        return Err(Failure::new(USAGE, "--replicas and --durability say different things")
+            .hint("leave out `--replicas`"));
+    }
+    config.durability = own.max(asked);
     let mut member = place.open()?.join().config(config).handle(worker);
     if let Some(maker) = maker {
         member = member.generate(maker);
