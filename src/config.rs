@@ -67,8 +67,8 @@ pub enum Durability {
     /// When this many replicas have it, too (`WAIT`). It survives if one of those becomes the primary. It costs a round trip
     /// to the slowest of them, shared by all calls that wait. While they are down, everything waits.
     Replicated(u32),
-    /// When all replicas have it: as many as this process ever saw in sync at the primary, and at least one. It survives
-    /// whichever of them becomes the primary. If one of them is removed for good, restart with a number.
+    /// When as many replicas have it as this process ever saw in sync at once, or as the sentinels know, and at least one. It
+    /// survives whichever of them becomes the primary. If one of them is removed for good, restart with a number.
     All,
 }
 

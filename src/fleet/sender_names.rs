@@ -21,8 +21,10 @@ use super::line::Line;
 /// A name that was used within this time is known, unless Redis has lost data.
 const KNOWN_SURELY: Duration = Duration::from_secs(1800);
 
-/// Of how many names it is remembered what was told.
+/// The most names whose messages are remembered. What is told under further ones is not counted when it is forgotten.
 const TOLD_MAX: usize = 1024;
+/// The most duplicates that are remembered of one name. Older ones count as messages.
+const DUPLICATES_MAX: usize = 10_000;
 
 /// How many calls of one sender may be under way at a time. More calls wait for their turn.
 pub(crate) const CALLS_MAX: usize = 64;
@@ -98,6 +100,9 @@ impl Names {
         self.tell(numbers, 1);
         if let Some(one) = self.told().get_mut(&numbers.name) {
             one.duplicates.insert(numbers.next);
+            if one.duplicates.len() > DUPLICATES_MAX {
+                one.duplicates.pop_first();
+            }
         }
     }
 

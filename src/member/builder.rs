@@ -231,9 +231,6 @@ impl MemberBuilder {
             }
         }
         let observes = self.generate.is_none() && !self.handles();
-        if !observes && store.is_persistent().await.is_ok_and(|persistent| !persistent) {
-            tracing::warn!("Redis has no append-only file: its data is lost when it dies");
-        }
         if !observes {
             store.risks().await.iter().for_each(|risk| tracing::warn!("{risk}"));
         }

@@ -1,8 +1,9 @@
 //! [`Session::ask`]: the one way to make a call in the name of a session.
 //!
 //! **Invariant:** calls that were not answered are repeated byte for byte until each has its answer or
-//! the [`Patience`] ends. An answer that must be on replicas and is not counts as none. `gone` ends the session. Trust counts from before the call was sent, and is
-//! refreshed only by an answer with which Redis has refreshed the session itself.
+//! the [`Patience`] ends. An answer that must be on replicas and is not counts as none. `gone` ends the
+//! session. Trust counts from before the call was sent, and is refreshed only by an answer with which
+//! Redis has refreshed the session itself.
 
 use std::time::Duration;
 

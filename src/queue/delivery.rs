@@ -197,7 +197,7 @@ impl Sender {
     }
 
     fn call(&self, numbers: &Numbers, messages: &[NewMessage], key: Option<&str>) -> Call<Answer> {
-        let Numbers { name, next, asked, now_ms, .. } = numbers;
+        let Numbers { name, next, asked, now_ms } = numbers;
         let made_ms = now_ms + Moment::now().since(*asked).as_millis() as u64;
         let keys = &self.fleet.store.keys;
         let remember_ms = self.remember.as_millis() as u64;

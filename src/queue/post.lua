@@ -16,14 +16,14 @@ if config[1] ~= ARGV[3] and (config[1] or redis.call('EXISTS', KEYS[20]) == 1) t
   return {'protocol', config[1] or '1'}
 end
 local seen = redis.call('GET', KEYS[19])
-if not seen then return {'gap', '-'} end
+if not seen then return 'gap' end
 local last, duplicate = string.match(seen, '^(%d+)|?(.*)$')
 last = tonumber(last)
 if from + n - 1 <= last then
   if from + n - 1 == last and duplicate ~= '' then return {'duplicate', duplicate} end
   return 'already'
 end
-if from ~= last + 1 then return {'gap', string.format('%.0f', last)} end
+if from ~= last + 1 then return 'gap' end
 local upto = whole(from + n - 1)
 
 -- Check everything before the first write: Lua has no rollback. A counter that is not a number fails here, too.

@@ -79,24 +79,25 @@ impl Store {
         }
     }
 
-    /// What a failover of this Redis may cost, as it is set up.
-    pub(crate) async fn risks(&self) -> Vec<String> {
-        let Ok(info) = self.info("replication").await else { return Vec::new() };
-        let replicas = in_sync(&info);
+    /// What may be lost with this Redis, as it is set up.
+    pub(crate) async fn risks(&self) -> Vec<&'static str> {
         let mut risks = Vec::new();
+        if self.is_persistent().await.is_ok_and(|persistent| !persistent) {
+            risks.push("Redis has no append-only file: its data is lost when it dies");
+        }
+        let Ok(info) = self.info("replication").await else { return risks };
+        let replicas = in_sync(&info);
         let may_fail_over =
             replicas > 0 || self.work.is_cluster() || self.client.place().has_sentinels();
         if may_fail_over && self.durability() == Durability::Local {
             risks.push(
-                "durability is local: a failover may forget the last of what was told; `all` waits for all replicas"
-                    .to_owned(),
+                "durability is local: a failover may forget the last of what was told; `all` waits for all replicas",
             );
         }
         // It is shown only if it is set.
         if replicas > 0 && info_field(&info, "min_slaves_good_slaves").is_none() {
             risks.push(
-                "min-replicas-to-write is 0: a primary that is cut off from its replicas goes on alone"
-                    .to_owned(),
+                "min-replicas-to-write is 0: a primary that is cut off from its replicas goes on alone",
             );
         }
         risks
@@ -142,7 +143,7 @@ impl Store {
     }
 
     /// Does the server keep its data when its process dies?
-    pub(crate) async fn is_persistent(&self) -> Result<bool, Error> {
+    async fn is_persistent(&self) -> Result<bool, Error> {
         let info = self.info("persistence").await?;
         Ok(info_field(&info, "aof_enabled") != Some("0"))
     }

@@ -11,7 +11,6 @@ mod address;
 mod check;
 mod client;
 mod control;
-
 mod dialer;
 mod floor;
 mod keys;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use artel::{Durability, Error, Fleet};
-use artel_rig::{Kind, Sentinels, Server, eventually, soak};
+use artel::{Context, Durability, Error, Fleet, Message, Notice, Tick};
+use artel_rig::{Kind, Sentinels, Server, ask_port, eventually, replication_of, soak};
 use tokio::runtime::Runtime;
 
-use crate::NAME;
+use crate::{NAME, audit, config, member, notice, settled, stop};
 
 fn count(server: &Server, field: &str) -> u64 {
     let counts = format!("artel:{{{NAME}}}:counts");
@@ -188,9 +188,7 @@ fn replicated(replicas: usize) -> (Server, Vec<Server>) {
     let start = |_| Server::with(any(), &["--replicaof", "127.0.0.1", &port]);
     let replicas: Vec<Server> = (0..replicas).map(start).collect();
     eventually("replicas to be in sync", || {
-        let info: String =
-            redis::cmd("INFO").arg("replication").query(&mut primary.connect()).expect("answers");
-        info.matches("state=online").count() == replicas.len()
+        replication_of(primary.port()).matches("state=online").count() == replicas.len()
     });
     (primary, replicas)
 }
@@ -207,11 +205,7 @@ async fn a_replica_that_is_gone_does_not_make_the_promise_cheaper() {
     let short = |fleet: &Fleet| fleet.sender().timeout(Duration::from_secs(3));
     short(&all).send("x").await.expect("two have it");
     replicas[1].kill();
-    eventually("one to be gone", || {
-        let info: String =
-            redis::cmd("INFO").arg("replication").query(&mut primary.connect()).expect("answers");
-        info.contains("connected_slaves:1")
-    });
+    eventually("one to be gone", || replication_of(primary.port()).contains("connected_slaves:1"));
     let refused = short(&all).send("x").await.expect_err("one is gone");
     assert!(matches!(refused, Error::Unreplicated { replicas: 1, wanted: 2 }), "{refused}");
     short(&one).send("x").await.expect("one has it");
@@ -233,13 +227,9 @@ async fn what_must_last_does_not_travel_with_what_need_not() {
     all.send("warm").await.expect("the replica has it");
     replicas[0].freeze();
     eventually("the primary to be alone", || {
-        let mut connection = primary.connect();
-        let _ = redis::cmd("CLIENT")
-            .arg(&["KILL", "TYPE", "replica"])
-            .query::<redis::Value>(&mut connection);
-        let info: String =
-            redis::cmd("INFO").arg("replication").query(&mut connection).expect("answers");
-        info.contains("connected_slaves:0")
+        let port = primary.port();
+        let _ = ask_port::<redis::Value>(port, &["CLIENT", "KILL", "TYPE", "replica"]);
+        replication_of(port).contains("connected_slaves:0")
     });
     let send = |fleet: &Fleet| {
         let sender = fleet.sender().timeout(Duration::from_secs(2));
@@ -254,6 +244,42 @@ async fn what_must_last_does_not_travel_with_what_need_not() {
     }
     // An event that is told as set is there, too.
     assert!(all.event("ready").expect("a name").set().await.is_err());
+}
+
+/// With `Replicated(n)` a push and an outcome count only when n replicas have them: a replica that is
+/// away is waited for, and nothing is lost meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_replica_is_waited_for() {
+    let (server, replicas) = replicated(1);
+    let mut config = config();
+    config.durability = Durability::Replicated(1);
+    let generate = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
+    let handle = |_: Message, _: Context| async {};
+    let builder = || member(&server).config(config.clone()).generate(generate).handle(handle);
+    let mut one = builder().start().await.expect("joins");
+    let two = builder().start().await.expect("joins");
+    settled(&one, 5).await;
+    let mut notices = one.notices();
+    let term = async || one.fleet().status().await.expect("answers").generator.expect("one").term;
+    let before = term().await;
+    replicas[0].freeze();
+    notice(&mut notices, |notice| matches!(notice, Notice::Unreplicated { wanted: 1, .. })).await;
+    // For longer than a generator may make no progress: this one works, and keeps its term.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(term().await, before, "nobody was deposed");
+    replicas[0].thaw();
+    // It was told once, and its end is told, too.
+    let mut told = 0;
+    notice(&mut notices, |notice| {
+        told += usize::from(matches!(notice, Notice::Unreplicated { .. }));
+        matches!(notice, Notice::Replicated { .. })
+    })
+    .await;
+    assert_eq!(told, 0, "it was told again");
+    let done = one.fleet().status().await.expect("answers").messages.done;
+    settled(&one, done + 20).await;
+    audit(&server);
+    stop([one, two]).await;
 }
 
 /// ⚑ A lock is not told as held before replicas have it: the server that takes over could give it to somebody else.

@@ -27,11 +27,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use artel::{
-    Cause, Config, Context, Durability, Effect, ErrorStore, Fleet, Ledger, Member, MemberBuilder,
-    Message, NewMessage,
+    Cause, Config, Context, Effect, ErrorStore, Fleet, Ledger, Member, MemberBuilder, Message,
+    NewMessage,
 };
 use artel::{Notice, Notices, Outcome, Role, Tick};
-use artel_rig::{Audit, DEADLINE, Kind, Server, Snapshot};
+use artel_rig::{Audit, DEADLINE, Server, Snapshot};
 
 const NAME: &str = "library";
 
@@ -580,49 +580,6 @@ async fn a_member_that_starts_and_is_dropped_leaves_no_ghost() {
     drop(fleet);
     until("no members", async || Snapshot::read(&mut server.connect(), NAME).members.is_empty())
         .await;
-}
-
-/// With `Replicated(n)` a push and an outcome count only when n replicas have them: a replica that is
-/// away is waited for, and nothing is lost meanwhile.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_missing_replica_is_waited_for() {
-    let kind = if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey };
-    let server = Server::start(kind);
-    let replica = Server::with(kind, &["--replicaof", "127.0.0.1", &server.port().to_string()]);
-    artel_rig::eventually("the replica to be in sync", || {
-        let info: String =
-            redis::cmd("INFO").arg("replication").query(&mut server.connect()).expect("answers");
-        info.contains("state=online")
-    });
-    let mut config = config();
-    config.durability = Durability::Replicated(1);
-    let generate = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
-    let handle = |_: Message, _: Context| async {};
-    let builder = || member(&server).config(config.clone()).generate(generate).handle(handle);
-    let mut one = builder().start().await.expect("joins");
-    let two = builder().start().await.expect("joins");
-    settled(&one, 5).await;
-    let mut notices = one.notices();
-    let term = async || one.fleet().status().await.expect("answers").generator.expect("one").term;
-    let before = term().await;
-    replica.freeze();
-    notice(&mut notices, |notice| matches!(notice, Notice::Unreplicated { wanted: 1, .. })).await;
-    // For longer than a generator may make no progress: this one works, and keeps its term.
-    tokio::time::sleep(Duration::from_secs(12)).await;
-    assert_eq!(term().await, before, "nobody was deposed");
-    replica.thaw();
-    // It was told once, and its end is told, too.
-    let mut told = 0;
-    notice(&mut notices, |notice| {
-        told += usize::from(matches!(notice, Notice::Unreplicated { .. }));
-        matches!(notice, Notice::Replicated { .. })
-    })
-    .await;
-    assert_eq!(told, 0, "it was told again");
-    let done = one.fleet().status().await.expect("answers").messages.done;
-    settled(&one, done + 20).await;
-    audit(&server);
-    stop([one, two]).await;
 }
 
 /// What the crate offers can be shared and sent between threads.

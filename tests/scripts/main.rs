@@ -6,6 +6,7 @@ mod alerts; // one member judges, each sink is told once
 mod bounds; // how long Redis is busy with one call, and how many bytes it moves
 mod bystanders; // senders and takers in the random schedule
 mod contest; // locks at random, checked after every step
+mod crowds; // what many members cost
 mod election; // one generator, terms only grow
 mod errors; // taken once, never lost
 mod held; // blocks that a process of the random schedule holds
