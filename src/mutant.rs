@@ -43,10 +43,12 @@ pub(crate) enum Rule {
     AllNeverShrinks,
     /// A sender says how many of its messages are forgotten.
     SendersSpeak,
+    /// A server is on the list of servers before anything is done there.
+    ListFirst,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     Rule::TrustFromSending,
     Rule::SubscribeThenRead,
     Rule::ReadAfterReconnect,
@@ -62,6 +64,7 @@ const RULES: [Rule; 15] = [
     Rule::GrantsLast,
     Rule::AllNeverShrinks,
     Rule::SendersSpeak,
+    Rule::ListFirst,
 ];
 
 /// Is this rule disabled?

@@ -14,11 +14,11 @@
 --         what can no longer be granted (see acquire): '', 'term', 'token' or both with a blank between,
 --         lease_ms, grace_ms, seen (1 = its presence is visible), steps,
 --         how many of them were forgotten since the server that the caller comes from, its locks as name, `token:attempt` …, control as field, value …}
--- Uses    clock, deadline_of, grow, note, refresh, whole
+-- Uses    clock, deadline_of, enlist, grow, refresh, steps_of, whole
 -- Why the lease from config: it may change while all members are observers, and all must use the same one.
 -- Why a number is enough for held: see fetch.
--- Why steps, the sum of all counts: it only grows, so a server with a smaller sum than it had before has forgotten. Which
--- server had how many when it took over is in servers. Of a server that is not listed, what the caller saw there is gone.
+-- Why servers: a server with fewer steps than it had before has forgotten some. How many each had when it took over is there.
+-- Of a server that is not listed, what the caller saw there is gone.
 -- Why seen: a connection may lose its subscriptions and live on, as when its slot was elsewhere for a moment.
 local me = ARGV[1]
 if not deadline_of(KEYS[1], me) then return 'gone' end
@@ -45,20 +45,10 @@ end
 local seen = redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[12])[2] > 0
 if seen then redis.call('SREM', KEYS[13], me)
 elseif ARGV[6] == '2' then redis.call('SADD', KEYS[13], me) end
-local steps, forgotten = 0, 0
-for _, count in ipairs(redis.call('HMGET', KEYS[14], 'generated', 'sent', 'done', 'failed', 'returned')) do
-  steps = steps + (tonumber(count) or 0)
-end
 local function server_of(entry) return string.match(entry or '', '^[^|]*') end
+local steps, forgotten = steps_of(KEYS[14]), 0
 local server, from = ARGV[7], ARGV[8]
-if server ~= '' then
-  local last = redis.call('LINDEX', KEYS[15], -1)
-  if server_of(last) ~= server then
-    redis.call('RPUSH', KEYS[15], string.format('%s|%.0f|%.0f', server, steps, now))
-    redis.call('LTRIM', KEYS[15], -100, -1)
-    if last then note(KEYS[17], now, 'server-changed', me, 'from', server_of(last), 'to', server) end
-  end
-end
+if server ~= '' then enlist(KEYS[15], KEYS[17], server, steps, now, me) end
 if server ~= '' and from ~= '' and from ~= server then
   local list, kept = redis.call('LRANGE', KEYS[15], 0, -1), tonumber(ARGV[10])
   for i = #list - 1, 1, -1 do

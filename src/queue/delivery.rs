@@ -249,6 +249,7 @@ impl Sender {
         request: Option<&Request>,
         budget: Budget,
     ) -> Result<Option<Numbers>, Error> {
+        self.fleet.store.count_steps().await;
         loop {
             let asked = Moment::now();
             let name = request.map_or_else(nonce, |request| request.name.clone());

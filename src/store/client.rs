@@ -9,10 +9,11 @@ use std::time::Duration;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
 use rustls::ClientConfig;
 
-use super::StoreError;
 use super::check::info_field;
 use super::dialer::{Connection, Dialer, extract};
 use super::place::{Place, Spot, Way, read_moved};
+use super::server_list::ServerList;
+use super::{Keys, StoreError};
 use crate::mutant::{Rule, disabled};
 
 /// How long the nodes of a cluster are waited for.
@@ -29,6 +30,7 @@ pub(crate) struct Client {
     place: Arc<Place>,
     /// A key of the fleet: its slot decides where the primary is.
     key: Arc<str>,
+    servers: Option<Arc<ServerList>>,
 }
 
 /// A connection to the primary.
@@ -68,13 +70,19 @@ impl Client {
             settings,
             place: Arc::new(Place::new(way)),
             key: Arc::default(),
+            servers: None,
         }
     }
 
-    /// The same, for the slot of this key.
-    pub(super) fn of(mut self, key: &str) -> Client {
-        self.key = key.into();
+    /// The same, for the slot of these keys.
+    pub(super) fn of(mut self, keys: &Keys) -> Client {
+        self.key = keys.config().into();
+        self.servers = Some(Arc::new(ServerList::new(keys)));
         self
+    }
+
+    pub(super) fn servers(&self) -> Option<&ServerList> {
+        self.servers.as_deref()
     }
 
     pub(super) fn place(&self) -> &Arc<Place> {
@@ -138,6 +146,7 @@ impl Client {
                         (spot, version) = self.place.find(&self.dialer).await?;
                         continue;
                     }
+                    self.enlist(&mut connection, &server).await?;
                     return Ok(Found { connection, spot, server, history, is_cluster });
                 }
                 Probed::Moved(to) => {
@@ -212,6 +221,20 @@ impl Client {
         }
     }
 
+    /// Lists this server before this process does anything there.
+    async fn enlist(&self, connection: &mut Connection, server: &str) -> Result<(), StoreError> {
+        let Some(servers) = &self.servers else { return Ok(()) };
+        let Some(call) = servers.first(server) else { return Ok(()) };
+        match connection.write(&call, || true).await.map_err(StoreError::from) {
+            Ok(_) => servers.has(server),
+            Err(error @ StoreError::Server { .. }) => {
+                tracing::debug!(%error, "a server was not listed");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Asks for the other nodes of the cluster now and then, if that is allowed. Nobody waits for the answer.
     pub(super) fn learn_nodes(&self, found: &Found) {
         if !found.is_cluster || !self.place.wants_nodes() {
@@ -274,7 +297,7 @@ mod tests {
         let replica = Server::with(kind, &["--replicaof", "127.0.0.1", &port]);
         let connected = async |server: &Server| {
             let client = Address::new(server.url()).client().expect("an address");
-            let client = client.of(&Keys::new("f", 0).config());
+            let client = client.of(&Keys::new("f", 0));
             client.connect(AsyncConnectionConfig::new(), NODES_TIMEOUT).await.is_ok()
         };
         assert!(connected(&primary).await && !connected(&replica).await);

@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 
 use super::place::Spot;
 use super::reply_limit::ReplyLimit;
-use super::script::With;
+use super::script::{Call, With};
 
 /// Makes connections to any server of one address.
 #[derive(Clone)]
@@ -158,8 +158,27 @@ impl Connection {
         self.inner.send_packed_commands(pipe, 0, count).await
     }
 
+    /// Sends a call. A server that does not know its script, because it was restarted, gets it first, if its answer is that of
+    /// this call.
+    pub(super) async fn write<R>(
+        &mut self,
+        call: &Call<R>,
+        is_own: impl Fn() -> bool,
+    ) -> RedisResult<Value> {
+        let answer = self.send_with(&call.cmd, &call.with).await;
+        match (&answer, &call.source) {
+            (Err(error), Some(source)) if error.code() == Some("NOSCRIPT") && is_own() => {
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(&**source);
+                self.send(&load).await?;
+                self.send_with(&call.cmd, &call.with).await
+            }
+            _ => answer,
+        }
+    }
+
     /// Sends a command with those that are written together with it.
-    pub(super) async fn send_with(&mut self, cmd: &redis::Cmd, with: &With) -> RedisResult<Value> {
+    async fn send_with(&mut self, cmd: &redis::Cmd, with: &With) -> RedisResult<Value> {
         match with {
             With::Nothing => self.send(cmd).await,
             With::Get(keys) => {

@@ -39,7 +39,7 @@
 //! | `artel:{f}:counts` | hash | generated, sent, claimed, done, failed, lost, returned, taken, requeued, dropped, duplicates, retried, snoozed, followed, fired, skipped, forgotten, cancelled, pushed_ms; `extra:<lane>`: messages in its chunks beyond one per reference |
 //! | `artel:{f}:ledger` | stream | one entry per settled message, off by default |
 //! | `artel:{f}:notices` | stream | the common log: what happened to the fleet, for people; a week, and about 10,000 entries |
-//! | `artel:{f}:servers` | list | `run_id\|steps\|ms`: the last 100 server processes, and how many steps they had when a member first saw them |
+//! | `artel:{f}:servers` | list | `run_id\|steps\|ms`: the last 100 server processes, and how many steps they had when the first process came |
 //! | `artel:{f}:losses` | hash | `from>to`, two of them → `steps\|ms`: at least so many steps were forgotten between them; at most 100 |
 //! | `artel:{f}:mark` | string, 60 s | any number: written before replicas are waited for |
 //! | `artel:{f}:alerts` | hash | who judges the alerts; of each rule since when it holds and what was told, of each sink what it was told |

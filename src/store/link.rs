@@ -223,7 +223,7 @@ impl Link {
             if call.epoch.is_some_and(|epoch| epoch != 2 * generation) {
                 return Err(StoreError::Unconnected("it was meant for another server".to_owned()));
             }
-            let mut answer = self.write(&mut connection, generation, call).await;
+            let mut answer = connection.write(call, || self.is_own(generation)).await;
             let to = answer.as_ref().err().and_then(|error| moved(error, place.as_ref()));
             if let Some(to) = to.filter(|_| self.is_own(generation)) {
                 // The slot is elsewhere; the call had no effect.
@@ -231,7 +231,7 @@ impl Link {
                 self.shared.over(generation);
                 if call.epoch.is_none() {
                     (connection, generation, place) = self.connection().await?;
-                    answer = self.write(&mut connection, generation, call).await;
+                    answer = connection.write(call, || self.is_own(generation)).await;
                 }
             }
             // The end of a connection is heard before the answers behind it: they may belong to other calls.
@@ -371,27 +371,6 @@ impl Link {
                     state.doubted = None;
                 }
             }
-        }
-    }
-
-    /// Writes a call. A server that does not know its script, because it was restarted, gets it first.
-    async fn write<R>(
-        &self,
-        connection: &mut Connection,
-        generation: u64,
-        call: &Call<R>,
-    ) -> redis::RedisResult<redis::Value> {
-        let answer = connection.send_with(&call.cmd, &call.with).await;
-        match (&answer, &call.source) {
-            (Err(error), Some(source))
-                if error.code() == Some("NOSCRIPT") && self.is_own(generation) =>
-            {
-                let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(&**source);
-                connection.send(&load).await?;
-                connection.send_with(&call.cmd, &call.with).await
-            }
-            _ => answer,
         }
     }
 

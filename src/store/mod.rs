@@ -23,6 +23,7 @@ mod reply;
 mod reply_limit;
 mod script;
 mod sentinels;
+mod server_list;
 mod session_link;
 
 use std::sync::{Arc, Mutex};
@@ -263,7 +264,7 @@ impl Store {
     pub(crate) fn open(address: &Address, fleet: &str) -> Result<Store, Error> {
         let (client, database) = (address.client()?, address.database()?);
         let (address, keys) = (address.to_string(), Keys::new(fleet, database));
-        let client = client.of(&keys.config());
+        let client = client.of(&keys);
         let replication = Replication::new(Link::new("replicas", client.clone()), &keys);
         Ok(Store {
             keys,
@@ -299,6 +300,18 @@ impl Store {
 
     pub(crate) fn durability(&self) -> Durability {
         self.durability
+    }
+
+    /// From now on this process takes steps that are counted: each server is listed before that.
+    pub(crate) async fn count_steps(&self) {
+        let Some(servers) = self.client.servers().filter(|servers| servers.begin()) else { return };
+        let epoch = self.work.epoch();
+        let Some(server) = self.work.server_in(epoch) else { return };
+        let Some(call) = servers.first(&server) else { return };
+        match self.work.call(&call.only_in(epoch), ONCE_TIMEOUT).await {
+            Ok(_) => servers.has(&server),
+            Err(error) => tracing::debug!(%error, "a server was not listed"),
+        }
     }
 
     /// Where it is waited for replicas.

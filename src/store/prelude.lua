@@ -72,6 +72,24 @@ local function note(notices, now_ms, kind, member, ...)
   redis.pcall('XADD', notices, trim, how, bound, '*', 'kind', kind, 'member', member, ...)
 end
 
+-- The sum of all counts that only grow. A server with a smaller sum than it had before has forgotten.
+local function steps_of(counts)
+  local steps = 0
+  for _, count in ipairs(redis.call('HMGET', counts, 'generated', 'sent', 'done', 'failed', 'returned')) do
+    steps = steps + (tonumber(count) or 0)
+  end
+  return steps
+end
+
+-- Adds a server to the list of servers, with the steps that the fleet has there, unless it is the last one already.
+local function enlist(servers, notices, server, steps, now_ms, member)
+  local last = string.match(redis.call('LINDEX', servers, -1) or '', '^[^|]*')
+  if last == server then return end
+  redis.call('RPUSH', servers, string.format('%s|%.0f|%.0f', server, steps, now_ms))
+  redis.call('LTRIM', servers, -100, -1)
+  if last ~= '' then note(notices, now_ms, 'server-changed', member, 'from', last, 'to', server) end
+end
+
 -- Notes what somebody did to messages. What the same one did within ten seconds is one entry, with a sum.
 local function note_more(notices, now_ms, kind, by, count)
   local last = redis.pcall('XREVRANGE', notices, '+', '-', 'COUNT', 1)

@@ -383,7 +383,7 @@ mod tests {
         let port = primary.port().to_string();
         let _replica = Server::with(kind, &["--replicaof", "127.0.0.1", &port]);
         let client = Address::new(primary.url()).client().expect("an address");
-        let link = Link::new("test", client.of(&Keys::new("f", 0).config()));
+        let link = Link::new("test", client.of(&Keys::new("f", 0)));
         eventually("the replica to be in sync", || {
             let info = redis::cmd("INFO").arg("replication").query(&mut primary.connect());
             info.is_ok_and(|info: String| in_sync(&info) == 1)

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use artel::{Context, Durability, Error, Fleet, Message, Notice, Tick};
-use artel_rig::{Kind, Sentinels, Server, ask_port, eventually, replication_of, soak};
+use artel_rig::{
+    Fault, Kind, Proxy, Sentinels, Server, ask_port, eventually, replication_of, soak,
+};
 use tokio::runtime::Runtime;
 
 use crate::{NAME, audit, config, member, notice, settled, stop};
@@ -282,6 +284,63 @@ async fn a_missing_replica_is_waited_for() {
     stop([one, two]).await;
 }
 
+/// The sum of all counts.
+fn steps(server: &Server) -> u64 {
+    ["generated", "sent", "done", "failed", "returned"].map(|name| count(server, name)).iter().sum()
+}
+
+/// ⚑ A new primary lacks what a member has heard of. All of that is named, however much is done there before the member comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_on_a_new_primary_hides_no_loss() {
+    let (mut old, replicas) = replicated(1);
+    let (new, way) = (&replicas[0], Proxy::start(old.port()).expect("a proxy"));
+    let fleet = Fleet::connect(way.url(), NAME).await.expect("connects");
+    let member = fleet.join().handle(|_: Message, _: Context| async {}).start().await;
+    let (mut member, own) = (member.expect("joins"), Fleet::connect(old.url(), NAME).await);
+    let (mut notices, own) = (member.notices(), own.expect("connects"));
+    own.send("x").await.expect("sent");
+    settled(&member, 1).await;
+    eventually("the replica to have it", || steps(new) == 2);
+    new.freeze();
+    let _ = ask_port::<redis::Value>(old.port(), &["CLIENT", "KILL", "TYPE", "replica"]);
+    for _ in 0..100 {
+        own.send("x").await.expect("sent");
+    }
+    settled(&member, 101).await;
+    let id = member.id().expect("it has joined");
+    let told = format!("artel:{{{NAME}}}:member:{id}");
+    eventually("a heartbeat after the last of them", || {
+        let done = redis::cmd("HGET").arg(&told).arg("done").query(&mut old.connect());
+        done.unwrap_or(None) == Some(101)
+    });
+    let heard = steps(&old);
+    way.set(Fault::Cut);
+    old.kill();
+    new.thaw();
+    eventually("it to take over", || {
+        ask_port::<redis::Value>(new.port(), &["REPLICAOF", "NO", "ONE"]).is_ok()
+            && replication_of(new.port()).contains("role:master")
+    });
+    let kept = steps(new);
+    let other = Fleet::connect(new.url(), NAME).await.expect("connects");
+    for _ in 0..500 {
+        other.send("x").await.expect("sent");
+    }
+    way.retarget(new.port());
+    way.set(Fault::Pass);
+    let mut named = 0;
+    notice(&mut notices, |notice| match notice {
+        Notice::ServerChanged { forgotten, .. } => {
+            named = *forgotten;
+            true
+        }
+        _ => false,
+    })
+    .await;
+    assert_eq!(named, heard - kept, "{heard} steps were heard of, and {kept} are there");
+    member.shutdown().await;
+}
+
 /// ⚑ A lock is not told as held before replicas have it: the server that takes over could give it to somebody else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_is_not_replicated_is_not_told() {
@@ -318,6 +377,7 @@ fn every_rule_of_durability_is_needed() {
     for (rule, test) in [
         ("AllNeverShrinks", "a_replica_that_is_gone_does_not_make_the_promise_cheaper"),
         ("GrantsLast", "a_grant_that_is_not_replicated_is_not_told"),
+        ("ListFirst", "what_is_done_on_a_new_primary_hides_no_loss"),
         ("SendersSpeak", "what_is_forgotten_is_sent_again_if_it_was_kept"),
     ] {
         let program = std::env::current_exe().expect("this test");

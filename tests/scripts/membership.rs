@@ -477,6 +477,29 @@ fn what_another_server_forgot_is_named() {
     });
 }
 
+/// A server is listed with the steps that it had first, whoever comes later, and however often.
+#[test]
+fn a_server_is_listed_once_with_what_it_had_first() {
+    on_each_server(|lab| {
+        let enlist = |lab: &Lab, server: &str| {
+            lab.late("enlist", &["counts", "servers", "notices"], &[server])
+        };
+        for (steps, server) in [("100", "one"), ("120", "one"), ("90", "two"), ("95", "two")] {
+            lab.count_steps(steps);
+            let call = enlist(lab, server);
+            assert_eq!(lab.send(&call), "ok");
+            assert_eq!(lab.send(&call), "ok");
+        }
+        let (servers, notices) = (lab.key("servers"), lab.key("notices"));
+        let listed: Vec<String> = lab.redis(&["LRANGE", &servers, "0", "-1"]);
+        let listed: Vec<&str> =
+            listed.iter().filter_map(|entry| Some(entry.rsplit_once('|')?.0)).collect();
+        assert_eq!(listed, ["one|100", "two|90"]);
+        let noted: u64 = lab.redis(&["XLEN", &notices]);
+        assert_eq!(noted, 1, "a change of the server is in the log");
+    });
+}
+
 /// ⚑ An open block that its owner does not know of is noticed by the heartbeat, too.
 #[test]
 fn a_heartbeat_sees_a_block_nobody_holds() {

@@ -130,7 +130,7 @@ impl Story<'_> {
 }
 
 /// Scripts whose repeats and late copies are another test's story.
-const ELSEWHERE: [(&str, &str); 26] = [
+const ELSEWHERE: [(&str, &str); 27] = [
     ("alert_step", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("alert_told", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("note", "notices::a_repeated_note_is_one_entry"),
@@ -143,6 +143,7 @@ const ELSEWHERE: [(&str, &str); 26] = [
     ("confirm", "errors::a_page_is_deleted_once_and_the_drain_with_its_last_record"),
     ("unread", "unread::a_late_copy_of_giving_up_takes_nothing_away"),
     ("mark", "repeats::a_mark_may_be_written_again"),
+    ("enlist", "membership::a_server_is_listed_once_with_what_it_had_first"),
     ("look", "membership::a_dead_member_is_reaped_after_the_grace_and_becomes_an_orphan"),
     ("open", "membership::another_protocol_is_refused_by_everything_that_joins_opens_or_adds"),
     ("remove", "state::a_late_copy_removes_nothing_of_a_new_fleet"),

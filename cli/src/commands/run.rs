@@ -144,11 +144,11 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
         Worker::Lines(lines) => Some(lines.clone()),
         _ => None,
     };
-    let (place, mut member) =
-        match signals.unless(join(global, config.clone(), maker, worker, &watchers)).await {
-            Ok(joined) => joined?,
-            Err(code) => return Ok(code),
-        };
+    let joining = join(global, config.clone(), maker, worker, &watchers);
+    let (place, mut member) = match joined(&mut signals, joining).await {
+        Ok(joined) => joined?,
+        Err(code) => return Ok(code),
+    };
     let http_over = CancellationToken::new();
     let served = listening.map(|port| {
         port.say();
@@ -202,6 +202,26 @@ pub(crate) async fn run(global: &Global, start: Start<'_>) -> Result<u8, Failure
     Ok(OK)
 }
 
+/// Waits until it has joined. If a signal comes first, returns the exit code. By then others may know the member already: it
+/// leaves the fleet again.
+async fn joined(
+    signals: &mut Signals,
+    joining: impl Future<Output = Result<(Place, Member), Failure>>,
+) -> Result<Result<(Place, Member), Failure>, u8> {
+    let mut joining = std::pin::pin!(joining);
+    let code = match signals.unless(&mut joining).await {
+        Ok(joined) => return Ok(joined),
+        Err(code) => code,
+    };
+    match signals.unless(tokio::time::timeout(JOIN_GRACE, joining)).await {
+        Ok(Ok(Ok((_, member)))) => {
+            member.shutdown().await;
+            Err(OK)
+        }
+        _ => Err(code),
+    }
+}
+
 /// Finds or starts a server, and joins the fleet.
 async fn join(
     global: &Global,
@@ -225,6 +245,9 @@ async fn join(
     member = watchers.attach(member);
     Ok((place, member.start().await?))
 }
+
+/// How long a member that is stopped while it joins may take to join, so that it can leave.
+const JOIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How long the HTTP answers in progress may take after the member has left the fleet.
 const HTTP_GRACE: Duration = Duration::from_secs(3);

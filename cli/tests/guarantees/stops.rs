@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use artel_rig::eventually;
+use artel_rig::{Fault, Program, Proxy, Server, eventually};
 
 use crate::fleet::{TestFleet, artel, on_each_server, soak};
 
@@ -87,6 +87,20 @@ on_each_server! {
         let before = fleet.done();
         fleet.settled(before + 20);
         fleet.audit();
+    }
+
+    /// One that is told to stop while it joins has left when it is gone: nobody takes it for dead.
+    fn who_stops_while_it_joins_leaves(kind) {
+        let server = Server::start(kind);
+        let far = Proxy::start(server.port()).expect("a proxy");
+        far.set(Fault::Delay(Duration::from_millis(30)));
+        let mut member = Program::start(artel(), &["work", "--fleet", "f", "--redis", &far.url()]);
+        let mut connection = server.connect();
+        let mut members = || redis::cmd("ZCARD").arg("artel:{f}:members").query(&mut connection);
+        while members().unwrap_or(0) == 0 {}
+        member.terminate();
+        assert_eq!(member.exit_code(), Some(0), "{}", member.stderr());
+        assert_eq!(members(), Ok(0), "it is a member still");
     }
 
     /// `--max-messages` counts per fleet, whoever leads; at N the generator keeps its lease.

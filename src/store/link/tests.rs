@@ -67,7 +67,7 @@ async fn no_answer_is_that_of_another_call() {
                 let cluster = artel_rig::Cluster::start(kind, 1, 0);
                 let keys = crate::store::Keys::new("f", 0);
                 let client = crate::store::Address::new(cluster.nodes[0].url()).client();
-                let client = client.expect("an address").of(&keys.config());
+                let client = client.expect("an address").of(&keys);
                 let (router, _hints) = PushRouter::new(&keys);
                 let link = Arc::new(Link::hearing("test", client, router));
                 let (right, wrong) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

@@ -1,0 +1,46 @@
+//! [`ServerList`]: a server is on the list of servers before anything is done there.
+//!
+//! **Invariant:** a process that makes, sends or finishes messages does so on no server before the list there has it, with the
+//! steps that the server had until then. Otherwise what it has forgotten could not be told from what came later. If it cannot
+//! be listed, nobody is stopped: the next heartbeat lists it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Call, Keys, Script};
+use crate::mutant::{Rule, disabled};
+
+static ENLIST: Script = Script::new("enlist", include_str!("enlist.lua"));
+
+/// What one process knows of that list.
+pub(super) struct ServerList {
+    keys: [String; 3],
+    /// Does this process take steps that are counted?
+    steps: AtomicBool,
+    /// The last server that it has listed.
+    last: Mutex<String>,
+}
+
+impl ServerList {
+    pub(super) fn new(keys: &Keys) -> ServerList {
+        let keys = [keys.counts(), keys.servers(), keys.notices()];
+        ServerList { keys, steps: AtomicBool::new(false), last: Mutex::default() }
+    }
+
+    /// From now on this process takes steps that are counted. False if it did already.
+    pub(super) fn begin(&self) -> bool {
+        !self.steps.swap(true, Ordering::AcqRel)
+    }
+
+    /// The call that comes before any other one at this server. `None` if it is not needed.
+    pub(super) fn first(&self, server: &str) -> Option<Call> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = self.steps.load(Ordering::Acquire) && !server.is_empty() && *last != server;
+        (is_due && !disabled(Rule::ListFirst)).then(|| ENLIST.call(&self.keys).arg(server))
+    }
+
+    /// That call was answered.
+    pub(super) fn has(&self, server: &str) {
+        server.clone_into(&mut self.last.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
