@@ -59,16 +59,7 @@ impl From<artel::Error> for Failure {
             }
             Error::NoAnswer { .. } => Failure::new(UNREACHABLE, text)
                 .hint("is it busy, frozen or behind a firewall? `redis-cli ping` should answer"),
-            Error::Denied { why: artel::Denial::Keys, .. } => {
-                Failure::new(FAILURE, text).hint(
-                    "this user may not touch the keys of this fleet: is the `--fleet` name right? \
-                     Its rights need `~artel:{NAME}:*`",
-                )
-            }
-            Error::Denied { .. } => Failure::new(FAILURE, text).hint(
-                "put user and password into the address, redis://user:password@host:port, \
-                 and give that user the rights named above",
-            ),
+            Error::Denied { why, .. } => Failure::new(FAILURE, text).hint(denied_hint(why)),
             Error::Conflict { ref field, ref theirs, .. } => {
                 let flag = field.trim_end_matches("_ms").replace('_', "-");
                 let hint = format!(
@@ -113,6 +104,23 @@ impl From<artel::Error> for Failure {
             Error::Full { .. } => Failure::new(FAILURE, text)
                 .hint("start more workers, or give Redis more memory; `artel status` shows what waits"),
             _ => Failure::new(FAILURE, text),
+        }
+    }
+}
+
+fn denied_hint(why: artel::Denial) -> &'static str {
+    match why {
+        artel::Denial::Keys => {
+            "this user may not touch the keys of this fleet: is the `--fleet` name right? \
+             Its rights need `~artel:{NAME}:*`"
+        }
+        artel::Denial::Sentinel => {
+            "the sentinels have credentials of their own: `--sentinel-password-file FILE`, and \
+             `--sentinel-user NAME` if they have users"
+        }
+        _ => {
+            "put user and password into the address, redis://user:password@host:port, \
+             and give that user the rights named above"
         }
     }
 }
@@ -215,6 +223,9 @@ fn unreachable_hint(why: Unreached) -> &'static str {
         Unreached::NoSentinel => "are they running? Sentinels usually have port 26379",
         Unreached::Circle => {
             "a node of this cluster is wrong about who owns the slot: `redis-cli --cluster check HOST:PORT`"
+        }
+        Unreached::NoPrimary => {
+            "`redis-cli --cluster check HOST:PORT`, or `redis-cli -p 26379 sentinel masters`, says what is missing"
         }
         Unreached::NotRedis => "is the port right? Redis usually has 6379",
         Unreached::PerhapsTls => {

@@ -229,6 +229,11 @@ impl Sentinels {
         format!("redis-sentinel://{hosts}?master={MASTER}")
     }
 
+    /// The ports of the sentinels.
+    pub fn ports(&self) -> Vec<u16> {
+        self.sentinels.iter().map(|sentinel| sentinel.port).collect()
+    }
+
     /// The server that is the primary, as soon as the sentinels agree and it says so itself. On a busy machine they may need
     /// several attempts, each of which they allow only after a while.
     #[track_caller]

@@ -138,13 +138,19 @@ impl fmt::Display for Unfit {
 pub enum Denial {
     /// The user may not touch the keys of this fleet.
     Keys,
+    /// The sentinels want other credentials.
+    Sentinel,
     /// Something else: the credentials are wrong, or the user lacks a permission.
     Access,
 }
 
 impl Denial {
     pub(crate) fn of(reason: &str) -> Denial {
-        if reason.contains("keys") { Denial::Keys } else { Denial::Access }
+        match reason {
+            _ if reason.contains("keys") => Denial::Keys,
+            _ if reason.starts_with("sentinel ") => Denial::Sentinel,
+            _ => Denial::Access,
+        }
     }
 }
 
@@ -192,6 +198,8 @@ pub enum Unreached {
     NoSentinel,
     /// The servers of a cluster name each other as the owner of the slot.
     Circle,
+    /// There is no primary: nobody has the slot of this fleet, or nobody took over yet.
+    NoPrimary,
     /// No server listens there, or the network does not let us through.
     Network,
 }
@@ -199,7 +207,7 @@ pub enum Unreached {
 impl Unreached {
     /// Finds the reason in the text of the network or the server.
     pub(crate) fn of(reason: &str) -> Unreached {
-        const WORDS: [(&[&str], Unreached); 14] = [
+        const WORDS: [(&[&str], Unreached); 15] = [
             (&["unknownissuer", "unknown issuer"], Unreached::UnknownAuthority),
             (&["notvalidforname", "not valid for name"], Unreached::OtherName),
             (&["expired"], Unreached::Expired),
@@ -210,6 +218,7 @@ impl Unreached {
             (&["sentinels know no primary"], Unreached::UnknownMaster),
             (&["sentinels answers"], Unreached::NoSentinel),
             (&["each other in a circle"], Unreached::Circle),
+            (&["no primary: waiting", "primary changed"], Unreached::NoPrimary),
             (&["does not speak tls"], Unreached::NoTls),
             (&["answers there speaks tls"], Unreached::OnlyTls),
             (&["is not redis"], Unreached::NotRedis),

@@ -455,7 +455,7 @@ impl Store {
     pub(crate) fn explain(&self, error: StoreError) -> Error {
         let redis = self.address.clone();
         let (is_denied, words) = (error.is_denied(), error.to_string());
-        let is_moving = error.is_moving();
+        let (is_moving, is_change) = (error.is_moving(), error.is_change());
         match error {
             _ if is_moving => Error::SlotMoving { slot: self.keys.slot() },
             StoreError::Silent(after) => Error::NoAnswer { after },
@@ -466,6 +466,10 @@ impl Store {
             StoreError::Server { text, .. } if is_denied => {
                 let why = Denial::of(&text);
                 Error::Denied { redis, reason: text, why }
+            }
+            // Nothing was done, and the one who could do it was not found.
+            StoreError::Server { .. } if is_change => {
+                Error::Unreachable { redis, reason: words, why: Unreached::NoPrimary }
             }
             StoreError::Server { .. } => Error::Refused { reason: words },
             StoreError::Unreplicated { replicas, wanted } => {

@@ -152,7 +152,7 @@ impl Sentinels {
                 None => Told::Silent,
             },
             Err(error) if error.is_denied() => {
-                let text = format!("sentinel {spot}: {error} (see --sentinel-password-file)");
+                let text = format!("sentinel {spot}: {error}");
                 Told::Denied(StoreError::Server { code: "WRONGPASS".to_owned(), text })
             }
             Err(StoreError::Server { text, .. }) if text.contains("No such master") => {

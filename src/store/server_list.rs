@@ -7,14 +7,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Call, Keys, Script};
+use super::{Call, Keys, PROTOCOL, Script};
 use crate::mutant::{Rule, disabled};
 
 static ENLIST: Script = Script::new("enlist", include_str!("enlist.lua"));
 
 /// What one process knows of that list.
 pub(super) struct ServerList {
-    keys: [String; 3],
+    keys: [String; 4],
     /// Does this process take steps that are counted?
     steps: AtomicBool,
     /// The last server that it has listed.
@@ -23,7 +23,7 @@ pub(super) struct ServerList {
 
 impl ServerList {
     pub(super) fn new(keys: &Keys) -> ServerList {
-        let keys = [keys.counts(), keys.servers(), keys.notices()];
+        let keys = [keys.counts(), keys.servers(), keys.notices(), keys.config()];
         ServerList { keys, steps: AtomicBool::new(false), last: Mutex::default() }
     }
 
@@ -36,7 +36,8 @@ impl ServerList {
     pub(super) fn first(&self, server: &str) -> Option<Call> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = self.steps.load(Ordering::Acquire) && !server.is_empty() && *last != server;
-        (is_due && !disabled(Rule::ListFirst)).then(|| ENLIST.call(&self.keys).arg(server))
+        (is_due && !disabled(Rule::ListFirst))
+            .then(|| ENLIST.call(&self.keys).arg(server).arg(PROTOCOL))
     }
 
     /// That call was answered.

@@ -1,6 +1,6 @@
 use artel_rig::eventually;
 
-use crate::lab::{LEASE, Lab, NOBODY, on_each_server, proves};
+use crate::lab::{LEASE, Lab, NOBODY, PROTOCOL, on_each_server, proves};
 
 /// ⚑ Absent → gone, and nothing is written; a refresh never adds.
 #[test]
@@ -482,8 +482,11 @@ fn what_another_server_forgot_is_named() {
 fn a_server_is_listed_once_with_what_it_had_first() {
     on_each_server(|lab| {
         let enlist = |lab: &Lab, server: &str| {
-            lab.late("enlist", &["counts", "servers", "notices"], &[server])
+            lab.late("enlist", &["counts", "servers", "notices", "config"], &[server, PROTOCOL])
         };
+        let call = enlist(lab, "nought");
+        assert_eq!(lab.send(&call), "other", "there is no fleet yet");
+        lab.join("a");
         for (steps, server) in [("100", "one"), ("120", "one"), ("90", "two"), ("95", "two")] {
             lab.count_steps(steps);
             let call = enlist(lab, server);
@@ -496,7 +499,7 @@ fn a_server_is_listed_once_with_what_it_had_first() {
             listed.iter().filter_map(|entry| Some(entry.rsplit_once('|')?.0)).collect();
         assert_eq!(listed, ["one|100", "two|90"]);
         let noted: u64 = lab.redis(&["XLEN", &notices]);
-        assert_eq!(noted, 1, "a change of the server is in the log");
+        assert_eq!(noted, 2, "who joined, and the change of the server");
     });
 }
 

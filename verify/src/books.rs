@@ -84,6 +84,8 @@ pub(crate) struct Books {
     /// What is read is believed when this many replicas have it: then no failover can make it untrue.
     replicas: usize,
     connection: Option<Connection>,
+    /// What was read of the ledger is removed.
+    trims: bool,
     /// When Redis last answered.
     pub(crate) answered: Instant,
     /// The last entry of the ledger that was read, and the last entry of the page before.
@@ -110,15 +112,25 @@ impl Books {
         Books::at(vec![url], 0)
     }
 
-    /// Of servers that replace one another.
-    pub(crate) fn of(ports: &[u16], replicas: usize) -> Books {
-        Books::at(ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect(), replicas)
+    /// Of servers that replace one another. If they may lose what was read, all of it stays, to be read again.
+    pub(crate) fn of(ports: &[u16], replicas: usize, loses: bool) -> Books {
+        let urls = ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        Books { trims: !loses, ..Books::at(urls, replicas) }
     }
 
     fn at(urls: Vec<String>, replicas: usize) -> Books {
         let (answered, start) = (Instant::now(), String::from("0"));
-        let (at, connection) = (0, None);
-        Books { urls, at, replicas, connection, answered, read: start.clone(), before: start }
+        let (at, connection, trims) = (0, None, true);
+        Books {
+            urls,
+            at,
+            replicas,
+            connection,
+            trims,
+            answered,
+            read: start.clone(),
+            before: start,
+        }
     }
 
     /// Redis lost all its data: reads the ledger from its beginning again.
@@ -285,10 +297,10 @@ impl Books {
     /// The next entries of the ledger. Entries that were read before are removed, so that the
     /// ledger stays small.
     pub(crate) fn ledger(&mut self) -> RedisResult<Vec<Settled>> {
-        let (from, old) = (format!("({}", self.read), self.before.clone());
+        let (from, old, trims) = (format!("({}", self.read), self.before.clone(), self.trims);
         type Raw = Vec<(String, Vec<(String, String)>)>;
         let entries: Raw = self.with(|connection| {
-            if old != "0" {
+            if old != "0" && trims {
                 let mut trim = redis::cmd("XTRIM");
                 trim.arg(key("ledger")).arg("MINID").arg(old).query::<u64>(connection)?;
             }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::books::{Settled, Snapshot};
 use crate::history::{Entry, Id, Source, id_text};
 use crate::life::{has_effects, is_failed};
+use crate::losses::{Losses, Named};
 use crate::numbers::Numbers;
 use crate::promise::{Invariant, Seen, Violation};
 use crate::sent::Sendings;
@@ -109,7 +110,7 @@ impl Checker {
                 self.handled_again.insert((*id, *attempt));
             }
             Entry::Recorded { id, attempt } => self.recorded(*id, *attempt),
-            Entry::Sent { number, id } => {
+            Entry::Sent { number, id, .. } => {
                 self.sendings.sent(*number, *id);
                 self.all.entry(id.0).or_default().know(id.1);
             }
@@ -263,14 +264,43 @@ impl Checker {
         }
     }
 
+    /// From now on anything may be lost, until [`is_kept_from_now`](Self::is_kept_from_now).
+    pub(crate) fn may_lose(&mut self) {
+        self.seen.losses += 1;
+        self.lossy = u64::MAX;
+    }
+
     /// Redis came back without all of its data: messages accepted before may be lost.
     pub(crate) fn data_lost(&mut self) {
         self.seen.losses += 1;
+        self.is_kept_from_now();
+    }
+
+    /// Only what was accepted before may be lost.
+    pub(crate) fn is_kept_from_now(&mut self) {
         let last = self.all.keys().rfind(|source| matches!(source, Source::Term(_)));
         if let Some(Source::Term(term)) = last {
             self.lossy = *term;
         }
         self.latest = 0;
+    }
+
+    /// What somebody was told and Redis forgot must be named.
+    pub(crate) fn judge_names(&mut self, losses: &Losses) {
+        for (who, Named { lost, named }) in losses.of_senders() {
+            if lost > named {
+                let what =
+                    format!("{who} was told of {lost} messages that are lost, and named {named}");
+                self.blame(Invariant::NoLossUnnamed, what, vec!["forgot".to_owned()]);
+            }
+        }
+        let Named { lost, named } = losses.of_members();
+        (self.seen.told_and_lost, self.seen.named) = (lost, named);
+        if lost > named {
+            let what =
+                format!("{lost} steps are lost that members had heard of, {named} are named");
+            self.blame(Invariant::NoLossUnnamed, what, vec!["server-changed".to_owned()]);
+        }
     }
 
     pub(crate) fn blame(&mut self, invariant: Invariant, what: String, about: Vec<String>) {

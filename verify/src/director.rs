@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::books::Books;
 use crate::check::Checker;
+use crate::failover::Followed;
 use crate::history::{self, Entry};
+use crate::losses::Losses;
 use crate::member::NO_CHOICE;
 use crate::options::{Keeps, Options, Progress, Stop, Trouble};
+use crate::outages::Outages;
 use crate::plan::{Kind, Step};
 use crate::process::{Ended, Process};
 use crate::promise::Invariant;
-use crate::report::{Outages, Paths, Report};
+use crate::report::{Paths, Report};
 use crate::schedule::Schedule;
 use crate::stage::{Stage, possible};
 use crate::strike::Act;
@@ -50,6 +53,8 @@ pub(crate) struct Watch {
     pub(crate) checker: Checker,
     pub(crate) trusts: Trusts,
     pub(crate) wakes: Wakes,
+    pub(crate) losses: Losses,
+    pub(crate) followed: Followed,
     pub(crate) counts: BTreeMap<Kind, u64>,
     /// The highest term, and the process that leads under it.
     pub(crate) leader: (u64, String),
@@ -84,6 +89,8 @@ impl Watch {
             checker: Checker::default(),
             trusts: Trusts::default(),
             wakes: Wakes::default(),
+            losses: Losses::default(),
+            followed: Followed::default(),
             counts: BTreeMap::new(),
             leader: (0, String::new()),
             outages: Outages::default(),
@@ -114,7 +121,7 @@ pub fn run(
     let library = options.faketime.clone().or_else(Clock::library);
     let (possible, missing) = possible(options, library.as_deref())?;
     let options = &possible;
-    let lossy = options.kinds.iter().any(|kind| kind.loses_data());
+    let lossy = options.loses_data();
     if options.keeps(QUIET_EVERY) != Keeps::Always {
         std::fs::write(options.dir.join(NO_CHOICE), b"")?;
     }
@@ -303,7 +310,12 @@ impl Director<'_> {
         self.watch_over_due();
         if let Some(entries) = entries {
             self.watch.read = entries.len();
-            entries.iter().for_each(|entry| self.watch.checker.settled(entry));
+            let reread = self.options.loses_told();
+            for entry in &entries {
+                if self.watch.losses.settled(entry.id) || !reread {
+                    self.watch.checker.settled(entry);
+                }
+            }
         }
         Ok(())
     }
@@ -328,6 +340,8 @@ impl Director<'_> {
     fn see(&mut self, at: usize, who: String, time: u64, entry: Entry) {
         self.watch.checker.history(&who, time, &entry);
         self.watch.outages.history(time, &entry);
+        self.watch.losses.history(&who, time, &entry);
+        self.watch.followed.history(time, &entry);
         let wrong = self.watch.trusts.history(&who, time, &entry, self.options.lease);
         if let Some((what, word)) = wrong {
             self.watch.checker.blame(Invariant::TrustBounded, what, vec![word]);

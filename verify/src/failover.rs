@@ -41,6 +41,28 @@ pub(crate) enum Heal {
     Whole,
 }
 
+/// How long it takes from a promotion, as the servers tell it, until an outcome is recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    since: Option<u64>,
+    pub(crate) times: Vec<u64>,
+}
+
+impl Followed {
+    /// Another server is the primary.
+    fn begin(&mut self) {
+        self.since = Some(now());
+    }
+
+    pub(crate) fn history(&mut self, at: u64, entry: &Entry) {
+        if matches!(entry, Entry::Recorded { .. })
+            && let Some(since) = self.since.take_if(|since| *since < at)
+        {
+            self.times.push(at - since);
+        }
+    }
+}
+
 impl Director<'_> {
     /// Begins a fault of the servers. `None` if they are not whole.
     pub(crate) fn hurt_servers(&mut self, step: &Step) -> Result<Option<String>, Trouble> {
@@ -95,6 +117,9 @@ impl Director<'_> {
         if step.kind.may_forget() {
             self.watch.checker.forgets = true;
             self.watch.forgets_until = u64::MAX;
+            if self.options.loses_told() {
+                self.watch.checker.may_lose();
+            }
         }
         Ok(Some(redis()))
     }
@@ -117,6 +142,7 @@ impl Director<'_> {
             }
             Heal::Rejoin(old) => match servers.primary() {
                 Some(primary) if primary != old => {
+                    self.watch.followed.begin();
                     servers.rejoin(old)?;
                     Some(Heal::Whole)
                 }
@@ -125,6 +151,9 @@ impl Director<'_> {
             Heal::Mend(old) => {
                 let replaced = servers.primary().is_some_and(|primary| primary != old);
                 let is_over = replaced || self.stage.hurt_since.elapsed() > CUT_MAX;
+                if replaced {
+                    self.watch.followed.begin();
+                }
                 if is_over {
                     servers.rejoin(old)?;
                 }
@@ -133,6 +162,7 @@ impl Director<'_> {
             Heal::HandedOver(old) => {
                 let replaced = servers.primary().is_some_and(|primary| primary != old);
                 if replaced {
+                    self.watch.followed.begin();
                     servers.rejoin(old)?;
                 }
                 let is_over = replaced || self.stage.hurt_since.elapsed() > CUT_MAX;
@@ -155,10 +185,25 @@ impl Director<'_> {
         self.stage.faults.write(&Entry::Over(redis())).map_err(|_| Trouble::NoHistory)?;
         self.stage.touched = now();
         (self.stage.redis_hurt, self.stage.redis_back) = (false, Instant::now());
+        if self.watch.forgets_until == u64::MAX && self.options.loses_told() {
+            self.read_again()?;
+        }
         if self.watch.forgets_until == u64::MAX {
             let notice = (self.options.lease * NOTICE).as_micros() as u64;
             self.watch.forgets_until = now() + notice;
         }
+        Ok(())
+    }
+
+    /// What was told before the failover may be lost: reads everything again from the server that took over.
+    fn read_again(&mut self) -> Result<(), Trouble> {
+        self.look()?;
+        self.stage.books.forget();
+        self.watch.read = usize::MAX; // not read yet
+        self.watch.checker.is_kept_from_now();
+        self.watch.losses.over(now());
+        self.watch.wakes.lost();
+        self.watch.leader = Default::default();
         Ok(())
     }
 

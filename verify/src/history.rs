@@ -4,10 +4,9 @@
 //! **Invariant:** the line for the begin of a step is in the file before the step begins; the line
 //! for its end is written after it. A step without its second line has an unknown end.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+mod file;
 
+pub(crate) use file::{Book, NO_HISTORY, Tail, excerpt};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Who numbered a message.
@@ -131,11 +130,14 @@ pub(crate) enum Entry {
     },
     /// A sender is about to send its message with this number, for the first time or again.
     Sends(u64),
-    /// The sender got this id as the answer.
+    /// The sender got this id as the answer. It is new, or a message with the same key was there already.
     Sent {
         number: u64,
         id: Id,
+        is_new: bool,
     },
+    /// The sender was told that Redis has forgotten this many of its messages.
+    Forgot(u64),
     /// A sender is about to cancel this message, which waits for a time.
     Cancels(Id),
     /// Redis confirmed that it is cancelled.
@@ -157,6 +159,12 @@ pub(crate) enum Entry {
         returned: u64,
     },
     DataLoss(String),
+    /// Another server process answers a member than before, and this many steps are forgotten.
+    ServerChanged {
+        from: String,
+        to: String,
+        forgotten: u64,
+    },
     Full,
     /// A taker has printed this error.
     Took(Id),
@@ -260,7 +268,10 @@ impl Entry {
             Entry::ClaimLost(id) => format!("claim-lost {}", id_text(*id)),
             Entry::Recorded { id, attempt } => format!("recorded {} {attempt}", id_text(*id)),
             Entry::Sends(number) => format!("sends {number}"),
-            Entry::Sent { number, id } => format!("sent {number} {}", id_text(*id)),
+            Entry::Sent { number, id, is_new } => {
+                format!("sent {number} {} {}", id_text(*id), if *is_new { "new" } else { "old" })
+            }
+            Entry::Forgot(messages) => format!("forgot {messages}"),
             Entry::Joined => "joined".into(),
             Entry::SessionLost => "session-lost".into(),
             Entry::Leads(term) => format!("leads {term}"),
@@ -269,6 +280,9 @@ impl Entry {
             Entry::Died => "died".into(),
             Entry::Adopted { returned } => format!("adopted {returned}"),
             Entry::DataLoss(what) => format!("data-loss {what}"),
+            Entry::ServerChanged { from, to, forgotten } => {
+                format!("server-changed {from} {to} {forgotten}")
+            }
             Entry::Full => "full".into(),
             Entry::Took(id) => format!("took {}", id_text(*id)),
             Entry::Removed(id) => format!("removed {}", id_text(*id)),
@@ -290,68 +304,68 @@ impl Entry {
     }
 
     fn read(line: &str) -> Option<(u64, Entry)> {
-        let mut words = line.split(' ');
-        let at = words.next()?.parse().ok()?;
-        let verb = words.next()?;
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let entry = match verb {
-            "make" => Entry::Make { term: number()?, seq: number()?, many: number()? },
+        let mut words = Words(line.split(' '));
+        let (at, verb) = (words.number()?, words.text()?);
+        let entry = match verb.as_str() {
+            "make" => {
+                Entry::Make { term: words.number()?, seq: words.number()?, many: words.number()? }
+            }
             "start" => {
-                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
-                let again = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-                let (maker, made) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+                let (id, attempt, again) = words.attempt()?;
+                let (maker, made) = (words.text()?, words.number()?);
                 Entry::Start { id, attempt, again, maker, made }
             }
             "asks" => {
-                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
-                let again = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                let (id, attempt, again) = words.attempt()?;
                 Entry::Asks { id, attempt, again }
             }
-            "again" => {
-                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
-                Entry::Again { id, attempt }
-            }
-            "cancels" => Entry::Cancels(id_of(words.next()?)?),
-            "cancelled" => Entry::Cancelled(id_of(words.next()?)?),
-            "follows" => Entry::Follows { id: id_of(words.next()?)?, of: id_of(words.next()?)? },
-            "declares" => Entry::Declares(words.next()?.parse().ok()?),
+            "again" => Entry::Again { id: words.id()?, attempt: words.number()? },
+            "cancels" => Entry::Cancels(words.id()?),
+            "cancelled" => Entry::Cancelled(words.id()?),
+            "follows" => Entry::Follows { id: words.id()?, of: words.id()? },
+            "declares" => Entry::Declares(words.number()?),
             "end" => {
-                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
-                Entry::End { id, attempt, failed: words.next()? == "failed" }
+                let (id, attempt) = (words.id()?, words.number()?);
+                Entry::End { id, attempt, failed: words.text()? == "failed" }
             }
-            "claim-lost" => Entry::ClaimLost(id_of(words.next()?)?),
-            "recorded" => {
-                let (id, attempt) = (id_of(words.next()?)?, words.next()?.parse().ok()?);
-                Entry::Recorded { id, attempt }
+            "claim-lost" => Entry::ClaimLost(words.id()?),
+            "recorded" => Entry::Recorded { id: words.id()?, attempt: words.number()? },
+            "sends" => Entry::Sends(words.number()?),
+            "sent" => {
+                let (number, id) = (words.number()?, words.id()?);
+                Entry::Sent { number, id, is_new: words.text()? == "new" }
             }
-            "sends" => Entry::Sends(number()?),
-            "sent" => Entry::Sent { number: number()?, id: id_of(words.next()?)? },
+            "forgot" => Entry::Forgot(words.number()?),
             "joined" => Entry::Joined,
             "session-lost" => Entry::SessionLost,
-            "leads" => Entry::Leads(number()?),
-            "deposed" => Entry::Deposed(number()?),
-            "fenced" => Entry::Fenced(number()?),
+            "leads" => Entry::Leads(words.number()?),
+            "deposed" => Entry::Deposed(words.number()?),
+            "fenced" => Entry::Fenced(words.number()?),
             "died" => Entry::Died,
-            "adopted" => Entry::Adopted { returned: number()? },
-            "data-loss" => Entry::DataLoss(words.collect::<Vec<_>>().join(" ")),
+            "adopted" => Entry::Adopted { returned: words.number()? },
+            "data-loss" => Entry::DataLoss(words.0.collect::<Vec<_>>().join(" ")),
+            "server-changed" => Entry::ServerChanged {
+                from: words.text()?,
+                to: words.text()?,
+                forgotten: words.number()?,
+            },
             "full" => Entry::Full,
-            "took" => Entry::Took(id_of(words.next()?)?),
-            "removed" => Entry::Removed(id_of(words.next()?)?),
-            "came" => Entry::Came { id: id_of(words.next()?)?, of: id_of(words.next()?)? },
+            "took" => Entry::Took(words.id()?),
+            "removed" => Entry::Removed(words.id()?),
+            "came" => Entry::Came { id: words.id()?, of: words.id()? },
             "rests" => Entry::Rests,
-            "woken" => Entry::Woken(number()?),
-            "waits" => Entry::Waits(words.next()?.to_owned()),
-            "set" => Entry::Set(words.next()?.to_owned()),
-            "woke" => Entry::Woke(words.next()?.to_owned()),
-            "call" => Entry::Call { number: number()?, call: words.next()?.to_owned() },
-            "answer" => Entry::Answer { number: number()?, tag: words.next()?.to_owned() },
-            "unanswered" => Entry::Unanswered(number()?),
-            "trusts" => Entry::Trusts(number()?),
+            "woken" => Entry::Woken(words.number()?),
+            "waits" => Entry::Waits(words.text()?),
+            "set" => Entry::Set(words.text()?),
+            "woke" => Entry::Woke(words.text()?),
+            "call" => Entry::Call { number: words.number()?, call: words.text()? },
+            "answer" => Entry::Answer { number: words.number()?, tag: words.text()? },
+            "unanswered" => Entry::Unanswered(words.number()?),
+            "trusts" => Entry::Trusts(words.number()?),
             "fault" => {
-                let (kind, whom) = (words.next()?.to_owned(), words.next()?.to_owned());
-                Entry::Fault { kind, whom, ms: words.next()?.parse().ok()? }
+                Entry::Fault { kind: words.text()?, whom: words.text()?, ms: words.number()? }
             }
-            "over" => Entry::Over(words.next()?.to_owned()),
+            "over" => Entry::Over(words.text()?),
             "disconnected" => Entry::Disconnected,
             "reconnected" => Entry::Reconnected,
             _ => return None,
@@ -360,85 +374,33 @@ impl Entry {
     }
 }
 
-/// The file to which one process writes its history.
-#[derive(Debug)]
-pub(crate) struct Book {
-    file: File,
-}
+/// The words of a line that were not read yet.
+struct Words<'a>(std::str::Split<'a, char>);
 
-impl Book {
-    pub(crate) fn open(path: &Path) -> io::Result<Book> {
-        Ok(Book { file: File::options().create(true).append(true).open(path)? })
+impl Words<'_> {
+    fn text(&mut self) -> Option<String> {
+        self.0.next().map(str::to_owned)
     }
 
-    /// Writes one line. A process that cannot write its history must end: what it does without a
-    /// line would look like a fault of the fleet.
-    pub(crate) fn put(&self, entry: &Entry) {
-        if self.write(entry).is_err() {
-            std::process::exit(NO_HISTORY);
-        }
+    fn number<T: std::str::FromStr>(&mut self) -> Option<T> {
+        self.0.next()?.parse().ok()
     }
 
-    pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
-        let line = format!("{} {}\n", now(), entry.line());
-        (&self.file).write_all(line.as_bytes())
-    }
-}
-
-/// The exit code of a process that cannot write its history.
-pub(crate) const NO_HISTORY: i32 = 74;
-
-/// Reads the history of one life of a process, while it grows.
-#[derive(Debug)]
-pub(crate) struct Tail {
-    /// `m3.12`: process 3 in its 12th life.
-    pub(crate) who: String,
-    path: PathBuf,
-    file: Option<File>,
-    rest: Vec<u8>,
-}
-
-impl Tail {
-    pub(crate) fn new(who: String, path: PathBuf) -> Tail {
-        Tail { who, path, file: None, rest: Vec::new() }
+    fn id(&mut self) -> Option<Id> {
+        id_of(self.0.next()?)
     }
 
-    /// The entries that were written since the last call.
-    pub(crate) fn read(&mut self) -> Vec<(u64, Entry)> {
-        if self.file.is_none() {
-            self.file = File::open(&self.path).ok();
-        }
-        let Some(file) = &mut self.file else { return Vec::new() };
-        let _ = file.read_to_end(&mut self.rest);
-        let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let lines: Vec<u8> = self.rest.drain(..whole).collect();
-        String::from_utf8_lossy(&lines).lines().filter_map(Entry::read).collect()
+    /// A message, the attempt, and how often it was retried and snoozed before.
+    fn attempt(&mut self) -> Option<(Id, u32, (u32, u32))> {
+        Some((self.id()?, self.number()?, (self.number()?, self.number()?)))
     }
-}
-
-/// The lines of all histories that contain one of these words, sorted by time; at most `most`.
-pub(crate) fn excerpt(dir: &Path, words: &[String], most: usize) -> Vec<String> {
-    let mut found = Vec::new();
-    for file in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = file.file_name().to_string_lossy().into_owned();
-        let Some(who) = name.strip_suffix(".history") else { continue };
-        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
-        for line in text.lines() {
-            if line.split(' ').skip(1).any(|word| words.iter().any(|wanted| wanted == word)) {
-                let (at, rest) = line.split_once(' ').unwrap_or(("0", line));
-                found.push((at.parse::<u64>().unwrap_or(0), format!("{who} {rest}")));
-            }
-        }
-    }
-    found.sort();
-    let begun = found.first().map_or(0, |first| first.0);
-    let seconds = |at: u64| (at - begun) as f64 / 1e6;
-    let line = |(at, text): (u64, String)| format!("{:>10.6} s  {text}", seconds(at));
-    found.into_iter().take(most).map(line).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -462,7 +424,9 @@ mod tests {
             Entry::ClaimLost(third),
             Entry::Recorded { id: third, attempt: 2 },
             Entry::Sends(17),
-            Entry::Sent { number: 17, id: sent },
+            Entry::Sent { number: 17, id: sent, is_new: true },
+            Entry::Forgot(3),
+            Entry::ServerChanged { from: "a1".into(), to: "b2".into(), forgotten: 7 },
             Entry::ClaimLost(sent),
             Entry::Leads(7),
             Entry::DataLoss("two words".into()),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use artel::Durability;
 use artel_rig::Target;
 
 use crate::plan::Kind;
@@ -31,6 +32,8 @@ pub struct Options {
     pub target: Target,
     /// How many servers there are, and who decides which of them is the primary.
     pub topology: Topology,
+    /// What the processes ask for: with less than all replicas, what they are told may be lost.
+    pub durability: Durability,
     /// libfaketime, if it is not where packages install it.
     pub faketime: Option<PathBuf>,
     /// Where the history goes.
@@ -54,13 +57,23 @@ pub struct Options {
 impl Options {
     /// When the fleet keeps its ledger, if a turn takes this long. A Redis that loses data would lose the turn, too.
     pub(crate) fn keeps(&self, turn: Duration) -> Keeps {
-        let lossy = self.kinds.iter().any(|kind| kind.loses_data());
+        let lossy = self.loses_data();
         match self.ledger {
             Some(Keeps::ByTurns) | None if lossy => Keeps::Always,
             None if self.time < turn * 2 || self.topology != Topology::Single => Keeps::Always,
             None => Keeps::ByTurns,
             Some(keeps) => keeps,
         }
+    }
+
+    /// May something be lost that somebody was told? Then no fleet can keep everything, but it must name what it lost.
+    pub(crate) fn loses_data(&self) -> bool {
+        self.loses_told() || self.kinds.iter().any(|kind| kind.loses_data())
+    }
+
+    /// May a server take over that lacks what somebody was told?
+    pub(crate) fn loses_told(&self) -> bool {
+        self.topology != Topology::Single && self.durability != Durability::All
     }
 
     /// The highest rate, in messages per second, that these members can handle. Half of them are

@@ -50,6 +50,8 @@ pub enum Invariant {
     EntriesOnce,
     /// No process reports that Redis lost data when it has not.
     NoLossInvented,
+    /// What a living process was told and Redis forgot is named, with at least its amount.
+    NoLossUnnamed,
     /// No member is judged dead within a lease of a call that was answered, if nothing disturbed
     /// it.
     WellAreSpared,
@@ -61,7 +63,7 @@ pub enum Invariant {
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 23] = [
+    pub const ALL: [Invariant; 24] = [
         Invariant::OneGenerator,
         Invariant::TrustBounded,
         Invariant::DenseSequences,
@@ -82,6 +84,7 @@ impl Invariant {
         Invariant::FollowUpsOnce,
         Invariant::EntriesOnce,
         Invariant::NoLossInvented,
+        Invariant::NoLossUnnamed,
         Invariant::WellAreSpared,
         Invariant::NoWakeUpMissed,
         Invariant::Heals,
@@ -130,6 +133,7 @@ impl Invariant {
             Invariant::FollowUpsOnce => "follow-ups once, with their outcome",
             Invariant::EntriesOnce => "periodic entries once for each time",
             Invariant::NoLossInvented => "no loss reported where there was none",
+            Invariant::NoLossUnnamed => "what was told and lost is named",
             Invariant::WellAreSpared => "nobody well is judged dead",
             Invariant::NoWakeUpMissed => "no wake-up missed",
             Invariant::Heals => "heals within the bound",
@@ -203,6 +207,10 @@ pub struct Seen {
     pub torn: u64,
     /// How often Redis came back without all of its data.
     pub losses: u64,
+    /// Messages and outcomes that were lost, and that a process had heard of and lived to name.
+    pub told_and_lost: u64,
+    /// Steps that were named as lost.
+    pub named: u64,
     /// Accepted messages that were lost with the data of Redis.
     pub lost_with_redis: u64,
     /// Attempts and outcomes that Redis forgot, and that were made again.

@@ -226,6 +226,9 @@ impl Director<'_> {
             self.watch.checker.blame(Invariant::BooksBalance, what, Vec::new());
         }
         self.judge_silence();
+        if self.options.loses_told() {
+            self.watch.checker.judge_names(&self.watch.losses);
+        }
         self.watch.checker.finish(&now);
         Ok(())
     }

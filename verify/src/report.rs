@@ -7,81 +7,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::director::Watch;
-use crate::history::{Entry, Source, now};
 use crate::options::Options;
 use crate::plan::Kind;
 use crate::promise::{Invariant, Seen, Violation};
 use crate::topology::Topology;
-
-/// The times when nobody led, or nothing flowed, by cause.
-#[derive(Debug, Default)]
-pub(crate) struct Outages {
-    open: Vec<Open>,
-    /// How long each outage took, by its cause and by whether anything else was broken.
-    over: BTreeMap<(&'static str, bool), Vec<u64>>,
-    last_term: u64,
-    pub(crate) terms: u64,
-    /// Since when at least one outage is open.
-    since: u64,
-    total: u64,
-    longest: u64,
-}
-
-#[derive(Debug)]
-struct Open {
-    cause: &'static str,
-    since: u64,
-    term: u64,
-    /// The same term may continue after it.
-    same: bool,
-    /// Another fault made it longer.
-    disturbed: bool,
-}
-
-impl Outages {
-    /// Begins an outage: the generator of this term does not lead any more. `hurt`: Redis itself
-    /// has a fault.
-    pub(crate) fn begin(&mut self, cause: &'static str, term: u64, same: bool, hurt: bool) {
-        let disturbed = hurt || !self.open.is_empty();
-        if self.open.is_empty() {
-            self.since = now();
-        }
-        self.disturb();
-        self.open.push(Open { cause, since: now(), term, same, disturbed });
-    }
-
-    /// A fault of Redis or of the generator makes all open outages longer.
-    pub(crate) fn disturb(&mut self) {
-        self.open.iter_mut().for_each(|open| open.disturbed = true);
-    }
-
-    /// Reads an entry. An outage is over when a worker begins with a message that was made after
-    /// the outage began.
-    pub(crate) fn history(&mut self, at: u64, entry: &Entry) {
-        if let Entry::Leads(term) = entry
-            && *term > self.last_term
-        {
-            self.last_term = *term;
-            self.terms += 1;
-        }
-        let Entry::Start { id: (Source::Term(term), _), made, .. } = entry else { return };
-        let over = &mut self.over;
-        self.open.retain(|open| {
-            let ended = *made > open.since && (open.same || *term > open.term);
-            if ended {
-                over.entry((open.cause, open.disturbed))
-                    .or_default()
-                    .push(at.saturating_sub(open.since));
-            }
-            !ended
-        });
-        if self.open.is_empty() && self.since > 0 {
-            let took = at.saturating_sub(std::mem::take(&mut self.since));
-            self.total += took;
-            self.longest = self.longest.max(took);
-        }
-    }
-}
 
 /// How often rare but important things happened.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -180,6 +109,8 @@ pub struct Report {
     pub outage_ms: f64,
     /// The longest such time.
     pub outage_longest_ms: f64,
+    /// How long it took from a promotion until an outcome was recorded.
+    pub followed: Option<Times>,
     /// How long the fleet took to heal after the faults of a round.
     pub heals: Option<Times>,
     /// The broken promises.
@@ -198,7 +129,7 @@ impl Report {
         missing: Vec<String>,
     ) -> Report {
         let untried = untried(options, &watch, missing);
-        let Watch { counts, checker, outages, paths, heals, .. } = watch;
+        let Watch { counts, checker, outages, paths, heals, followed, .. } = watch;
         let times = outages.over.iter().filter_map(|((cause, disturbed), times)| {
             let more = if *disturbed { ", and more" } else { "" };
             Some((format!("{cause}{more}"), Times::of(times.clone())?))
@@ -225,9 +156,10 @@ impl Report {
             seen: checker.seen,
             paths,
             outages: times.collect(),
-            outages_open: outages.open.len(),
+            outages_open: outages.open(),
             outage_ms: outages.total as f64 / 1000.0,
             outage_longest_ms: outages.longest as f64 / 1000.0,
+            followed: Times::of(followed.times),
             heals: Times::of(heals.iter().map(|time| time.as_micros() as u64).collect()),
             violations: checker.violations,
             untried,
@@ -301,6 +233,11 @@ impl Report {
                 seen.printed_again,
                 "errors were printed again, because their taker died before it confirmed them",
             ),
+            (
+                seen.told_and_lost,
+                "outcomes and messages were lost although somebody had been told of them",
+            ),
+            (seen.named, "steps were named as lost"),
             (seen.lost_with_redis, "messages were lost with the data of Redis"),
             (seen.redone_after_loss, "attempts or outcomes were forgotten by Redis and made again"),
             (
@@ -340,6 +277,13 @@ impl Report {
         if self.outages_open > 0 {
             let _ = writeln!(text, "  {:<30}{:>7}", "not over at the end", self.outages_open);
         }
+        if let Some(Times { times, p50_ms, max_ms, .. }) = &self.followed {
+            let _ = writeln!(
+                text,
+                "  Another server was promoted {times} times; outcomes were recorded {p50_ms:.0} ms later (median), {max_ms:.0} \
+                 ms at most"
+            );
+        }
         if let Some(Times { times, p50_ms, max_ms, .. }) = &self.heals {
             let _ = writeln!(
                 text,
@@ -357,6 +301,9 @@ impl Report {
         }
         if seen.losses > 0 {
             let how = match self.faults.contains_key(Kind::RedisEverysec.name()) {
+                _ if self.topology != Topology::Single => {
+                    "was replaced by servers that lacked what was told already: nobody had waited for replicas"
+                }
                 true => {
                     "whose append-only file is synced every second was killed: its last acknowledged writes may be lost"
                 }
@@ -465,6 +412,11 @@ fn untried(options: &Options, watch: &Watch, missing: Vec<String>) -> Vec<String
             "a write of a stale generator, which Redis must refuse",
         ),
         (of(&moved), seen.claims_lost > 0, "a worker that finished a message it had lost"),
+        (
+            options.loses_told(),
+            seen.told_and_lost > 0,
+            "a loss of something that somebody was told and lived to name",
+        ),
         (of(&[Kind::KillWorker]), seen.adopted > 0, "a dead member that held messages"),
         (of(&[Kind::KillGenerator]), fast > 0, "a takeover faster than the lease"),
         (

@@ -119,12 +119,14 @@ async fn send_one(fleet: &Fleet, book: &Book, number: u64) -> bool {
         true => tokio::time::timeout(SEND_MAX, laned.send_once(&key, message)).await,
         false => Ok(laned.send(message).await),
     };
-    if matches!(one, Ok(Err(Error::InDoubt { .. }))) && !has_key(number) {
-        return true; // in doubt
+    match &one {
+        Ok(Err(Error::InDoubt { .. })) if !has_key(number) => return true, // in doubt
+        Ok(Err(Error::Forgotten { messages })) => book.put(&Entry::Forgot(*messages)),
+        _ => {}
     }
     let Ok(Ok(sent)) = one else { return false };
     let Some(id) = id_of(sent.id.as_str()) else { return false };
-    book.put(&Entry::Sent { number, id });
+    book.put(&Entry::Sent { number, id, is_new: sent.is_new });
     let schedule = fleet.schedule();
     match later(number) {
         Some((_, Later::Cancelled)) => {

@@ -60,7 +60,7 @@ impl Stage {
         };
         let mut books = match &servers {
             None => Books::new(url.clone()),
-            Some(servers) => Books::of(&servers.ports(), topology.replicas()),
+            Some(servers) => Books::of(&servers.ports(), topology.replicas(), options.loses_told()),
         };
         if let Target::Given { anyway: false, .. } = &options.target {
             let keys = books.keys()?;
@@ -114,7 +114,7 @@ fn processes(
         interval: INTERVAL,
         batch: options.rate.div_ceil(ticks).max(1),
         lease: options.lease,
-        durability: options.topology.durability(),
+        durability: options.durability,
     };
     let wanted = options.kinds.contains(&Kind::ClockMember);
     let library = library.filter(|_| wanted);

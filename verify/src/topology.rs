@@ -68,8 +68,8 @@ impl Topology {
         }
     }
 
-    /// What the processes ask for: nothing that they are told may be lost.
-    pub(crate) fn durability(self) -> Durability {
+    /// What the processes ask for if nothing else is said: nothing that they are told may be lost.
+    pub fn durability(self) -> Durability {
         match self {
             Topology::Single => Durability::Local,
             Topology::Sentinel | Topology::Cluster => Durability::All,

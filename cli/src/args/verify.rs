@@ -15,7 +15,8 @@ pub(crate) struct VerifyArgs {
     pub(crate) time: Duration,
 
     /// The servers: one; a primary with replicas and sentinels; or a cluster. Failovers, slots that move and so on
-    /// come only where they can happen
+    /// come only where they can happen. There, all processes wait for all replicas, unless the command line has
+    /// `--durability`: with `local` what is lost must be named
     #[arg(long, value_name = "single|sentinel|cluster", value_parser = topology, default_value = "single")]
     pub(crate) topology: Topology,
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use artel::Durability;
 use artel_verify::{Options, Part, Progress, Report, Stop, Target, Topology, Trouble, Verdict};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -38,7 +39,7 @@ pub(crate) async fn verify(
         return Err(Failure::new(USAGE, format!("{} is not empty", dir.display()))
             .hint("name a folder that does not exist yet"));
     }
-    let options = options(args, target, &dir)?;
+    let options = options(args, target, durability(global, args, words)?, &dir)?;
     let report = args.report.as_deref().map(writable).transpose()?;
     std::fs::create_dir_all(&dir).map_err(|error| {
         Failure::new(USAGE, format!("cannot make the folder {}: {error}", dir.display()))
@@ -71,7 +72,29 @@ fn target(global: &Global, args: &VerifyArgs, words: &[OsString]) -> Result<Targ
     })
 }
 
-fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Failure> {
+/// What the processes ask for: what the command line says. What the environment says is for other commands.
+fn durability(
+    global: &Global,
+    args: &VerifyArgs,
+    words: &[OsString],
+) -> Result<Durability, Failure> {
+    let is_named = words.iter().any(|word| word.to_string_lossy().starts_with("--durability"));
+    match is_named {
+        true if args.topology == Topology::Single && global.durability != Durability::Local => {
+            Err(Failure::new(USAGE, "one server has no replicas")
+                .hint("add `--topology sentinel` or `--topology cluster`"))
+        }
+        true => Ok(global.durability),
+        false => Ok(args.topology.durability()),
+    }
+}
+
+fn options(
+    args: &VerifyArgs,
+    target: Target,
+    durability: Durability,
+    dir: &Path,
+) -> Result<Options, Failure> {
     let rate_max = Options::rate_max(args.members.into());
     let rate = args.rate.unwrap_or(RATE.min(rate_max));
     if rate > rate_max {
@@ -98,6 +121,7 @@ fn options(args: &VerifyArgs, target: Target, dir: &Path) -> Result<Options, Fai
         program: std::env::current_exe()?,
         target,
         topology: args.topology,
+        durability,
         faketime: faketime.transpose()?,
         dir: dir.to_owned(),
         time: args.time,

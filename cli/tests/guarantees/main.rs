@@ -4,6 +4,7 @@
 //! are full and times are asserted, too.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 
+mod addresses;
 mod alerts; // told once, whoever dies
 mod api; // the JSON API: as described, once under a key, for whom
 mod archive; // what a member keeps on its disk

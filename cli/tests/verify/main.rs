@@ -146,6 +146,68 @@ fn in_a_cluster_nothing_that_was_told_is_lost() {
         .for_each(|kind| keeps_its_promises_on("cluster", kind));
 }
 
+/// Nobody waits for replicas: what was told may be lost, and all of it is named.
+fn names_what_it_loses(topology: &str, kind: Kind) {
+    let times: &[&str] = if artel_rig::soak() { &["15m"] } else { &["25s", "60s", "120s"] };
+    let args =
+        ["--topology", topology, "--durability", "local", "--members", "4", "--rate", "300/s"];
+    let (report, text) =
+        until_seen(kind, times, &args, |report| number(report, "/seen/told_and_lost") > 0);
+    assert!(number(&report, "/seen/named") >= number(&report, "/seen/told_and_lost"), "{text}");
+    assert!(report["followed"]["times"].as_u64() > Some(0), "{text}");
+}
+
+#[test]
+fn with_sentinels_what_is_lost_is_named() {
+    names_what_it_loses("sentinel", any());
+}
+
+#[test]
+fn in_a_cluster_what_is_lost_is_named() {
+    if artel_rig::soak() {
+        names_what_it_loses("cluster", any());
+    }
+}
+
+fn any() -> Kind {
+    if Kind::Redis.program().is_some() { Kind::Redis } else { Kind::Valkey }
+}
+
+/// A sender, or a member, that does not name what is lost is found out.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_loss_that_nobody_names_is_found() {
+    let steps =
+        "heartbeat\u{1f}forgotten = math.max(tonumber(ARGV[9]) - kept, 0)\u{1f}forgotten = 0";
+    for rule in ["SendersSpeak", steps] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (report, keep) = (dir.path().join("report.json"), dir.path().join("history"));
+        let (program, found) = (any().program().expect("a server"), "no-loss-unnamed");
+        let is_found = |seed: u64| {
+            let mut command = clean_command(ARTEL, &["verify", "--topology", "sentinel"]);
+            command.args([
+                "--durability",
+                "local",
+                "--for",
+                "40s",
+                "--members",
+                "4",
+                "--rate",
+                "300/s",
+            ]);
+            command
+                .args(["--faults", "promote-behind", "--seed", &seed.to_string(), "--server"])
+                .arg(&program);
+            command.arg("--report").arg(&report).arg("--keep").arg(keep.join(seed.to_string()));
+            command.env("MUTANT_OF_ARTEL", rule).stdin(std::process::Stdio::null());
+            let output = command.output().expect("it runs");
+            println!("{}", String::from_utf8_lossy(&output.stdout));
+            std::fs::read_to_string(&report).expect("a report").contains(found)
+        };
+        assert!((1..5).any(is_found), "{rule} is not needed");
+    }
+}
+
 /// What is well is found to be well, however often one looks.
 #[test]
 fn there_is_no_false_alarm() {

@@ -76,7 +76,7 @@ impl Checker {
 
     /// What began and was not added in the end was forgotten with an untold step: nothing follows from it.
     fn forget_untold(&mut self, found: &mut Vec<Found>) {
-        if !self.forgets {
+        if !self.forgets || !self.keeps() {
             return;
         }
         let is_settled = |id: &Id| self.all.get(&id.0).is_some_and(|book| book.settled.has(id.1));

@@ -189,7 +189,11 @@ fn faults_of_handlers() -> Vec<(Invariant, Spoil)> {
             }
         }),
         (Invariant::NothingLost, |checker| {
-            checker.history("sender.1", 0, &Entry::Sent { number: 1, id: (Source::Sender(7), 1) });
+            checker.history(
+                "sender.1",
+                0,
+                &Entry::Sent { number: 1, id: (Source::Sender(7), 1), is_new: true },
+            );
         }),
     ]
 }
