@@ -45,10 +45,12 @@ pub(crate) enum Rule {
     SendersSpeak,
     /// A server is on the list of servers before anything is done there.
     ListFirst,
+    /// What is held is compared with what another server has.
+    CompareHolds,
 }
 
 #[cfg(feature = "mutants")]
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     Rule::TrustFromSending,
     Rule::SubscribeThenRead,
     Rule::ReadAfterReconnect,
@@ -65,6 +67,7 @@ const RULES: [Rule; 16] = [
     Rule::AllNeverShrinks,
     Rule::SendersSpeak,
     Rule::ListFirst,
+    Rule::CompareHolds,
 ];
 
 /// Is this rule disabled?

@@ -4,9 +4,9 @@
 //! dies or leaves while it waits does not count. Each arrival counts once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::holds::{Open, What};
 use super::{RETRY, SyncContext, check_count, check_name};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
@@ -45,9 +45,6 @@ pub struct Barrier {
     parties: u32,
 }
 
-/// The number of the last arrival. It rises for as long as this process runs.
-static ARRIVALS: AtomicU64 = AtomicU64::new(0);
-
 impl Barrier {
     pub(crate) fn new(
         context: &Arc<SyncContext>,
@@ -74,7 +71,7 @@ impl Barrier {
     pub async fn wait(&self) -> Result<(), Error> {
         loop {
             let session = self.context.session().await?;
-            let mut arrival = Arrival { barrier: self, session, n: 0, open: false };
+            let mut arrival = Arrival { barrier: self, session, n: 0, open: None };
             if arrival.go_through().await? {
                 return Ok(());
             }
@@ -95,7 +92,7 @@ struct Arrival<'a> {
     barrier: &'a Barrier,
     session: Arc<Session>,
     n: u64,
-    open: bool,
+    open: Option<Open>,
 }
 
 impl Arrival<'_> {
@@ -108,8 +105,8 @@ impl Arrival<'_> {
         let line = barrier.context.line(&barrier.signal.key);
         line.all_left().await;
         let turn = line.turn.clone().lock_owned().await;
-        self.n = ARRIVALS.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open = true;
+        let open = barrier.context.holds.open(What::Arrival, &barrier.signal);
+        (self.n, self.open) = (open.n, Some(open));
         let mut reply = self.arrive().await?;
         drop(turn);
         loop {
@@ -118,7 +115,7 @@ impl Arrival<'_> {
                 Some(reply) if reply.tag() == "waiting" => reply.number(0).map_err(explain)? as u64,
                 // The barrier opened, for us, too, because we were not judged dead before.
                 Some(_) => {
-                    self.open = false;
+                    self.open = None;
                     return Ok(true);
                 }
             };
@@ -168,7 +165,7 @@ impl Arrival<'_> {
 
 impl Drop for Arrival<'_> {
     fn drop(&mut self) {
-        if !self.open || self.session.over.is_cancelled() {
+        if self.open.take().is_none() || self.session.over.is_cancelled() {
             return;
         }
         let (context, session) = (&self.barrier.context, self.session.clone());

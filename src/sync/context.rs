@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex as Turn, watch};
 
+use super::holds::{Holds, compare_on_change};
 use crate::Error;
 use crate::clock::Moment;
 use crate::fleet::Fleet;
@@ -29,6 +30,7 @@ pub(crate) struct SyncContext {
     pub(super) fleet: Fleet,
     pub(super) session_link: Arc<SessionLink>,
     pub(super) sessions: watch::Receiver<Option<Arc<Session>>>,
+    pub(super) holds: Arc<Holds>,
     /// The lines of tasks inside this process, by name.
     lines: Mutex<HashMap<String, Arc<Line>>>,
 }
@@ -76,7 +78,10 @@ impl SyncContext {
         sessions: watch::Receiver<Option<Arc<Session>>>,
     ) -> Result<Arc<SyncContext>, Error> {
         let session_link = fleet.store.session_link()?;
-        Ok(Arc::new(SyncContext { fleet, session_link, sessions, lines: Mutex::default() }))
+        let (holds, lines) = (Arc::default(), Mutex::default());
+        let context = Arc::new(SyncContext { fleet, session_link, sessions, holds, lines });
+        context.session_link.spawn(compare_on_change(Arc::downgrade(&context)));
+        Ok(context)
     }
 
     /// How long the locks and permits of a session can be relied on without another answer from Redis.

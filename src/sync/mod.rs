@@ -9,6 +9,7 @@ mod barrier;
 mod context;
 mod event;
 mod guarded_script;
+mod holds;
 mod inspect;
 mod latch;
 mod lock;

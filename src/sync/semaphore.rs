@@ -4,10 +4,11 @@
 //! holder's session. A permit that was given up is not held by anybody, however late a copy arrives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::context::decided_within;
+use super::holds::{Open, What};
 use super::{RETRY, SyncContext, check_count, check_name};
 use crate::Error;
 use crate::membership::{AskError, Patience, Session};
@@ -44,9 +45,6 @@ pub struct Semaphore {
     signal: Arc<Signal>,
     permits: u32,
 }
-
-/// The number of the last attempt. It rises for as long as this process runs.
-static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 
 impl Semaphore {
     pub(crate) fn new(
@@ -149,8 +147,8 @@ impl Semaphore {
     }
 
     fn attempt(&self, session: Arc<Session>) -> Hold {
-        let n = ATTEMPTS.fetch_add(1, Ordering::Relaxed) + 1;
-        Hold { semaphore: self.clone(), session, n, open: true }
+        let open = self.context.holds.open(What::Permit, &self.signal);
+        Hold { semaphore: self.clone(), session, n: open.n, open: Some(open) }
     }
 }
 
@@ -177,7 +175,7 @@ struct Hold {
     session: Arc<Session>,
     n: u64,
     /// A permit may be held under this number.
-    open: bool,
+    open: Option<Open>,
 }
 
 impl Hold {
@@ -195,9 +193,12 @@ impl Hold {
             Err(error) => return Ok(Taken::Again(error.into_store())),
         };
         if reply.tag() == "ok" {
-            return Ok(Taken::Ours);
+            return Ok(match self.is_missing() {
+                false => Taken::Ours,
+                true => Taken::Again(StoreError::odd("another server took over meanwhile")),
+            });
         }
-        self.open = false;
+        self.open = None;
         match reply.tag() {
             "full" => Ok(Taken::Full {
                 generation: reply.number(0).map_err(explain)? as u64,
@@ -212,6 +213,11 @@ impl Hold {
             }),
             _ => Err(explain(reply.unexpected())),
         }
+    }
+
+    /// Does another server not have it?
+    fn is_missing(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.missing.is_cancelled())
     }
 
     fn won(self) -> Permit {
@@ -243,14 +249,14 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !std::mem::take(&mut self.open) || self.session.over.is_cancelled() {
+        if self.open.take().is_none() || self.session.over.is_cancelled() {
             return;
         }
         let (semaphore, session, n) = (self.semaphore.clone(), self.session.clone(), self.n);
         let link = self.semaphore.context.session_link.link.clone();
         let leaving = self.semaphore.context.line(&self.semaphore.signal.key).leave();
         self.semaphore.context.session_link.spawn(async move {
-            let hold = Hold { semaphore, session, n, open: false };
+            let hold = Hold { semaphore, session, n, open: None };
             // Repeated until it is answered or the session is over: nothing else would ever give it
             // back.
             let _ = hold.give_back(&link, Patience::UNTIL_OVER).await;
@@ -284,7 +290,8 @@ pub struct Permit {
 impl Permit {
     /// Can the permit be relied on at this instant?
     pub fn is_held(&self) -> bool {
-        !self.hold.semaphore.context.time_left(&self.hold.session).is_zero()
+        let Hold { semaphore, session, .. } = &self.hold;
+        !self.hold.is_missing() && !semaphore.context.time_left(session).is_zero()
     }
 
     /// Waits until the permit can no longer be relied on, as
@@ -294,7 +301,12 @@ impl Permit {
     ///
     /// Safe: it only waits.
     pub async fn lost(&self) {
-        self.hold.semaphore.context.until_in_doubt(&self.hold.session).await;
+        let Hold { semaphore, session, open, .. } = &self.hold;
+        let Some(open) = open else { return };
+        tokio::select! {
+            () = semaphore.context.until_in_doubt(session) => {}
+            () = open.missing.cancelled() => {}
+        }
     }
 
     /// Gives the permit back, and returns when Redis has confirmed it.
@@ -310,7 +322,9 @@ impl Permit {
     pub async fn release(mut self) -> Result<(), Error> {
         let fleet = self.hold.semaphore.context.fleet.clone();
         let released = self.hold.give_back(&fleet.store.work, Patience::SHORT).await;
-        self.hold.open = released.is_err();
+        if released.is_ok() {
+            self.hold.open = None;
+        }
         match released {
             Ok(true) => Ok(()),
             Ok(false) => {

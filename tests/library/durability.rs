@@ -12,14 +12,14 @@ use tokio::runtime::Runtime;
 
 use crate::{NAME, audit, config, member, notice, settled, stop};
 
-fn count(server: &Server, field: &str) -> u64 {
+pub(crate) fn count(server: &Server, field: &str) -> u64 {
     let counts = format!("artel:{{{NAME}}}:counts");
     let count = redis::cmd("HGET").arg(counts).arg(field).query(&mut server.connect());
     count.unwrap_or(None).unwrap_or(0)
 }
 
 /// Sends one message after another, and counts what it was told.
-struct Sending {
+pub(crate) struct Sending {
     runtime: Runtime,
     told: Arc<AtomicU64>,
     /// Messages of which it was told that they are forgotten.
@@ -28,7 +28,7 @@ struct Sending {
 }
 
 impl Sending {
-    fn start(url: &str, durability: Durability, keep: usize) -> Sending {
+    pub(crate) fn start(url: &str, durability: Durability, keep: usize) -> Sending {
         let runtime = Runtime::new().expect("a runtime");
         let (told, forgotten) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let over = Arc::new(AtomicBool::new(false));
@@ -51,19 +51,19 @@ impl Sending {
         Sending { runtime, told, forgotten, over }
     }
 
-    fn told(&self) -> u64 {
+    pub(crate) fn told(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 
     /// Waits until it was told of this many more.
     #[track_caller]
-    fn goes_on(&self, more: u64) {
+    pub(crate) fn goes_on(&self, more: u64) {
         let before = self.told();
         eventually("messages to be sent", || self.told() >= before + more);
     }
 
     /// Ends, and returns what it was told, and how many of these are forgotten.
-    fn end(self) -> (u64, u64) {
+    pub(crate) fn end(self) -> (u64, u64) {
         self.over.store(true, Ordering::Release);
         self.runtime.shutdown_timeout(Duration::from_secs(60));
         (self.told.load(Ordering::Acquire), self.forgotten.load(Ordering::Acquire))
@@ -289,20 +289,66 @@ fn steps(server: &Server) -> u64 {
     ["generated", "sent", "done", "failed", "returned"].map(|name| count(server, name)).iter().sum()
 }
 
+/// A primary, a replica that takes over without the last steps, and an address that leads to the one and then to the other.
+pub(crate) struct Pair {
+    pub(crate) old: Server,
+    replicas: Vec<Server>,
+    pub(crate) way: Proxy,
+}
+
+impl Pair {
+    pub(crate) fn start() -> Pair {
+        let (old, replicas) = replicated(1);
+        let way = Proxy::start(old.port()).expect("a proxy");
+        Pair { old, replicas, way }
+    }
+
+    pub(crate) fn successor(&self) -> &Server {
+        &self.replicas[0]
+    }
+
+    /// The replica misses what is written from now on.
+    pub(crate) fn cut_replication(&self) {
+        let offset = |server: &Server| {
+            let said = replication_of(server.port());
+            let line = said.lines().find(|line| line.starts_with("master_repl_offset:"));
+            line.map(str::to_owned)
+        };
+        eventually("the replica to have everything", || {
+            offset(&self.old) == offset(self.successor())
+        });
+        self.successor().freeze();
+        let _ = ask_port::<redis::Value>(self.old.port(), &["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// The primary dies, and the replica takes over. Nobody finds it yet who goes this way.
+    pub(crate) fn take_over(&mut self) {
+        self.way.set(Fault::Cut);
+        self.old.kill();
+        self.successor().thaw();
+        eventually("it to take over", || {
+            ask_port::<redis::Value>(self.successor().port(), &["REPLICAOF", "NO", "ONE"]).is_ok()
+                && replication_of(self.successor().port()).contains("role:master")
+        });
+    }
+
+    pub(crate) fn lead_on(&self) {
+        self.way.retarget(self.successor().port());
+        self.way.set(Fault::Pass);
+    }
+}
+
 /// ⚑ A new primary lacks what a member has heard of. All of that is named, however much is done there before the member comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_done_on_a_new_primary_hides_no_loss() {
-    let (mut old, replicas) = replicated(1);
-    let (new, way) = (&replicas[0], Proxy::start(old.port()).expect("a proxy"));
-    let fleet = Fleet::connect(way.url(), NAME).await.expect("connects");
+    let mut pair = Pair::start();
+    let fleet = Fleet::connect(pair.way.url(), NAME).await.expect("connects");
     let member = fleet.join().handle(|_: Message, _: Context| async {}).start().await;
-    let (mut member, own) = (member.expect("joins"), Fleet::connect(old.url(), NAME).await);
+    let (mut member, own) = (member.expect("joins"), Fleet::connect(pair.old.url(), NAME).await);
     let (mut notices, own) = (member.notices(), own.expect("connects"));
     own.send("x").await.expect("sent");
     settled(&member, 1).await;
-    eventually("the replica to have it", || steps(new) == 2);
-    new.freeze();
-    let _ = ask_port::<redis::Value>(old.port(), &["CLIENT", "KILL", "TYPE", "replica"]);
+    pair.cut_replication();
     for _ in 0..100 {
         own.send("x").await.expect("sent");
     }
@@ -310,24 +356,17 @@ async fn what_is_done_on_a_new_primary_hides_no_loss() {
     let id = member.id().expect("it has joined");
     let told = format!("artel:{{{NAME}}}:member:{id}");
     eventually("a heartbeat after the last of them", || {
-        let done = redis::cmd("HGET").arg(&told).arg("done").query(&mut old.connect());
+        let done = redis::cmd("HGET").arg(&told).arg("done").query(&mut pair.old.connect());
         done.unwrap_or(None) == Some(101)
     });
-    let heard = steps(&old);
-    way.set(Fault::Cut);
-    old.kill();
-    new.thaw();
-    eventually("it to take over", || {
-        ask_port::<redis::Value>(new.port(), &["REPLICAOF", "NO", "ONE"]).is_ok()
-            && replication_of(new.port()).contains("role:master")
-    });
-    let kept = steps(new);
-    let other = Fleet::connect(new.url(), NAME).await.expect("connects");
+    let heard = steps(&pair.old);
+    pair.take_over();
+    let kept = steps(pair.successor());
+    let other = Fleet::connect(pair.successor().url(), NAME).await.expect("connects");
     for _ in 0..500 {
         other.send("x").await.expect("sent");
     }
-    way.retarget(new.port());
-    way.set(Fault::Pass);
+    pair.lead_on();
     let mut named = 0;
     notice(&mut notices, |notice| match notice {
         Notice::ServerChanged { forgotten, .. } => {
@@ -374,20 +413,30 @@ async fn a_grant_that_is_not_replicated_is_not_told() {
 #[cfg(feature = "mutants")]
 #[test]
 fn every_rule_of_durability_is_needed() {
-    for (rule, test) in [
-        ("AllNeverShrinks", "a_replica_that_is_gone_does_not_make_the_promise_cheaper"),
-        ("GrantsLast", "a_grant_that_is_not_replicated_is_not_told"),
-        ("ListFirst", "what_is_done_on_a_new_primary_hides_no_loss"),
-        ("SendersSpeak", "what_is_forgotten_is_sent_again_if_it_was_kept"),
-    ] {
+    let fails_without = |rule: &str, test: &str| {
         let program = std::env::current_exe().expect("this test");
         let output = std::process::Command::new(program)
-            .args(["--exact", &format!("durability::{test}")])
+            .args(["--exact", test])
             .env("MUTANT_OF_ARTEL", rule)
             .output()
             .expect("it runs");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("running 1 test"), "{test} is no test: {said}");
         assert!(!output.status.success(), "{test} does not need {rule}");
-    }
+    };
+    // Most of their time is waiting.
+    std::thread::scope(|scope| {
+        for (rule, test) in [
+            (
+                "AllNeverShrinks",
+                "durability::a_replica_that_is_gone_does_not_make_the_promise_cheaper",
+            ),
+            ("GrantsLast", "durability::a_grant_that_is_not_replicated_is_not_told"),
+            ("CompareHolds", "recipes::permits_are_right_after_a_failover"),
+            ("ListFirst", "durability::what_is_done_on_a_new_primary_hides_no_loss"),
+            ("SendersSpeak", "durability::what_is_forgotten_is_sent_again_if_it_was_kept"),
+        ] {
+            scope.spawn(move || fails_without(rule, test));
+        }
+    });
 }

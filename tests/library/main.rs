@@ -6,6 +6,7 @@ mod databases; // fleets of one name in two databases do not meet
 mod durability; // what was told survives, or is named
 mod events;
 mod groups; // no wake-up is lost
+mod halves;
 mod hoarding; // what is not started goes to whoever is idle
 mod hostile; // values that nobody of ours wrote
 mod hub; // notices on an event hub

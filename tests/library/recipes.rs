@@ -8,7 +8,8 @@ use artel::{Error, Fleet};
 use artel_rig::{DEADLINE, Fault, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 
-use crate::{NAME, member, soon, stop};
+use crate::durability::Pair;
+use crate::{NAME, member, member_at, soon, stop};
 
 fn fields(server: &Server, key: &str) -> Vec<String> {
     let key = format!("artel:{{{NAME}}}:{key}");
@@ -183,4 +184,30 @@ async fn nobody_goes_through_before_all_are_there() {
     soon(mine.wait()).await.expect("goes through");
     soon(waiting).await.expect("no panic").expect("goes through");
     stop(fleets).await;
+}
+
+/// ⚑ A server takes over that does not know that permits were given back and taken. What was given back is free there, and a permit
+/// that is not there is not relied on.
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_are_right_after_a_failover() {
+    let mut pair = Pair::start();
+    let join = || member_at(pair.way.url()).start();
+    let (one, two) = (join().await.expect("joins"), join().await.expect("joins"));
+    let semaphore = one.semaphore("s", 3).expect("a name");
+    let take = async || semaphore.acquire().await.expect("a permit");
+    let (first, kept) = (take().await, take().await);
+    pair.cut_replication();
+    first.release().await.expect("given back");
+    let forgotten = take().await;
+    pair.take_over();
+    pair.lead_on();
+    soon(forgotten.lost()).await;
+    assert!(!forgotten.is_held() && kept.is_held());
+    // Two are free: the one that was given back, and the one that nobody got.
+    let other = two.semaphore("s", 3).expect("a name");
+    let (another, last) = (soon(other.acquire()).await, soon(other.acquire()).await);
+    let (another, last) = (another.expect("a permit"), last.expect("a permit"));
+    assert!(other.try_acquire().await.expect("answers").is_none(), "three are held");
+    drop((forgotten, kept, another, last));
+    stop([one, two]).await;
 }

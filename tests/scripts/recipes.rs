@@ -94,6 +94,39 @@ fn a_late_attempt_takes_no_permit() {
     });
 }
 
+/// ⚑ A server that has forgotten that a permit was given back, or taken, is told; a late copy of that takes nothing away.
+#[test]
+fn what_was_given_up_is_not_held_after_a_failover() {
+    let rule = "dropped = redis.call('HDEL', KEYS[2], field)";
+    proves("hold_compare", rule, "dropped = true", |lab| {
+        lab.join("a");
+        lab.join("b");
+        assert_eq!((lab.take("a", 1), lab.take("a", 2)), (answer("ok"), answer("ok")));
+        // In truth it gave the first one back, and got a third and a fourth one.
+        let keys = ["members", "semaphore:s", "@0:semaphore:s"];
+        let compare = lab.late("hold_compare", &keys, &["a", "h", "4", "2", "3", "4"]);
+        let said = lab.send(&compare);
+        assert_eq!((said.at(1), said.at(2)), ("3", "4"), "the ones that are missing");
+        let free = lab.take("b", 5) == "ok" && lab.take("a", 6) == "full";
+        lab.back("b", 5);
+        lab.take("a", 7);
+        lab.send(&compare);
+        free && lab.take("b", 8) == "full"
+    });
+    // One that is waiting at a barrier stays, and one that went through does not.
+    on_each_server(|lab| {
+        lab.join("a");
+        lab.join("b");
+        assert_eq!(lab.arrive("a", 1), "waiting");
+        let keys = ["members", "barrier:b", "@0:barrier:b"];
+        let waits = lab.late("hold_compare", &keys, &["a", "a", "1", "1"]);
+        assert_eq!(lab.send(&waits).0, ["ok"]);
+        let gone = lab.late("hold_compare", &keys, &["a", "a", "1"]);
+        assert_eq!(lab.send(&gone).0, ["ok"]);
+        assert_eq!(lab.arrive("b", 2), "waiting", "nobody else is there");
+    });
+}
+
 #[test]
 fn a_latch_counts_each_call_once_and_in_its_round() {
     on_each_server(|lab| {

@@ -130,7 +130,7 @@ impl Story<'_> {
 }
 
 /// Scripts whose repeats and late copies are another test's story.
-const ELSEWHERE: [(&str, &str); 27] = [
+const ELSEWHERE: [(&str, &str); 28] = [
     ("alert_step", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("alert_told", "alerts::a_step_whose_reply_is_lost_is_not_taken_twice"),
     ("note", "notices::a_repeated_note_is_one_entry"),
@@ -156,6 +156,7 @@ const ELSEWHERE: [(&str, &str); 27] = [
     ("latch_set", "recipes::a_latch_counts_each_call_once_and_in_its_round"),
     ("latch_down", "recipes::a_latch_counts_each_call_once_and_in_its_round"),
     ("arrive", "recipes::an_arrival_counts_once"),
+    ("hold_compare", "recipes::what_was_given_up_is_not_held_after_a_failover"),
     ("withdraw", "recipes::an_arrival_counts_once"),
     ("answer", "repeats::an_answer_is_given_once_and_only_by_a_member"),
 ];

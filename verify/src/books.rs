@@ -162,13 +162,13 @@ impl Books {
         answer
     }
 
-    /// Sends a command whose answer does not matter.
     /// From now on the fleet keeps its ledger, or does not.
     pub(crate) fn keep_ledger(&mut self, keep: bool) -> RedisResult<()> {
         let (config, keep) = (key("config"), if keep { "-1" } else { "0" });
         self.say(&["HSET", &config, "ledger", keep])
     }
 
+    /// Sends a command whose answer does not matter.
     pub(crate) fn say(&mut self, words: &[&str]) -> RedisResult<()> {
         self.with(|connection| {
             let mut command = redis::cmd(words[0]);

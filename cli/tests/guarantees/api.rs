@@ -190,7 +190,7 @@ fn every_operation_is_as_described() {
     assert_eq!(elsewhere.0, 421, "{elsewhere:?}");
     reads(&mut api);
     failed(&mut api);
-    paused(&mut api);
+    paused(&mut api, &one);
     later(&mut api, &server);
     signals(&mut api);
     wrong(&mut api);
@@ -457,10 +457,11 @@ fn selected_now(api: &mut Described, ids: &[&str]) -> Value {
     json!({ "positions": positions })
 }
 
-fn paused(api: &mut Described) {
+fn paused(api: &mut Described, member: &Program) {
     api.done("POST", "/pause", "/pause", None);
     api.refused(409, "paused already", "POST", "/pause", "/pause", None);
     assert_eq!(api.done("GET", "/status", "/status", None)["paused"], json!(["all"]));
+    member.says("paused");
     let messages: Vec<Value> = (0..150).map(|n| json!({ "payload": format!("wait {n}"), "kind": if n < 3 { "few" } else { "many" } })).collect();
     let sent = api.done(
         "POST",
