@@ -79,7 +79,7 @@ impl From<artel::Error> for Failure {
                 })
             }
             Error::SlotMoving { .. } => Failure::new(UNHEALTHY, text).hint(
-                "nothing is lost: it goes on when the slot is there. If nobody is moving it, \
+                "try again when the slot is there. If nobody is moving it, \
                  `redis-cli --cluster fix HOST:PORT` ends what was left half done",
             ),
             Error::BeingRemoved { ref fleet } => Failure::new(FAILURE, text).hint(format!(
@@ -120,7 +120,7 @@ fn denied_hint(why: artel::Denial) -> &'static str {
         }
         _ => {
             "put user and password into the address, redis://user:password@host:port, \
-             and give that user the rights named above"
+             and give that user the rights that docs/operations.md names"
         }
     }
 }

@@ -61,7 +61,9 @@ pub enum Error {
 
     /// The slot of the fleet is on its way to another node of the cluster. Nothing can be done until it is there, and nothing
     /// is lost.
-    #[error("slot {slot}, which holds this fleet, is being moved to another node of the cluster")]
+    #[error(
+        "slot {slot}, which holds this fleet, is being moved to another node of the cluster: nothing was done"
+    )]
     SlotMoving {
         /// The slot.
         slot: u16,

@@ -214,7 +214,7 @@ impl MemberBuilder {
         let (fleet, hints) = self.fleet.of_member(&self.config)?;
         let store = fleet.store.clone();
         store.check().await?;
-        store.count_steps().await;
+        store.count_steps();
         let messages = message_topic(fleet.name());
         let feed = self.hub.as_ref().zip(self.payloads);
         let feed = feed

@@ -58,9 +58,10 @@ if server ~= '' and from ~= '' and from ~= server then
     end
   end
   forgotten = math.max(tonumber(ARGV[9]) - kept, 0)
-  local pair = from .. '>' .. server
-  local before = tonumber(string.match(redis.call('HGET', KEYS[16], pair) or '', '^%d+') or '0')
-  if forgotten > before then
+  local pair, listed = from .. '>' .. server, string.match(list[#list], '(%d+)$')
+  local before, at = string.match(redis.call('HGET', KEYS[16], pair) or '', '^(%d+)|(%d+)')
+  -- The same two may have changed before.
+  if forgotten > 0 and (not at or tonumber(at) < tonumber(listed) or forgotten > tonumber(before)) then
     if redis.call('HLEN', KEYS[16]) >= 100 then redis.call('DEL', KEYS[16]) end
     redis.call('HSET', KEYS[16], pair, string.format('%.0f|%.0f', forgotten, now))
   end

@@ -4,7 +4,7 @@
 //! one before.
 
 use crate::notice::Notice;
-use crate::store::Call;
+use crate::store::{CALLS, Call};
 
 #[derive(Debug, Default)]
 pub(super) struct Odometer(Option<Reading>);
@@ -29,6 +29,7 @@ impl Odometer {
 
     /// A heartbeat was answered by this server. The notice, if it is another one than before.
     pub(super) fn reached(&mut self, server: String, steps: u64, forgotten: u64) -> Option<Notice> {
+        tracing::trace!(target: CALLS, server, forgotten, "reached");
         match &mut self.0 {
             Some(last) if last.server == server => {
                 last.steps = steps;

@@ -116,7 +116,7 @@ impl Requeuer {
     pub async fn put_back(&mut self, records: &[ErrorRecord]) -> Result<Requeued, Error> {
         self.lane.map_or(Ok(()), Lane::check_open)?;
         self.fleet.compare().await?;
-        self.fleet.store.count_steps().await;
+        self.fleet.store.count_steps();
         let (mut total, mut rest) = (Requeued::default(), records);
         while !rest.is_empty() {
             let (moved, looked) = self.chunk(&rest[..rest.len().min(PAGE)]).await?;

@@ -138,7 +138,8 @@ impl Sender {
                 }
                 Try::Forgotten => {
                     self.look_for_forgotten(budget).await;
-                    return Err(match unheard && !disabled(Rule::ForgottenIsDoubt) {
+                    let is_doubt = unheard && !self.is_missing(numbers, budget).await;
+                    return Err(match is_doubt && !disabled(Rule::ForgottenIsDoubt) {
                         // It can no longer be known whether an unanswered copy was added.
                         true => Failed::InDoubt,
                         false => Failed::Forgotten,
@@ -249,7 +250,7 @@ impl Sender {
         request: Option<&Request>,
         budget: Budget,
     ) -> Result<Option<Numbers>, Error> {
-        self.fleet.store.count_steps().await;
+        self.fleet.store.count_steps();
         loop {
             let asked = Moment::now();
             let name = request.map_or_else(nonce, |request| request.name.clone());

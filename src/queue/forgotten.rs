@@ -75,6 +75,25 @@ impl Sender {
         }
     }
 
+    /// Redis knows an earlier number of this name, and not the one before these: no copy is there, and none can be added any
+    /// more, because numbers have no gaps.
+    pub(super) async fn is_missing(&self, numbers: &Numbers, budget: Budget) -> bool {
+        let asked = tokio::time::timeout(budget.left(), self.last_known(&numbers.name)).await;
+        matches!(asked, Ok(Ok(Some(last))) if last + 1 < numbers.next)
+    }
+
+    /// How many messages that callers were told of are forgotten, because another server became the primary that did not have
+    /// them yet. Each is counted once, here or in [`Error::Forgotten`]: this is for a caller that sends nothing more. It asks
+    /// Redis, for at most the time of a call.
+    ///
+    /// # Cancel safety
+    ///
+    /// If it is dropped before it returns, a count may be lost.
+    pub async fn forgotten(&self) -> u64 {
+        self.look_for_forgotten(Budget::new(self.timeout)).await;
+        self.fleet.names.take_forgotten().unwrap_or(0)
+    }
+
     /// The error of a caller, if messages are forgotten and nobody was told yet.
     pub(super) fn tell_forgotten(&self) -> Result<(), Error> {
         match self.fleet.names.take_forgotten() {

@@ -287,6 +287,7 @@ impl Schedule {
     async fn alter(&self, id: &MessageId, what: &str) -> Result<bool, Error> {
         self.fleet.compare().await?;
         let store = &self.fleet.store;
+        store.count_steps(); // what is cancelled has failed
         for _ in 0..TRIES {
             let Some(known) = self.get(id).await? else { return Ok(false) };
             let call = self.alter_call(id, &known.score, what);

@@ -146,7 +146,6 @@ impl Client {
                         (spot, version) = self.place.find(&self.dialer).await?;
                         continue;
                     }
-                    self.enlist(&mut connection, &server).await?;
                     return Ok(Found { connection, spot, server, history, is_cluster });
                 }
                 Probed::Moved(to) => {
@@ -219,20 +218,6 @@ impl Client {
                 _ => Err(error.into()),
             },
         }
-    }
-
-    /// Lists this server before this process does anything there.
-    async fn enlist(&self, connection: &mut Connection, server: &str) -> Result<(), StoreError> {
-        let Some(servers) = &self.servers else { return Ok(()) };
-        let Some(call) = servers.first(server) else { return Ok(()) };
-        match connection.write(&call, || true).await.map_err(StoreError::from) {
-            Ok(_) => servers.has(server),
-            Err(error @ StoreError::Server { .. }) => {
-                tracing::debug!(%error, "a server was not listed");
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 
     /// Asks for the other nodes of the cluster now and then, if that is allowed. Nobody waits for the answer.

@@ -8,6 +8,7 @@
 //! mutex.
 
 mod lasting;
+mod listing;
 mod patience;
 mod travelling;
 
@@ -56,6 +57,8 @@ struct Shared {
     router: Option<Arc<PushRouter>>,
     /// Twice the connection's number while it lives, one more after its end.
     epoch: watch::Sender<u64>,
+    /// The number of the connection whose server is listed.
+    listed: AtomicU64,
     /// Never held across an `await`.
     state: Mutex<State>,
 }
@@ -192,7 +195,8 @@ impl Link {
             connecting: None,
         };
         let (epoch, state) = (watch::Sender::new(0), Mutex::new(state));
-        let shared = Arc::new(Shared { name, client, router, epoch, state });
+        let listed = AtomicU64::new(0);
+        let shared = Arc::new(Shared { name, client, router, epoch, listed, state });
         Link { shared, durability: Durability::Local, replication: None }
     }
 
@@ -219,7 +223,7 @@ impl Link {
         tracing::trace!(target: CALLS, number, call = call.name, "called");
         let attempt = async {
             let mut connection;
-            (connection, generation, place) = self.connection().await?;
+            (connection, generation, place) = self.ready().await?;
             if call.epoch.is_some_and(|epoch| epoch != 2 * generation) {
                 return Err(StoreError::Unconnected("it was meant for another server".to_owned()));
             }
@@ -230,7 +234,7 @@ impl Link {
                 self.shared.client.place().said(to);
                 self.shared.over(generation);
                 if call.epoch.is_none() {
-                    (connection, generation, place) = self.connection().await?;
+                    (connection, generation, place) = self.ready().await?;
                     answer = connection.write(call, || self.is_own(generation)).await;
                 }
             }

@@ -14,7 +14,7 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
   if string.sub(field, 1, #own) == own then
     local n = string.sub(field, #own + 1)
     if wanted[n] then wanted[n] = nil
-    elseif tonumber(n) <= last then dropped = redis.call('HDEL', KEYS[2], field) end
+    elseif (tonumber(n) or 0) <= last then dropped = redis.call('HDEL', KEYS[2], field) end
   end
 end
 if dropped and ARGV[2] == 'h' then

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio_util::sync::CancellationToken;
 
 use super::SyncContext;
-use crate::membership::Patience;
+use crate::membership::{AskError, Patience};
 use crate::mutant::{Rule, disabled};
 use crate::store::{Script, Signal};
 
@@ -93,7 +93,7 @@ pub(super) async fn compare_on_change(context: Weak<SyncContext>) {
     while let Some(context) = context.upgrade() {
         let link = context.session_link.link.clone();
         let epoch = link.epoch();
-        if let Some(server) = link.server_in(epoch) {
+        if let Some(server) = link.history_in(epoch) {
             let changed = last.replace(server.clone()).is_some_and(|last| last != server);
             if changed && !disabled(Rule::CompareHolds) {
                 context.compare_holds().await;
@@ -117,7 +117,15 @@ impl SyncContext {
         }
         for (call, open) in calls {
             let link = &self.session_link.link;
-            let Ok(reply) = session.ask(link, Patience::UNTIL_OVER, call).await else { return };
+            let reply = match session.ask(link, Patience::UNTIL_OVER, call).await {
+                Ok(reply) => reply,
+                Err(AskError::Over | AskError::Gone) => return,
+                // Such as a key of another type: nothing is held there.
+                Err(AskError::Failed(error)) => {
+                    tracing::debug!(%error, "what is held was not compared");
+                    continue;
+                }
+            };
             let numbers = (0..reply.len()).filter_map(|at| reply.number(at).ok());
             for missing in numbers.filter_map(|n| open.get(&(n as u64))) {
                 missing.cancel();

@@ -89,7 +89,7 @@ impl Semaphore {
                         () = tokio::time::sleep(poll) => {}
                     }
                 }
-                Taken::Again(_) => tokio::time::sleep(RETRY).await,
+                Taken::Elsewhere | Taken::Again(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }
@@ -117,6 +117,7 @@ impl Semaphore {
                 Taken::Full { overdue: true, .. } if began.elapsed() < decided_within(&session) => {
                     tokio::time::sleep(RETRY).await;
                 }
+                Taken::Elsewhere => {}
                 Taken::Full { .. } => return Ok(None),
                 Taken::Again(error) => {
                     return Err(self.context.fleet.explain(&self.signal.key, error));
@@ -165,6 +166,8 @@ enum Taken {
         generation: u64,
         overdue: bool,
     },
+    /// Another server took over meanwhile, which may not know of it.
+    Elsewhere,
     /// Not answered, or the answer to a late copy: under another number it may work.
     Again(StoreError),
 }
@@ -195,7 +198,7 @@ impl Hold {
         if reply.tag() == "ok" {
             return Ok(match self.is_missing() {
                 false => Taken::Ours,
-                true => Taken::Again(StoreError::odd("another server took over meanwhile")),
+                true => Taken::Elsewhere,
             });
         }
         self.open = None;

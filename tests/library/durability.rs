@@ -380,6 +380,33 @@ async fn what_is_done_on_a_new_primary_hides_no_loss() {
     member.shutdown().await;
 }
 
+/// A sender waits for an answer when its server dies, and the next one lacks what it was told before. It is told how much, and
+/// that the message under way was not sent: no number follows a gap.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_that_waits_for_an_answer_is_told_what_is_forgotten() {
+    let mut pair = Pair::start();
+    let fleet = Fleet::connect(pair.way.url(), NAME).await.expect("connects");
+    let sender = fleet.sender().timeout(Duration::from_secs(60));
+    for n in 0..17 {
+        if n == 10 {
+            pair.cut_replication();
+        }
+        sender.send("x").await.expect("sent");
+    }
+    pair.way.set(Fault::HoldReplies);
+    let waiting = tokio::spawn({
+        let sender = sender.clone();
+        async move { sender.send("x").await }
+    });
+    eventually("the primary to have it", || count(&pair.old, "sent") == 18);
+    pair.take_over();
+    pair.lead_on();
+    let told = waiting.await.expect("no panic").expect_err("it is not there");
+    assert!(matches!(told, Error::Forgotten { messages: 7 }), "{told:?}");
+    sender.send("x").await.expect("sent");
+    assert_eq!((count(pair.successor(), "sent"), sender.forgotten().await), (11, 0));
+}
+
 /// ⚑ A lock is not told as held before replicas have it: the server that takes over could give it to somebody else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_is_not_replicated_is_not_told() {

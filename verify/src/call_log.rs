@@ -27,6 +27,8 @@ struct Said {
     id: String,
     call: String,
     tag: String,
+    server: String,
+    forgotten: u64,
     /// All fields, for people.
     all: String,
 }
@@ -37,6 +39,7 @@ impl Visit for Said {
             "number" => self.number = value,
             "until" => self.until = value,
             "attempt" => self.attempt = value,
+            "forgotten" => self.forgotten = value,
             _ => self.record_debug(field, &value),
         }
     }
@@ -46,6 +49,7 @@ impl Visit for Said {
             "call" => value.clone_into(&mut self.call),
             "tag" => value.clone_into(&mut self.tag),
             "id" => value.clone_into(&mut self.id),
+            "server" => value.clone_into(&mut self.server),
             _ => self.record_debug(field, &value),
         }
     }
@@ -71,7 +75,7 @@ impl Subscriber for CallLog {
             let _ = std::io::stderr().write_all(format!("{}{}\n", now(), said.all).as_bytes());
             return;
         }
-        let Said { message, number, until, attempt, id, call, tag, .. } = said;
+        let Said { message, number, until, attempt, id, call, tag, server, forgotten, .. } = said;
         self.0.put(&match message.as_str() {
             "recorded" => match id_of(&id) {
                 Some(id) => Entry::Recorded { id, attempt: attempt as u32 },
@@ -85,6 +89,7 @@ impl Subscriber for CallLog {
             "answered" => Entry::Answer { number, tag },
             "unanswered" => Entry::Unanswered(number),
             "trusted" => Entry::Trusts(until),
+            "reached" => Entry::Reached { server, forgotten },
             _ => return,
         });
     }

@@ -299,7 +299,7 @@ impl Checker {
         if lost > named {
             let what =
                 format!("{lost} steps are lost that members had heard of, {named} are named");
-            self.blame(Invariant::NoLossUnnamed, what, vec!["server-changed".to_owned()]);
+            self.blame(Invariant::NoLossUnnamed, what, vec!["reached".to_owned()]);
         }
     }
 

@@ -119,6 +119,7 @@ impl Director<'_> {
             self.watch.forgets_until = u64::MAX;
             if self.options.loses_told() {
                 self.watch.checker.may_lose();
+                self.watch.losses.begin();
             }
         }
         Ok(Some(redis()))

@@ -159,10 +159,10 @@ pub(crate) enum Entry {
         returned: u64,
     },
     DataLoss(String),
-    /// Another server process answers a member than before, and this many steps are forgotten.
-    ServerChanged {
-        from: String,
-        to: String,
+    /// A heartbeat of a member was answered by this server process. If it is another one than before, so many steps are
+    /// forgotten.
+    Reached {
+        server: String,
         forgotten: u64,
     },
     Full,
@@ -280,9 +280,7 @@ impl Entry {
             Entry::Died => "died".into(),
             Entry::Adopted { returned } => format!("adopted {returned}"),
             Entry::DataLoss(what) => format!("data-loss {what}"),
-            Entry::ServerChanged { from, to, forgotten } => {
-                format!("server-changed {from} {to} {forgotten}")
-            }
+            Entry::Reached { server, forgotten } => format!("reached {server} {forgotten}"),
             Entry::Full => "full".into(),
             Entry::Took(id) => format!("took {}", id_text(*id)),
             Entry::Removed(id) => format!("removed {}", id_text(*id)),
@@ -344,11 +342,7 @@ impl Entry {
             "died" => Entry::Died,
             "adopted" => Entry::Adopted { returned: words.number()? },
             "data-loss" => Entry::DataLoss(words.0.collect::<Vec<_>>().join(" ")),
-            "server-changed" => Entry::ServerChanged {
-                from: words.text()?,
-                to: words.text()?,
-                forgotten: words.number()?,
-            },
+            "reached" => Entry::Reached { server: words.text()?, forgotten: words.number()? },
             "full" => Entry::Full,
             "took" => Entry::Took(words.id()?),
             "removed" => Entry::Removed(words.id()?),
@@ -426,7 +420,7 @@ mod tests {
             Entry::Sends(17),
             Entry::Sent { number: 17, id: sent, is_new: true },
             Entry::Forgot(3),
-            Entry::ServerChanged { from: "a1".into(), to: "b2".into(), forgotten: 7 },
+            Entry::Reached { server: "a1".into(), forgotten: 7 },
             Entry::ClaimLost(sent),
             Entry::Leads(7),
             Entry::DataLoss("two words".into()),

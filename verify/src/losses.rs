@@ -14,9 +14,10 @@ const SENT_AFTER: usize = 3;
 pub(crate) struct Losses {
     senders: HashMap<String, Told>,
     members: HashMap<String, Heard>,
-    changes: Vec<Change>,
-    /// When workers were told that an outcome is recorded.
-    outcomes: HashMap<Id, Vec<u64>>,
+    /// When workers were told that an outcome is recorded, and which.
+    outcomes: HashMap<Id, Vec<(u64, String)>>,
+    /// How many failovers began.
+    faults: usize,
     /// What the ledger has.
     there: HashSet<Id>,
     /// What it ever had.
@@ -37,19 +38,21 @@ struct Told {
 struct Heard {
     /// Heartbeats without an answer, and when they were sent.
     open: HashMap<u64, u64>,
-    /// When the last two that were answered had been sent.
-    answered: (u64, u64),
-    /// When it came to the server that it is at.
-    since: Option<u64>,
+    /// When the last one that was answered had been sent.
+    sent: u64,
+    /// The servers to which it came, one after the other.
+    reigns: Vec<Reign>,
 }
 
-/// A member came to another server.
+/// The time of a member at one server.
 #[derive(Debug)]
-struct Change {
-    /// It knew of all steps at the server before, from one time to the other.
+struct Reign {
+    server: String,
+    /// It knew of all steps there, from one time to the other.
     known: (u64, u64),
-    servers: (String, String),
+    /// What it named when it came, and the fault before that.
     forgotten: u64,
+    fault: usize,
 }
 
 /// What was lost of what somebody was told, and how much of it was named.
@@ -69,7 +72,9 @@ impl Losses {
             Entry::Forgot(messages) => {
                 self.senders.entry(who.to_owned()).or_default().forgotten += messages;
             }
-            Entry::Recorded { id, .. } => self.outcomes.entry(*id).or_default().push(at),
+            Entry::Recorded { id, .. } => {
+                self.outcomes.entry(*id).or_default().push((at, who.to_owned()));
+            }
             Entry::Call { number, call } if call == "heartbeat" => {
                 self.members.entry(who.to_owned()).or_default().open.insert(*number, at);
             }
@@ -77,16 +82,22 @@ impl Losses {
                 if let Some(heard) = self.members.get_mut(who)
                     && let Some(sent) = heard.open.remove(number)
                 {
-                    heard.answered = (heard.answered.1, sent);
-                    heard.since.get_or_insert(sent);
+                    heard.sent = sent;
                 }
             }
-            Entry::ServerChanged { from, to, forgotten } => {
+            // It comes right behind the answer.
+            Entry::Reached { server, forgotten } => {
                 let heard = self.members.entry(who.to_owned()).or_default();
-                let (last, first_here) = heard.answered;
-                let known = (heard.since.replace(first_here).unwrap_or(first_here), last);
-                let servers = (from.clone(), to.clone());
-                self.changes.push(Change { known, servers, forgotten: *forgotten });
+                let (sent, fault) = (heard.sent, self.faults);
+                match heard.reigns.last_mut().filter(|last| last.server == *server) {
+                    Some(last) => last.known.1 = sent,
+                    None => heard.reigns.push(Reign {
+                        server: server.clone(),
+                        known: (sent, sent),
+                        forgotten: *forgotten,
+                        fault,
+                    }),
+                }
             }
             _ => {}
         }
@@ -96,6 +107,11 @@ impl Losses {
     pub(crate) fn settled(&mut self, id: Id) -> bool {
         let is_again = !self.there.insert(id);
         self.ever.insert(id) || is_again
+    }
+
+    /// A failover begins.
+    pub(crate) fn begin(&mut self) {
+        self.faults += 1;
     }
 
     /// Everything is whole after a failover. The ledger is read from its beginning again.
@@ -119,25 +135,44 @@ impl Losses {
         })
     }
 
-    /// What was lost of the steps that members had heard of and lived to name.
+    /// What was lost of the outcomes that members had heard of and lived to name, and all steps that they named.
     pub(crate) fn of_members(&self) -> Named {
-        let known = |at: u64| self.changes.iter().any(|one| one.known.0 < at && at < one.known.1);
+        let is_known = |(at, who): &(u64, String)| {
+            let Some(server) = self.server_of(who, *at) else { return false };
+            self.ended()
+                .any(|reign| reign.server == server && reign.known.0 < *at && *at < reign.known.1)
+        };
         let mut lost = 0;
-        for (id, times) in &self.outcomes {
+        for (id, told) in &self.outcomes {
             let kept = usize::from(self.there.contains(id));
             // Nobody knows which one of several was kept.
-            if times.len() > kept && times.iter().all(|at| known(*at)) {
-                lost += (times.len() - kept) as u64;
+            if told.len() > kept && told.iter().all(is_known) {
+                lost += (told.len() - kept) as u64;
             }
         }
-        let sent = self.senders.values().flat_map(|told| &told.sent);
-        lost += sent.filter(|(at, id)| !self.there.contains(id) && known(*at)).count() as u64;
-        let mut largest: HashMap<&(String, String), u64> = HashMap::new();
-        for change in &self.changes {
-            let one = largest.entry(&change.servers).or_default();
-            *one = change.forgotten.max(*one);
+        // Members that come from one server to another one name the same loss. The same two may change again.
+        let mut largest: HashMap<(&str, &str, usize), u64> = HashMap::new();
+        for heard in self.members.values() {
+            for pair in heard.reigns.windows(2) {
+                let [from, to] = pair else { continue };
+                let one = largest.entry((&from.server, &to.server, to.fault)).or_default();
+                *one = to.forgotten.max(*one);
+            }
         }
         Named { lost, named: largest.values().sum() }
+    }
+
+    /// At which server a member was then, if it lived to come to the next one.
+    fn server_of(&self, who: &str, at: u64) -> Option<&str> {
+        let reigns = &self.members.get(who)?.reigns;
+        let next = reigns.iter().position(|reign| reign.known.0 > at)?;
+        Some(&reigns[next.checked_sub(1)?].server)
+    }
+
+    /// The times of members at servers from which they came to others.
+    fn ended(&self) -> impl Iterator<Item = &Reign> {
+        let lives = self.members.values();
+        lives.flat_map(|heard| heard.reigns.split_last().map_or(&[][..], |(_, ended)| ended))
     }
 }
 
@@ -150,9 +185,12 @@ mod tests {
         Entry::Sent { number, id: (Source::Sender(7), number), is_new: true }
     }
 
-    fn beat(losses: &mut Losses, at: u64) {
-        losses.history("m1.1", at, &Entry::Call { number: at, call: "heartbeat".into() });
-        losses.history("m1.1", at + 1, &Entry::Answer { number: at, tag: "ok".into() });
+    fn beat(losses: &mut Losses, at: u64, server: &str, forgotten: u64) {
+        for who in ["m1.1", "m2.1"] {
+            losses.history(who, at, &Entry::Call { number: at, call: "heartbeat".into() });
+            losses.history(who, at + 1, &Entry::Answer { number: at, tag: "ok".into() });
+            losses.history(who, at + 1, &Entry::Reached { server: server.into(), forgotten });
+        }
     }
 
     #[test]
@@ -180,23 +218,22 @@ mod tests {
             let entry = Entry::Recorded { id: (Source::Term(3), seq), attempt: 1 };
             losses.history("m2.1", at, &entry);
         };
-        beat(&mut losses, 10);
         recorded(5, 9, &mut losses); // nobody was there to hear of it
+        beat(&mut losses, 10, "a", 0);
         recorded(15, 1, &mut losses);
-        beat(&mut losses, 20);
+        recorded(16, 3, &mut losses);
+        beat(&mut losses, 20, "a", 0);
         recorded(25, 2, &mut losses); // nobody heard of it
-        beat(&mut losses, 30);
-        let changed = Entry::ServerChanged { from: "a".into(), to: "b".into(), forgotten: 1 };
-        losses.history("m1.1", 32, &changed);
+        losses.begin();
+        beat(&mut losses, 32, "b", 2);
         recorded(40, 1, &mut losses); // made again
         losses.over(50);
         losses.settled((Source::Term(3), 1));
-        assert_eq!(losses.of_members(), Named { lost: 0, named: 1 }, "which of two is not known");
-        losses.over(60);
-        beat(&mut losses, 70);
-        beat(&mut losses, 80);
-        let changed = Entry::ServerChanged { from: "b".into(), to: "c".into(), forgotten: 0 };
-        losses.history("m1.1", 81, &changed);
-        assert_eq!(losses.of_members().lost, 2, "both are gone");
+        assert_eq!(losses.of_members(), Named { lost: 1, named: 2 }, "which of two is not known");
+        losses.begin();
+        beat(&mut losses, 52, "b", 0);
+        beat(&mut losses, 60, "a", 1);
+        losses.over(70);
+        assert_eq!(losses.of_members(), Named { lost: 3, named: 3 }, "both are gone");
     }
 }

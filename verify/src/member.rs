@@ -267,9 +267,6 @@ fn entry_of(notice: Notice, is_member: bool) -> Option<Entry> {
         Notice::ClaimLost { id } => Entry::ClaimLost(id_of(&id.to_string())?),
         Notice::SessionLost { .. } => Entry::SessionLost,
         Notice::DataLossSeen { what } => Entry::DataLoss(what.to_owned()),
-        Notice::ServerChanged { from, to, forgotten } => {
-            Entry::ServerChanged { from, to, forgotten }
-        }
         Notice::Full { .. } => Entry::Full,
         Notice::Disconnected { .. } => Entry::Disconnected,
         Notice::Reconnected { .. } => Entry::Reconnected,

@@ -76,8 +76,8 @@ impl Topology {
         }
     }
 
-    /// How many replicas have everything that is believed.
-    pub(crate) fn replicas(self) -> usize {
+    /// The replicas of each primary.
+    pub fn replicas(self) -> usize {
         self.size().1
     }
 }

@@ -214,10 +214,13 @@ async fn joined(
         Err(code) => code,
     };
     match signals.unless(tokio::time::timeout(JOIN_GRACE, joining)).await {
-        Ok(Ok(Ok((_, member)))) => {
-            member.shutdown().await;
-            Err(OK)
-        }
+        Ok(Ok(Ok((_, member)))) => match signals.unless(member.shutdown()).await {
+            Ok(()) => Err(OK),
+            Err(code) => {
+                external::end_all();
+                Err(code)
+            }
+        },
         _ => Err(code),
     }
 }

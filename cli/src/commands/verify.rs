@@ -84,6 +84,12 @@ fn durability(
             Err(Failure::new(USAGE, "one server has no replicas")
                 .hint("add `--topology sentinel` or `--topology cluster`"))
         }
+        true if matches!(global.durability, Durability::Replicated(n) if n as usize > args.topology.replicas()) =>
+        {
+            let (name, replicas) = (args.topology.name(), args.topology.replicas());
+            let error = format!("--topology {name} has {replicas} replicas of each primary");
+            Err(Failure::new(USAGE, error).hint("use `--durability all`, or `local`"))
+        }
         true => Ok(global.durability),
         false => Ok(args.topology.durability()),
     }

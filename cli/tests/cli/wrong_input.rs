@@ -64,7 +64,7 @@ fn missing_rights_are_named() {
     let screen = format!(
         "error: Redis at {} denies access: this user lacks the right to ZADD artel:{{artel}}:counts, \
          SPUBLISH artel:{{artel}}:@0:ctl\n\nhint: put user and password into the address, \
-         redis://user:password@host:port, and give that user the rights named above",
+         redis://user:password@host:port, and give that user the rights that docs/operations.md names",
         server.url()
     );
     says(&["run", "--redis", &url], 1, &screen);

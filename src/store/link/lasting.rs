@@ -48,7 +48,7 @@ impl Link {
     }
 
     /// The server to which the connection of this epoch leads, and its history.
-    pub(in crate::store) fn history_in(&self, epoch: u64) -> Option<String> {
+    pub(crate) fn history_in(&self, epoch: u64) -> Option<String> {
         let state = self.shared.state();
         let found = state.live.as_ref().filter(|_| 2 * state.generation == epoch)?;
         Some(format!("{} {}", found.server, found.history))

@@ -31,6 +31,8 @@ const FLEETS_NAMED: usize = 10;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 /// How long after a signal the batch on its way may still be answered.
 const LAST_WORD: Duration = Duration::from_secs(3);
+/// How long it may take to find out what is forgotten when nothing more is sent.
+const FORGOTTEN_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> {
     if args.dedup.is_some() && args.messages.len() != 1 {
@@ -83,6 +85,17 @@ pub(crate) async fn send(place: &Place, args: &SendArgs) -> Result<u8, Failure> 
         .hint(
             "another server became the primary without them: `--durability all` waits for replicas",
         )),
+        (Err(failure), told) => {
+            let more = sending.sender.clone().timeout(FORGOTTEN_MAX).forgotten().await;
+            if told + more > 0 {
+                printer::remark(&format!(
+                    "warning: {} of {} messages that were sent are forgotten, at least",
+                    told + more,
+                    sending.accepted
+                ));
+            }
+            Err(failure)
+        }
         (ended, _) => ended,
     }
 }
