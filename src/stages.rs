@@ -145,12 +145,8 @@ impl Stages {
             };
             session.tenures.lease.set(LeaseUse::Idle);
             self.role.send_replace(self.resting);
-            let reason = match ending {
-                Ending::Stopped => "stopping",
-                Ending::Deposed => "its term is over",
-                Ending::Over => "the session is over",
-            };
-            if ending == Ending::Stopped {
+            let reason = reason(ending);
+            if matches!(ending, Ending::Stopped | Ending::Forgotten) {
                 resign_lease(&self.store, &lease).await;
             }
             self.board.publish(Notice::LeaseLost { term: lease.term, reason });
@@ -162,13 +158,28 @@ impl Stages {
             // A generator that was deposed because it made no progress lets others try first, and one that was asked to
             // step down even more so.
             let asked = session.orders.follow().borrow().ends(&session.id, lease.term);
-            let pause = if asked { session.trust.lease() } else { session.trust.lease() / 3 };
+            let pause = match asked {
+                true => session.trust.lease(),
+                // Its next term has numbers of its own.
+                false if ending == Ending::Forgotten => Duration::ZERO,
+                false => session.trust.lease() / 3,
+            };
             tokio::select! {
                 () = self.stop.token.cancelled() => break,
                 () = tokio::time::sleep(pause) => {}
             }
         }
         session.tenures.lease.set(LeaseUse::Idle);
+    }
+}
+
+/// Why a member leads no longer, in words.
+fn reason(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Stopped => "stopping",
+        Ending::Deposed => "its term is over",
+        Ending::Forgotten => "Redis has lost numbers of its term",
+        Ending::Over => "the session is over",
     }
 }
 

@@ -119,8 +119,10 @@ fn next_slice(all: &Unpushed, from: usize, stated: usize, messages_max: usize) -
 pub(crate) enum Ending {
     /// The process stops. The lease is still ours and can be resigned.
     Stopped,
-    /// Another term leads, or Redis lost the numbers.
+    /// Another term leads.
     Deposed,
+    /// Redis lost numbers of this term. The lease may be ours still, and is of no use to anybody.
+    Forgotten,
     /// The session is over.
     Over,
 }
@@ -387,7 +389,7 @@ impl Pusher {
             }
             Ended::Gap => {
                 self.board.publish(Notice::DataLossSeen { what: "numbers of this term" });
-                Ending::Deposed
+                Ending::Forgotten
             }
             Ended::Protocol(theirs) => {
                 let reason = self.store.other_protocol(&theirs).to_string();

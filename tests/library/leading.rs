@@ -8,7 +8,8 @@ use artel::{
 };
 use artel_rig::Server;
 
-use crate::{NAME, config, member, notice, stop, until};
+use crate::durability::Pair;
+use crate::{NAME, audit, config, member, member_at, notice, stop, until};
 
 fn handles(builder: MemberBuilder) -> MemberBuilder {
     builder.handle(|_: Message, _: Context| async {})
@@ -317,4 +318,33 @@ async fn members_of_one_fleet_can_be_started_at_once_and_one_after_the_other() {
         until("nobody to be present", async || present() == 0).await;
         fleet.send("still here").await.expect("sent");
     }
+}
+
+/// A server takes over that has forgotten the last numbers of a term: its generator leads under another one at once, and does not
+/// wait for a part of its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generator_whose_numbers_are_forgotten_leads_again() {
+    let mut pair = Pair::start();
+    let mut config = config();
+    config.lease = Some(Duration::from_secs(120));
+    let generate = |tick: Tick| std::future::ready(format!("message {}", tick.seq));
+    let builder = member_at(pair.way.url()).config(config).generate(generate);
+    let mut member = builder.start().await.expect("joins");
+    let mut notices = member.notices();
+    let made = async || member.fleet().status().await.expect("answers").messages.generated;
+    until("a generator", async || made().await > 5).await;
+    pair.cut_replication();
+    let before = made().await;
+    until("numbers that only the primary knows", async || made().await > before + 20).await;
+    let leads = async || member.fleet().status().await.expect("answers").generator;
+    let before = leads().await.expect("one").term;
+    pair.take_over();
+    pair.lead_on();
+    notice(
+        &mut notices,
+        |notice| matches!(notice, Notice::BecameGenerator { term, .. } if *term > before),
+    )
+    .await;
+    audit(pair.successor());
+    member.shutdown().await;
 }

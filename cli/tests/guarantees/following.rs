@@ -68,14 +68,15 @@ fn flows(connect: impl Fn() -> Connection) {
 }
 
 /// How long after each promotion work flowed. The time is asserted where nothing else runs.
-fn flows_soon(kind: Kind, mut times: Vec<Duration>) {
+fn flows_soon(kind: Kind, mut times: Vec<Duration>, members: &[Program]) {
     times.sort();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     println!(
         "{kind:?}: work flowed {median:?} (median), {worst:?} (worst) after {} promotions",
         times.len()
     );
-    assert!(!soak() || worst < Duration::from_secs(1), "{times:?}");
+    let said = || members.iter().map(Program::stderr).collect::<Vec<_>>().join("\n\n");
+    assert!(!soak() || worst < Duration::from_secs(1), "{times:?}\n{}", said());
 }
 
 /// Waits until the presence of all three members is visible. A session whose end was forgotten may be there beside theirs.
@@ -261,6 +262,7 @@ on_each_server! {
             let promoted = Instant::now();
             flows(|| cluster.connect(slot));
             times.push(promoted.elapsed());
+            println!("{}: {:?}", times.len(), promoted.elapsed());
             cluster.nodes[owner].restart();
             let (status, url) = (&["status", "--json"], cluster.url());
             let (_, out, err) = run(&url, status);
@@ -269,7 +271,7 @@ on_each_server! {
             all_are_seen(|| cluster.connect(slot));
             eventually("the one that was killed to be a replica in sync", || cluster.is_in_sync(owner));
         }
-        flows_soon(kind, times);
+        flows_soon(kind, times, &members);
         drop(members);
     }
 
@@ -292,13 +294,14 @@ on_each_server! {
             let promoted = Instant::now();
             flows(|| connect(&all));
             times.push(promoted.elapsed());
+            println!("{}: {:?}", times.len(), promoted.elapsed());
             all.servers[primary].restart();
             let (_, out, err) = run(&url, &["status", "--json"]);
             let status: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
             assert_eq!(status["messages"]["balance"], 0, "{out}");
             all_are_seen(|| connect(&all));
         }
-        flows_soon(kind, times);
+        flows_soon(kind, times, &members);
         // One sentinel is enough for an address.
         all.kill_sentinel(0);
         let (code, _, err) = run(&url, &["send", "x"]);
