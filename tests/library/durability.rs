@@ -393,7 +393,7 @@ async fn a_sender_that_waits_for_an_answer_is_told_what_is_forgotten() {
         }
         sender.send("x").await.expect("sent");
     }
-    pair.way.set(Fault::HoldReplies);
+    pair.way.set(Fault::DropReplies);
     let waiting = tokio::spawn({
         let sender = sender.clone();
         async move { sender.send("x").await }

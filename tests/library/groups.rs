@@ -213,7 +213,10 @@ async fn a_call_that_nobody_polls_holds_up_nobody() {
     let server = Server::any();
     let sender = sender(&server).await;
     let mut first = Box::pin(sender.send("first"));
+    // Its answer must not be there at once.
+    server.freeze();
     assert!(futures_util::poll!(&mut first).is_pending());
+    server.thaw();
     sender.send("second").await.expect("sent");
     let other = sender.clone();
     tokio::spawn(async move { other.send("third").await }).await.expect("no panic").expect("sent");
