@@ -111,6 +111,7 @@ impl Checker {
             }
             Entry::Recorded { id, attempt } => self.recorded(*id, *attempt),
             Entry::Sent { number, id, .. } => {
+                self.jobs.sent(*number, *id);
                 self.sendings.sent(*number, *id);
                 self.all.entry(id.0).or_default().know(id.1);
             }

@@ -6,11 +6,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Checker, Found};
-use crate::history::{CatchUp, Id, Source, id_text};
+use crate::history::{CatchUp, Id, Source, id_of, id_text};
 use crate::life::{AGAIN_AFTER, Later, is_followed, is_noise, later, retries, snoozes};
 use crate::member::ATTEMPTS_MAX;
 use crate::promise::Invariant;
-use crate::sent::KEY;
+use crate::sent::{KEY, OF};
 
 /// Times are noted a little before and after the step itself.
 const SLACK_US: u64 = 2_000;
@@ -71,6 +71,13 @@ impl Jobs {
     pub(super) fn run_again(&self, id: Id, attempt: u32) -> u32 {
         let (retried, snoozed) = self.counted.get(&(id, attempt)).copied().unwrap_or_default();
         retried + snoozed + u32::from(self.again.contains(&(id, attempt)))
+    }
+
+    /// A sender was told of its message: it is known of which kind it is, even if nobody ever begins with it.
+    pub(super) fn sent(&mut self, number: u64, id: Id) {
+        if is_noise(number) {
+            self.noise.insert(id);
+        }
     }
 
     /// Is this a message whose failure is not kept, if its handler fails it?
@@ -195,11 +202,14 @@ impl Checker {
                 self.blame(Invariant::NotBeforeItsTime, what, vec![name.clone()]);
             }
         }
+        // What is put back to work is of the same kind.
+        let of = maker.strip_prefix(OF).and_then(id_of);
+        if of.is_some_and(|of| self.jobs.is_noise(of)) {
+            self.jobs.noise.insert(id);
+        }
         let number = maker.strip_prefix(KEY).and_then(|number| number.parse().ok());
         if let Some(number) = number {
-            if is_noise(number) {
-                self.jobs.noise.insert(id);
-            }
+            self.jobs.sent(number, id);
             if let Some((delay, Later::Waits | Later::Moved | Later::Cancelled)) = later(number) {
                 self.seen.delayed += u64::from(attempt == 1);
                 let waited = time.saturating_sub(made) + SLACK_US;
