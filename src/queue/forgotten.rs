@@ -105,7 +105,11 @@ impl Sender {
     /// The last number that Redis knows of this name.
     async fn last_known(&self, name: &str) -> Result<Option<u64>, StoreError> {
         let sent = self.fleet.store.keys.sent(name);
-        let known = Call::plain("GET").arg(sent).reading(Reply::into_text);
+        let text = |reply: Reply| match reply.is_nil() {
+            true => Ok(String::new()),
+            false => reply.into_text(),
+        };
+        let known = Call::plain("GET").arg(sent).reading(text);
         let known = self.fleet.store.work.call(&known, Budget::new(self.timeout).one_try()).await?;
         Ok(known.split('|').next().and_then(|last| last.parse().ok()))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use artel::{Context, Durability, Error, Fleet, Message, Notice, Tick};
 use artel_rig::{
-    Fault, Kind, Proxy, Sentinels, Server, ask_port, eventually, replication_of, soak,
+    Fault, Kind, Proxy, Sentinels, Server, ask_port, eventually, is_in_sync, replication_of, soak,
 };
 use tokio::runtime::Runtime;
 
@@ -190,7 +190,8 @@ fn replicated(replicas: usize) -> (Server, Vec<Server>) {
     let start = |_| Server::with(any(), &["--replicaof", "127.0.0.1", &port]);
     let replicas: Vec<Server> = (0..replicas).map(start).collect();
     eventually("replicas to be in sync", || {
-        replication_of(primary.port()).matches("state=online").count() == replicas.len()
+        let online = replication_of(primary.port()).matches("state=online").count();
+        online == replicas.len() && replicas.iter().all(|replica| is_in_sync(replica.port()))
     });
     (primary, replicas)
 }
